@@ -1,7 +1,7 @@
 """How fast and how small: one question per file, compared with peers in the same run.
 
 ``python -m benchmarks`` (or ``make bench``) answers all of them, prints one table and writes it to
-``benchmarks/results/``. Nothing here asserts a time; `harness` says how ratios are formed.
+``benchmarks/results/``. Nothing here asserts a time; `harness` describes how ratios are formed.
 """
 
 #: Questions, in the order of the table; each is a module with `run(stage) -> list[Answer]`.

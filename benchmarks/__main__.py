@@ -1,6 +1,6 @@
 """``python -m benchmarks``: answer each question in a fresh process; print the table and save it.
 
-The exit code is 0 unless a benchmark itself fails; a missed target is a result, not a failure.
+The exit code is 0 unless a benchmark itself fails. A missed target is a result, not a failure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SUBJECTS = tuple(dict.fromkeys([*QUESTIONS, *(name.partition("_")[0] for name i
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; returns the exit code."""
+    """Run the questions, return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "--only", nargs="+", choices=_SUBJECTS, metavar="NAME", help=f"of {', '.join(QUESTIONS)}; or all that begin so"
@@ -105,7 +105,7 @@ def _answer(name: str, stage: Stage) -> int:
 
 
 def ask(name: str, options: argparse.Namespace, scale: float) -> list[Answer] | None:
-    """Answer a question in a fresh process; None if that fails, after showing what it said."""
+    """Answer a question in a fresh process. None, after showing its output, if that fails."""
     command = [sys.executable, "-m", "benchmarks", "--answer", name, "--data", str(options.data)]
     command += ["--scale", str(scale)] + (["--quick"] if options.quick else [])
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -2,8 +2,8 @@
 
 Limits and peers: our own store of the same rows; `datasets` itself with torch's format, behind torch's
 `DataLoader(batch_size=256, shuffle=True)` without workers, which asks it for whole batches. Unit: samples a second of
-processor time, all threads counted. Measured: what `save_to_disk` wrote, 1000 rows a batch, 940 MB in the page cache,
-all pages touched before; the orders differ, but are both of the whole.
+processor time, all threads counted. Measured: files of `save_to_disk`, 1000 rows a batch, 940 MB in the page cache,
+all pages touched before. The orders differ, but both shuffle the whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How fast is a checkpoint of 100 million parameters, whole, checked and forced to disk?
 
-Peer: the same bytes by one ``write`` to a new file and one ``fsync``: what the disk allows. Both keep the
+Peer: the same bytes by one ``write`` to a new file and one ``fsync``, the limit of the disk. Both keep the
 previous file until the new one is on disk and then remove it, so both need fresh pages for what they write. Unit: MB/s.
-Measured: wall time, since that is what training waits for.
+Measured: wall time, since training waits for it.
 """
 
 from __future__ import annotations

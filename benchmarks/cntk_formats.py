@@ -1,10 +1,10 @@
 """How fast are CNTK's binary format and HTK features with neighbours?
 
 Peers: CNTK 2.7's own reader, whose figure was measured once (0.30 M samples a second of processor time in the first
-sweep over CBF of 784 floats, 133 MB, on one of two shared cores); memcpy of the rows of features, as often as a frame
-stands in them. Unit: samples a second, and MB of rows a second. Measured: opening a file of CNTK's own layout (one
-chunk of 32 MB, then a chunk a sequence) and one shuffled sweep in minibatches of 256; `read` of a chunk of big-endian
-features with a context of 11 frames, from the page cache to freshly allocated rows. CPU time.
+sweep over CBF of 784 floats, 133 MB, on one of two shared cores), and memcpy of the rows of features, as often as a
+frame occurs in them. Unit: samples a second, and MB of rows a second. Measured: opening a file of CNTK's own layout
+(one chunk of 32 MB, then a chunk a sequence) and one shuffled sweep in minibatches of 256; `read` of a chunk of
+big-endian features with a context of 11 frames, from the page cache to freshly allocated rows. CPU time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DIM, NEIGHBOURS, VALUES = 784, 5, 33
 
 
 def run(stage: Stage) -> list[Answer]:
-    """CBF beside CNTK's figure, HTK beside memcpy."""
+    """Compare CBF with CNTK's figure and HTK with memcpy."""
     return [binary(stage), speech(stage)]
 
 

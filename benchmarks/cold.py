@@ -7,7 +7,7 @@ second of wall time. Measured: a whole sweep in order and in windows of 256 MiB,
 each by a fresh source over files that were evicted from the page cache. The same with half of each file in the page
 cache, and with all of it. Then in memory control groups of a half and a tenth of the data's size, two sweeps each, if
 they can be created; otherwise next to a process that locks the rest of the memory; otherwise not, with a remark. Also:
-processor time a sample, the first minibatch after a restore, and how much page cache a feed leaves behind.
+processor time a sample, the first minibatch after a restore, and how much page cache a feed leaves occupied.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ SIZE = 256
 SHUFFLES: dict[str, bool | str | fl.Window] = {"order": False, "windows": fl.Window(bytes=WINDOW), "whole": "whole"}
 NAMES = {"order": "in order", "windows": "in windows of 256 MiB", "whole": "in a whole shuffle"}
 TORCH = "torch over a memory map"
-#: Seconds after which a contender that suffers a page fault per row is stopped; its rate is known by then.
+#: Seconds after which a contender with a page fault per row is stopped. Its rate is known by then.
 PATIENCE = 8.0
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Measure evicted, half cached, cached, with little memory, and restored; and what stays in the page cache."""
+    """Measure evicted, half cached, cached, with little memory, restored, and the pages that stay in the page cache."""
     rows = stage.size(600_000, 20_000)
     store, flat = make(stage, rows)
     bare = compile_bare(stage.data)
@@ -252,7 +252,7 @@ def half_there(stage: Stage, store: Path, name: str, some: int) -> Answer:
 
 
 def all_there(stage: Stage, store: Path, flat: Path, some: int) -> list[Answer]:
-    """Race the same contenders with nothing evicted; `dense_shuffled` has the targets and compares with NumPy."""
+    """Race the same contenders with nothing evicted. `dense_shuffled` has the targets and compares with NumPy."""
     contenders = {name: feeding(store, SHUFFLES[name], some if name == "whole" else None) for name in SHUFFLES}
     contenders[TORCH] = mapped_by_torch(flat, some)
     fill(store, flat)
@@ -337,7 +337,8 @@ def first_minibatch(store: Path, shuffle: bool | str | fl.Window, place: int) ->
     return took
 
 
-# ---- what is left behind -------------------------------------------------------------------------------------
+# ---- pages left in the page cache
+# -------------------------------------------------------------------------------------
 
 
 def left_behind(store: Path) -> Answer:
@@ -363,7 +364,7 @@ def left_behind(store: Path) -> Answer:
 
 
 def little_memory(stage: Stage, store: Path, flat: Path, share: int, ran: Race) -> list[Answer]:
-    """Run two sweeps, or parts of a whole shuffle, in ``1 / share`` of the data's size; the latter against torch."""
+    """Run two sweeps, or parts of a whole shuffle, in ``1 / share`` of the data's size, the shuffle against torch."""
     total = sum(file.stat().st_size for file in store.glob("*.arrow"))
     answers = []
     for name in (*SHUFFLES, TORCH):

@@ -3,7 +3,7 @@
 Limit: the slower of bare reads of the same file, at the best of several depths and sizes, and our own feed of it from
 the page cache. Peer: pyarrow's dataset scanner over the same Parquet file, in order. Unit: MB of file a
 second of wall time. Measured: dense and sparse text, and Parquet with and without compression; a shuffled sweep in
-windows of 64 MiB and minibatches of 256 samples, with the index of the text made before; evicted before each turn.
+windows of 64 MiB and minibatches of 256 samples, with the index of the text made before. Evicted before each turn.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(stage: Stage) -> list[Answer]:
 def evicted(
     stage: Stage, what: str, path: Path, opens: Open, bare: Any, peers: dict[str, Contender] | None = None
 ) -> list[Answer]:
-    """Compare with the slower of disk and parser, and with peers; removes the file."""
+    """Compare with the slower of disk and parser, and with peers, then remove the file."""
     nbytes = path.stat().st_size
     feed = feeding(opens, nbytes)
     feed()  # untimed: make the index
@@ -111,7 +111,7 @@ def feeding(opens: Open, nbytes: int) -> Contender:
 
 
 def parquet_file(stage: Stage, rows: int, compression: str) -> Path:
-    """Write rows of `cold.blocks` in row groups of 31 MB; half of each row is zeros, so that it compresses."""
+    """Write rows of `cold.blocks` in row groups of 31 MB. Half of each row is zeros, so that it compresses."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

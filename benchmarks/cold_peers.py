@@ -1,7 +1,7 @@
 """How fast are minibatches of data that is not in memory, compared with the libraries that people use for that?
 
 Peers: LitData's streaming loader over its own chunks, Hugging Face `datasets` over its Arrow files, pyarrow's dataset
-scanner over Parquet, and torch's `DataLoader` over a memory map; missing ones are reported (`pip install litdata
+scanner over Parquet, and torch's `DataLoader` over a memory map. Missing ones are reported (`pip install litdata
 datasets`). Unit: samples of 784 float32 and a label a second of wall time. Measured: the same 470 MB of rows in each
 one's own format, evicted from the page cache before each turn, a sweep in minibatches of 256 (some of a whole shuffle),
 in order, and shuffled in each one's way: LitData within chunks of 64 MB, we in windows of the same size, `datasets` and
@@ -129,7 +129,7 @@ def beside(ran: Race, ours: str, peer: str, question: str, wanted: Target | None
 def loading(
     store: Path, flat: Path, folders: dict[str, Path], rows: int, some: int
 ) -> tuple[dict[str, Contender], list[Path]]:
-    """Write the data of the installed contenders; return the contenders and all paths of data."""
+    """Write the data of the installed contenders, return the contenders and all paths of data."""
     contenders: dict[str, Contender] = {
         name: feeding(store, shuffle, some if name == "whole" else None) for name, shuffle in SHUFFLES.items()
     }
@@ -165,7 +165,7 @@ def counting(batches: Callable[[], Any], some: int | None = None) -> Contender:
 class Elsewhere:
     """A contender in a fresh process, since LitData keeps its chunks mapped until the process ends.
 
-    `start` starts it and waits until it has imported everything; its turn is timed from then on. Processor time is
+    `start` starts it and waits until it has imported everything. Its turn is timed from then on. Processor time is
     the caller's, which only waits, so there is none.
     """
 
@@ -187,7 +187,7 @@ class Elsewhere:
         raise RuntimeError(f"expected {' '.join(self._command)} to say {expected!r}, got its end")
 
     def __call__(self) -> float:
-        """Run a turn; return the samples it counted."""
+        """Run a turn, return the samples it counted."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -255,7 +255,7 @@ def hugging_face(folder: Path, rows: int, some: int) -> dict[str, Contender]:
 
 
 def scanners(folder: Path, rows: int, some: int) -> dict[str, Contender]:
-    """Return contenders of pyarrow's dataset scanner over uncompressed Parquet; it reads ahead on its own threads."""
+    """Return contenders of pyarrow's dataset scanner over uncompressed Parquet, with its own read-ahead."""
     import pyarrow as pa
     import pyarrow.dataset as ds
     import pyarrow.parquet as pq

@@ -1,7 +1,7 @@
 """How fast are gradients compressed to 2 bits, 1 and bfloat16, and decompressed: 10^7 floats, one thread?
 
 Peer: ``memcpy`` of the floats. Unit: GB/s of floats. Measured: CPU time of the thread, compressing and decompressing
-together; residuals are read and written as in training.
+together. Residuals are read and written as in training.
 """
 
 from __future__ import annotations

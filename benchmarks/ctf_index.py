@@ -2,7 +2,7 @@
 
 Limits: a newline scan on lines of about 1 KB (the faster of memchr a line and a vectorised count, both in C), and an
 index made by scanning every character once, in C, on lines of about 15 bytes with sequence ids. Unit: GB of text a
-second. Measured: 8 MB in memory, fed as the deserializer does it in 4 MiB blocks; CPU time of the thread. Without a C
+second. Measured: 8 MB in memory, fed in 4 MiB blocks, as the deserializer does. CPU time of the thread. Without a C
 compiler, `numpy.count_nonzero` replaces the newline scan, and the second is left out.
 """
 

@@ -3,7 +3,7 @@
 Peers: memcpy of the same text bytes (the machine's own speed), and scikit-learn's `load_svmlight_file` on the same
 rows. Unit: MB of text a second for memcpy, rows a second for scikit-learn. Measured: 8 MB of text in memory,
 with its index, to freshly allocated columns (`parse`), and an 8 MB file to columns with a warm index
-(`CTFDeserializer.read` against the whole `load_svmlight_file`); CPU time of the thread.
+(`CTFDeserializer.read` against the whole `load_svmlight_file`). CPU time of the thread.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def parser(text: data.Text, block: bytes):  # type: ignore[no-untyped-def]
-    """A contender that parses the block, which lies in memory with its index."""
+    """Return a contender that parses the block, which is in memory with its index."""
     indexer = _native.CtfIndexer(None)
     found = [indexer.feed(np.frombuffer(block, np.uint8)), indexer.finish()]
     entries = np.concatenate(found)

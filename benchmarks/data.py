@@ -24,10 +24,10 @@ class Text(NamedTuple):
     """One kind of CTF text.
 
     Attributes:
-        name: as in the tables.
-        ctf: makes a block of text of about a given number of bytes; blocks may be concatenated.
+        name: in the tables.
+        ctf: makes a block of text of about a given number of bytes. Blocks may be concatenated.
         svmlight: the same rows as svmlight text, from a block.
-        streams: what to declare.
+        streams: the streams to declare.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Text(NamedTuple):
 
 
 def mnist_text(size: int) -> bytes:
-    """10 labels, then 784 integers with strokes of non-zeros (about 80 % zeros, in runs); 1.9 KB a line."""
+    """10 labels, then 784 integers with strokes of non-zeros (about 80 % zeros, in runs). 1.9 KB a line."""
     rng = np.random.default_rng(1)
     digits = [str(i).encode() for i in range(256)]
     one_hot = [b" ".join(b"1" if i == k else b"0" for i in range(LABELS)) for k in range(LABELS)]
@@ -58,7 +58,7 @@ def mnist_text(size: int) -> bytes:
 
 
 def float_text(size: int) -> bytes:
-    """1 + 100 numbers of 6 to 8 digits, a tenth of them with exponents; 1.1 KB a line."""
+    """1 + 100 numbers of 6 to 8 digits, a tenth of them with exponents. 1.1 KB a line."""
     rng = np.random.default_rng(2)
     lines, length = [], 0
     while length < size:
@@ -75,7 +75,7 @@ def float_text(size: int) -> bytes:
 
 
 def one_hot_text(size: int) -> bytes:
-    """``id |x class:1`` lines, 14 a sequence on average, classes by Zipf; 14.5 B a line."""
+    """``id |x class:1`` lines, 14 a sequence on average, classes by Zipf. 14.5 B a line."""
     rng = np.random.default_rng(3)
     lines: list[bytes] = []
     length, number = 0, 100000
@@ -122,7 +122,7 @@ TEXTS = {"mnist": MNIST, "floats": FLOATS, "one-hot": ONE_HOT}
 
 
 def padded(block: bytes, pad: int = 64) -> NDArray[np.uint8]:
-    """Return the block with padding on both sides, as the parser requires; the text starts at ``pad``."""
+    """Return the block with padding on both sides, as the parser requires. The text starts at ``pad``."""
     buffer = np.zeros(len(block) + 2 * pad, np.uint8)
     buffer[pad : pad + len(block)] = np.frombuffer(block, np.uint8)
     return buffer
@@ -179,7 +179,7 @@ class Tokens(NamedTuple):
 
 
 def tokens(stage: Stage) -> Tokens:
-    """Lengths lognormal with mean 60, at most 1024; 500,000 sequences, 120 MB."""
+    """Lengths lognormal with mean 60, at most 1024. 500,000 sequences, 120 MB."""
     rng = np.random.default_rng(5)
     n = stage.size(500_000, 20_000)
     lengths = np.clip(np.exp(rng.normal(3.79, 0.785, n)), 1, 1024).astype(np.int64)

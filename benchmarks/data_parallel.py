@@ -4,7 +4,7 @@ Peer: `DistributedDataParallel` with the same model, ``gradient_as_bucket_view=T
 same processes, alternating with ours: a `Trainer` whose learner learns `through_store`, and one by `data_parallel`. A
 step is forward, backward, exchange and update. The model has as many tensors of the same shapes; a layer's backward
 pass multiplies matrices for a while and then fills its gradient. Unit: milliseconds a step. Measured: wall time of
-worker 0, torch on one thread; medians of the ratios of the same round.
+worker 0, torch on one thread, medians of the ratios of the same round.
 
 The bytes that each step copies are counted, by torch's profiler. Both copy each gradient once, into its bucket: torch
 where it is not a view of it already, as it is not after ``zero_grad(set_to_none=True)``.
@@ -88,7 +88,7 @@ class _Minibatch:
         self.x = torch.randn(8)
 
 
-#: What copies tensors, as the profiler names it; DDP divides on the way.
+#: Operations that copy tensors, by the profiler's names. DDP divides while it copies.
 _COPIES = ("aten::copy_", "torch::distributed::reducer::mul_out")
 
 
@@ -101,7 +101,7 @@ def copied_by(step: Any) -> float:
 
 
 def worker(rank: int, width: int, rounds: int, quick: bool) -> tuple[Race, float, dict[str, float]]:
-    """One process: races all, in step with the others; returns the race, what a backward pass alone takes, and MB."""
+    """Race all in step with the other processes. Return the race, the time of a backward pass alone, and MB."""
     from feedline import kvstore
     from feedline.train import SGD, Trainer, data_parallel, through_store
 

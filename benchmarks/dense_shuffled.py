@@ -1,10 +1,10 @@
 """How fast are shuffled dense minibatches: 784 float32 and a label, 256 a minibatch, from a mapped Arrow store?
 
 Limits and peers: a bare `np.take(out=, mode="clip")` loop over rows of the same file in a random order drawn before;
-torch's `DataLoader(TensorDataset, batch_size=256, shuffle=True)` without workers; the same with a BatchSampler as
+torch's `DataLoader(TensorDataset, batch_size=256, shuffle=True)` without workers, and the same with a BatchSampler as
 sampler, which is torch's fastest idiom. Unit: samples a second of processor time, all threads counted. Measured: 4.1
-GB (scaled down if it must be) in the page cache, all maps touched before; torch with one thread; drawing the
-order is included for us and excluded for the peers. Also: part of it evicted from the page cache, on the wall clock;
+GB (scaled down if it must be) in the page cache, all maps touched before, torch with one thread. Drawing the
+order is included for us and excluded for the peers. Also: part of it evicted from the page cache, on the wall clock.
 `cold` compares that with the disk.
 """
 
@@ -51,7 +51,7 @@ def run(stage: Stage) -> list[Answer]:
     note = f"{rows:,} rows, {rows * 3136 / 1e9:.1f} GB; on the wall clock {wall['feedline']} samples/s, "
     note += f"np.take {wall['np.take loop']}"
     source.close()
-    del source, x, contenders, usual, idiom  # what is mapped stays in the page cache
+    del source, x, contenders, usual, idiom  # mapped pages stay in the page cache
     cold = coldly(stage, name, "samples/s", opening(path, 10 if stage.quick else 200), path)
     return [dataclasses.replace(answers[0], note=note), *answers[1:], cold]
 
@@ -118,7 +118,7 @@ def torch_loaders(
 
     torch.set_num_threads(1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the map is read-only; nobody writes to it here
+        warnings.simplefilter("ignore", UserWarning)  # the map is read-only, and nobody writes to it here
         rows = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     usual = DataLoader(rows, batch_size=size, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
     sampler = BatchSampler(RandomSampler(rows), size, drop_last=False)
@@ -127,7 +127,7 @@ def torch_loaders(
 
 
 def looping(loader: Any, count: int) -> Contender:
-    """Return a contender: batches across epochs; the first epoch begins now."""
+    """Return a contender that takes batches across epochs. The first epoch begins now."""
 
     def batches() -> Iterator[Any]:
         while True:

@@ -27,7 +27,7 @@ WINDOW = 256 << 20
 # Reads at a time, bytes of each, past the page cache.
 SEQUENTIAL = ((1, 8 << 20, False), (4, 4 << 20, False), (4, 1 << 20, True), (8, 4 << 20, True))
 RANDOM = ((1, True), (8, True), (32, False), (32, True), (96, True))
-# More of a file than this in the page cache behind an eviction is not cold.
+# A file with more than this share in the page cache after an eviction is not cold.
 _STAYS = 0.02
 
 
@@ -69,7 +69,7 @@ def fill(*paths: Path) -> None:
 
 
 def compile_bare(folder: Path) -> Any | None:
-    """`bare.c` as a function; None without a C compiler."""
+    """Return `bare.c` as a function. None without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None
@@ -92,7 +92,7 @@ def compile_bare(folder: Path) -> Any | None:
 def reading(
     bare: Any, paths: Sequence[str], threads: int, size: int, direct: bool, unit: float = ROW, most: int | None = None
 ) -> Contender:
-    """Files from their beginning to their end, or to byte ``most``; in units of so many bytes."""
+    """Files from their beginning to their end, or to byte ``most``, in units of a number of bytes."""
 
     def read() -> float:
         total = 0
@@ -158,13 +158,13 @@ def coldly(
     """Answer a question's cold row: the wall-clock rate of a feed over evicted files, compared with files in memory.
 
     Args:
-        stage: of the run.
-        question: as printed, ", evicted" is added.
-        unit: of the answer.
-        feed: makes what it reads with afresh each turn.
-        paths: what it reads.
+        stage: the run's stage.
+        question: as printed, with ", evicted" added.
+        unit: the answer's unit.
+        feed: makes the source, afresh each turn.
+        paths: the files it reads.
         scale: from the contender's units to the answer's.
-        rounds: of each.
+        rounds: number of rounds of each contender.
     """
     cold = race({question: feed}, stage.rounds(rounds), "process", 0, before=lambda _: evict(*paths))
     fill(*paths)

@@ -2,8 +2,8 @@
 
 Peer: the same bytes over Ray alone. Each worker puts one flat buffer for each of two actors into Ray's memory, the
 actors get it and answer with as many bytes, the worker gets those and copies them to private memory, as Ray's buffers
-are read-only; no update. Unit: milliseconds a step of the slower worker. Measured: wall time, as
-eight processes work on a step; both workers begin each turn together.
+are read-only. There is no update. Unit: milliseconds a step of the slower worker. Measured: wall time, as
+eight processes work on a step. Both workers begin each turn together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 10
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Start a Ray and two workers, and read what they saw."""
+    """Start a Ray and two workers, and read their times."""
     width, rounds = (8 if stage.quick else 64), stage.rounds(8)
     with kvstore.AsyncCluster(WORKERS, SERVERS, memory=2 << 30) as cluster:
         command = [sys.executable, "-m", "benchmarks.dist_async", str(width), str(rounds)]
@@ -82,7 +82,7 @@ class Echo:
 
 
 def work(width: int, rounds: int) -> Mapping[str, list[float]]:
-    """Run a worker; return milliseconds per step in each round."""
+    """Run a worker, return milliseconds per step in each round."""
     import ray
 
     torch.manual_seed(0)

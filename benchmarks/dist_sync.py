@@ -2,8 +2,8 @@
 
 2 and 4 processes on loopback push gradients and pull the sums, 161 tensors of 25.6 million floats, in one `pushpull`.
 Peer: one `torch.distributed.all_reduce` of one flat tensor of the same bytes by gloo, in the same processes,
-alternating with ours; it copies nothing and checks nothing. Unit: milliseconds a round. Measured: CPU time of worker
-0's process, torch on one thread; wall time is given, too.
+alternating with ours. It copies nothing and checks nothing. Unit: milliseconds a round. Measured: CPU time of worker
+0's process, torch on one thread. Wall time is given, too.
 """
 
 from __future__ import annotations

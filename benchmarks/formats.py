@@ -3,9 +3,9 @@
 The same samples in every format: 784 numbers and a label, or 20 KB of bytes (an encoded picture) and a label. Compared
 with our own store. Unit: samples a second of processor time, all threads counted. Measured: a sweep shuffled as a whole
 where the format can be read at random, else in windows of an eighth of the data, 256 or 64 samples a minibatch, in the
-page cache, after one that does not count. Noted besides, each in a fresh process: wall time of the first opening (with
-an index where the format needs one, the files in the page cache) and of the next; samples a second of wall time when
-the files are evicted; private memory at its peak over what it was before opening. docs/formats/which.md shows the
+page cache, after one that does not count. Also noted, each in a fresh process: wall time of the first opening (with
+an index where the format needs one, the files in the page cache) and of the next, samples a second of wall time when
+the files are evicted, and private memory at its peak over what it was before opening. docs/formats/which.md shows the
 figures.
 """
 
@@ -56,12 +56,12 @@ class Samples(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """One way of keeping samples.
+    """A format that keeps samples.
 
     Attributes:
         write: writes samples to a path.
-        streams: what to declare; none where the file's own schema will do.
-        suffix: of the path, where the content alone does not say what it is.
+        streams: the streams to declare, none where the file's own schema will do.
+        suffix: of the path, where the content alone does not identify the format.
     """
 
     write: Callable[[Path, Samples], None]
@@ -134,7 +134,7 @@ def watch(asked: list[str], rounds: int) -> dict[str, Any]:
 
 
 def read(kinds: dict[str, Kept], name: str, path: str, size: int, rounds: int) -> dict[str, Any]:
-    """In the fresh process: open twice, then sweep; with no rounds, one sweep as it comes."""
+    """Open twice in the fresh process, then sweep. With no rounds, one sweep in file order."""
     streams = kinds[name].streams
     start = usage("self")["private"]
     opened = []
@@ -283,7 +283,7 @@ def write_zarr(path: Path, samples: Samples) -> None:
 
 
 def write_images(path: Path, samples: Samples) -> None:
-    """Write a folder of files for each class; the bytes are those of a JPEG in their head only."""
+    """Write a folder of files for each class. Only the head of their bytes is a JPEG."""
     for i, (row, label) in enumerate(zip(samples.x, samples.y.tolist(), strict=True)):
         folder = path / str(label)
         folder.mkdir(parents=True, exist_ok=True)

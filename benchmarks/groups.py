@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# Locks a number of bytes and says so; exits when its standard input closes, and is the first to be killed when memory
-# is short.
+# Locks a number of bytes and prints that it did. Exits when its standard input closes, and is the first to be killed
+# when memory is short.
 _BALLAST = """
 import ctypes, mmap, pathlib, sys
 pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
@@ -30,8 +30,8 @@ class Group(NamedTuple):
     """A limit of the memory of a process, page cache included.
 
     Attributes:
-        version: of the control group: 1 or 2; 0: none, a ballast leaves little memory to all processes.
-        folder: where the group is.
+        version: of the control group, 1 or 2. 0: none, a ballast leaves little memory to all processes.
+        folder: folder of the group.
     """
 
     version: int
@@ -48,7 +48,7 @@ class Group(NamedTuple):
             (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def page_cache(self) -> int:
-        """Bytes of files that are held in memory by this group; with a ballast, by all processes."""
+        """Return the bytes of files that this group keeps in memory. With a ballast, all processes count."""
         if not self.version:
             return _meminfo("Cached")
         name = "file" if self.version == 2 else "cache"
@@ -65,7 +65,7 @@ class Group(NamedTuple):
 
 @contextlib.contextmanager
 def limited(limit: int) -> Iterator[Group | None]:
-    """A fresh group of at most ``limit`` bytes inside this process's own; None where that is not permitted."""
+    """Make a fresh group of at most ``limit`` bytes inside this process's own. None where that is not permitted."""
     group = None
     for parent, version in _parents():
         folder = parent / f"feedline-bench-{os.getpid()}-{limit}"
@@ -91,7 +91,7 @@ def limited(limit: int) -> Iterator[Group | None]:
 
 @contextlib.contextmanager
 def ballast(nbytes: int) -> Iterator[bool]:
-    """Run another process that locks a number of bytes; yields False where that is not permitted."""
+    """Run another process that locks a number of bytes. Yields False where that is not permitted."""
     command = [sys.executable, "-c", _BALLAST, str(max(1, nbytes))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]

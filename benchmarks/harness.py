@@ -1,7 +1,7 @@
 """Races between contenders, and the answers from them.
 
 A race runs each contender once per round, in an order that rotates from round to round, so that a busy or throttled
-machine slows all of them alike. CPU time decides: of the thread if one thread works, of the process if several do; wall
+machine slows all of them alike. CPU time decides, of the thread if one thread works, of the process if several do. Wall
 time is kept, too. A ratio is the median of the ratios within the same round, never a ratio of
 medians. Spread is half the distance between the quartiles, relative to the median.
 """
@@ -22,7 +22,7 @@ CLOCKS: dict[str, Callable[[], float]] = {
     "wall": time.perf_counter,
 }
 
-#: Does a share of its work and says how many units (bytes, rows, calls) that was.
+#: Does a share of its work and returns how many units (bytes, rows, calls) that was.
 Contender = Callable[[], float]
 
 
@@ -37,7 +37,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Race:
-    """What `race` saw; ``rounds`` by contender, equally many each."""
+    """The times of a `race`: ``rounds`` by contender, equally many each."""
 
     clock: str
     rounds: Mapping[str, Sequence[Round]]
@@ -76,10 +76,10 @@ def race(
     Args:
         contenders: by name.
         rounds: at least 1.
-        clock: one of `CLOCKS`, the one that decides.
-        warm_up: rounds not counted: caches, page tables and first calls.
+        clock: the clock that decides, one of `CLOCKS`.
+        warm_up: number of rounds that do not count, for caches, page tables and first calls.
         tick: returns (deciding clock, wall) for a contender's name, instead of the real clocks.
-        before: called with a contender's name before its turn, on no clock: evicts what it is to read from the disk.
+        before: called with a contender's name before its turn, off the clock, to evict the files that it will read.
 
     Raises:
         ValueError: no contender, no round or an unknown clock.
@@ -112,7 +112,7 @@ def race(
 
 
 def spread(values: Sequence[float]) -> float:
-    """Half the distance between the quartiles over the median; 0 for a single value."""
+    """Return half the distance between the quartiles over the median. 0 for a single value."""
     if len(values) < 2:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -128,7 +128,7 @@ class Target:
         of: ``"ratio"`` or ``"ours"``.
         kind: ``">="`` or ``"<="``.
         bound: the figure, in the answer's unit or as a ratio.
-        text: how the bound is printed; empty: as a number.
+        text: how the bound is printed. Empty: as a number.
     """
 
     of: str
@@ -149,16 +149,16 @@ class Answer:
     """One row of the table.
 
     Attributes:
-        question: what was asked.
+        question: the question.
         unit: of ``ours`` and ``peer_value``.
         ours: our figure.
-        peer: whom or what it is compared with; empty: nothing.
-        peer_value: their figure; None where there is none.
-        ratio: ours to theirs, above 1 is better for us; None where there is none.
-        target: what we want to keep to; None: reported only.
+        peer: the peer's name. Empty: nothing is compared.
+        peer_value: the peer's figure. None where there is none.
+        ratio: ours to the peer's, above 1 is better for us. None where there is none.
+        target: the bound to keep. None: reported only.
         spread: relative spread of our figure over the rounds.
         note: how it was measured, what limits it.
-        detail: figures behind it, JSON types.
+        detail: the figures it was computed from, JSON types.
     """
 
     question: str
@@ -174,7 +174,7 @@ class Answer:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None without one."""
+        """Whether the target is met. None without one."""
         if self.target is None:
             return None
         value = self.ratio if self.target.of == "ratio" else self.ours

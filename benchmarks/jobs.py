@@ -1,4 +1,4 @@
-"""Jobs of several processes in which contenders race in step: how they start, what links them, what they answer."""
+"""Jobs of several processes in which contenders race in step: their start, their links and their answers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _ADDRESSES = ("10.77.0.1", "10.77.0.2")
 def told_by_first(
     function: Callable[..., Any], count: int, *arguments: Any, namespaces: list[str] | None = None
 ) -> Any:
-    """Run ``function(rank, *arguments)`` in so many processes of one job; returns what that of rank 0 does.
+    """Run ``function(rank, *arguments)`` in the processes of one job, return the result of rank 0.
 
     Args:
-        function: of a module.
-        count: of processes; each has torch on one thread.
+        function: function of a module.
+        count: number of processes, each with torch on one thread.
         arguments: passed on.
         namespaces: of the network, one for each process, as `link` gives them; None: loopback, where torch.distributed
             is initialised as well.
@@ -89,15 +89,15 @@ def of_a_resnet(width: int) -> tuple[list[int], list[torch.Tensor], list[torch.T
 
 
 def answer(ran: Race, ours: str, peer: str, question: str, target: Target | None, told_as: str | None = None) -> Answer:
-    """What a race says of two contenders, in milliseconds.
+    """Return the answer of a race between two contenders, in milliseconds.
 
     Args:
         ran: the race.
         ours: name of our contender in it.
         peer: name of the other.
-        question: what was asked.
-        target: of the ratio; None: none.
-        told_as: name of the other in the table; None: ``peer``.
+        question: the question.
+        target: of the ratio. None: none.
+        told_as: name of the other in the table. None: ``peer``.
     """
     return Answer(
         question=question,
@@ -121,7 +121,7 @@ def answer(ran: Race, ours: str, peer: str, question: str, target: Target | None
 
 @contextlib.contextmanager
 def link(rate: str) -> Iterator[list[str] | None]:
-    """Two network namespaces with a link of that rate in each direction; None where that is not permitted."""
+    """Make two network namespaces with a link of that rate in each direction. None where that is not permitted."""
     names = [f"flb{os.getpid()}{side}" for side in "ab"]
     try:
         yield names if _linked(names, rate) else None

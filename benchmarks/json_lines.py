@@ -1,8 +1,8 @@
 """How fast are JSON Lines, as text and in Zstandard?
 
-Peers: pyarrow's JSON reader with one thread, told the schema; for Zstandard unpacking all of it and then reading the
+Peers: pyarrow's JSON reader with one thread, told the schema. For Zstandard, unpacking all of it and then reading the
 plain file. Unit: MB of text a second. Measured: reading all chunks of 100 numbers a row into columns, from the page
-cache, once indexed; the peer of the first parses the same text from memory. CPU time.
+cache, once indexed. The peer of the first parses the same text from memory. CPU time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FRAME = 4 << 20
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Text beside pyarrow, Zstandard beside unpacking and parsing."""
+    """Compare text with pyarrow, and Zstandard with unpacking and parsing."""
     rows = 2_000 if stage.quick else 60_000
     plain, packed = stage.data / "bench.jsonl", stage.data / "bench.jsonl.zst"
     numbers = np.random.default_rng(1).standard_normal((rows, DIM)).round(6)

@@ -2,7 +2,7 @@
 
 Peer: the same work by torch alone. A call: one ``add_`` of the same tensor of four floats. Four values of 10^6: three
 additions, then four copies. 161 tensors for 1, 2 and 4 devices in one `pushpull`, and 1000 tiny ones: one flat
-buffer for each device, added up and copied back; and a Python loop over the tensors. Unit: microseconds or milliseconds
+buffer for each device, added up and copied back, and a Python loop over the tensors. Unit: microseconds or milliseconds
 a call. Measured: CPU time of the thread, torch on one thread.
 """
 
@@ -46,7 +46,7 @@ def repeated(work: Callable[[], Any], times: int) -> Callable[[], float]:
 
 
 def answer(ran: Race, peer: str, question: str, unit: str, at_most: float | None = None, text: str = "") -> Answer:
-    """Time a call against ``peer``; ``at_most`` bounds ours over theirs, the ratio is theirs over ours."""
+    """Time a call against ``peer``; ``at_most`` bounds ours over theirs, and the ratio is theirs over ours."""
     scale = {"us": 1e6, "ms": 1e3}[unit]
     return Answer(
         question=question,

@@ -9,7 +9,7 @@ of 3 KB (rows of a store), in chunks of uneven size. Peer: the default order. De
 all threads, of 784 floats from chunks that are decoded whole, one rank with 64 lanes in minibatches of 256. Peer: the
 same without lanes.
 
-Unit: share of the chunks, nanoseconds a sequence, rows a second. Measured: reads counted; CPU time of all threads.
+Unit: share of the chunks, nanoseconds a sequence, rows a second. Measured: reads counted, CPU time of all threads.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Counted(fl.Deserializer):
         return [fl.ChunkInfo(n, n, 4 * n * self._width) for n in self._sizes]
 
     def read(self, chunk: int) -> fl.Chunk:
-        """Return a copy of the first rows: what a decoder would write."""
+        """Return a copy of the first rows, as a decoder would write."""
         self.reads += 1
         return fl.Chunk(self.schema, {"x": fl.Value.from_dense(self._rows[: self._sizes[chunk]].copy())})
 
@@ -68,7 +68,7 @@ class Counted(fl.Deserializer):
 
 
 def uneven(count: int, mean: int) -> Ints:
-    """Sizes around a mean, as those of shards of a given size."""
+    """Return sizes around a mean, like shards of one nominal size."""
     return np.random.default_rng(1).integers(mean - mean // 8, mean + mean // 8 + 1, count)
 
 
@@ -115,13 +115,13 @@ class _Walk:
         self._cursor: Cursor | None = self._axis.at(Position(), 0)
 
     def __call__(self, segments: int) -> float:
-        """Plan some segments; return the sequences of them."""
+        """Plan some segments, return their sequences."""
         sequences = 0
         for _ in range(segments):
             assert self._cursor is not None
             segment = self._cursor.segment
             sequences += segment.n
-            self._cursor = self._axis.settle(self._cursor._replace(k=segment.n))
+            self._cursor = self._axis.advance_if_at_end(self._cursor._replace(k=segment.n))
         return sequences
 
 
@@ -142,7 +142,7 @@ def planned(stage: Stage, what: str, sequence_bytes: int, chunk_bytes: int) -> A
 
 
 def delivered(stage: Stage) -> Answer:
-    """Rows of one rank, beside those without lanes."""
+    """Compare the rows of one rank with the rows without lanes."""
     sizes, count = uneven(4000, 300), 20 if stage.quick else 300
 
     def taking(lanes: int | None) -> Callable[[], float]:

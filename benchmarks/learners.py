@@ -1,17 +1,17 @@
-"""What does an update cost: 161 parameters of a ResNet-50's shapes, 25.6 million numbers; and 6 of a small network?
+"""What does an update cost: 161 parameters of a ResNet-50's shapes, 25.6 million numbers, and 6 of a small network?
 
 Peer: the same rule of `torch.optim`, in its fused form where it has one (a special kernel), otherwise in its foreach
-form. Unit: milliseconds an update (microseconds for the small network), CPU time of the process, one thread.
-Measured: `update` and `step` alone, over gradients that are there; ours is told sums over 32 samples, as the trainer
-does. A store's optimizer is called for one key after the other. RMSProp has a peer of the same name and another rule,
-with fewer operations; torch keeps Adam's state for bfloat16 in bfloat16, ours is in float32.
+form. Unit: milliseconds an update (microseconds for the small network), CPU time of the process, one thread. Measured:
+`update` and `step` alone, over existing gradients. Ours gets sums over 32 samples, as from the trainer. A store's
+optimizer is called for one key after the other. RMSProp has a peer of the same name and another rule, with fewer
+operations. Torch keeps Adam's state for bfloat16 in bfloat16, ours is in float32.
 
-Expected, from passes over memory: what torch has fused takes the same number of passes (adam 7, adagrad and momentum 5,
-sgd 3), so a ratio of about 1; the foreach forms of adadelta, adamax and nadam take 3 to 6 times as many. The norm of
+Expected, from passes over memory: torch's fused rules take the same number of passes (adam 7, adagrad and momentum 5,
+sgd 3), so a ratio of about 1. The foreach forms of adadelta, adamax and nadam take 3 to 6 times as many. The norm of
 all gradients is a pass more for both.
 
 Found, on a busy machine of two cores (AMD EPYC): 0.95 to 1.1 times torch's fused rules, 0.96 to 1.02 for plain sgd, and
-0.90 to 0.94 for a store's Adam, as 161 calls cost 1 ms; with all gradients' norm clipped 1.3, for small networks 1.2 to
+0.90 to 0.94 for a store's Adam, as 161 calls cost 1 ms. With all gradients' norm clipped 1.3, for small networks 1.2 to
 2.3. Against foreach 3.2 to 5.6 for adam, 5.5 and more for adadelta, 3 for adamax, 1.7 to 1.8 for rmsprop.
 """
 
@@ -63,7 +63,7 @@ def of_store(name: str, **options: Any) -> Maker:
 
 
 def theirs(make: Callable[[Parameters], Any], norm: float | None = None) -> Maker:
-    """An optimizer of torch; ``norm``: what the norm of all gradients is limited to."""
+    """Return an optimizer of torch. ``norm``: limit of the norm of all gradients."""
 
     def made(parameters: Parameters) -> Callable[[], Any]:
         optimizer = make(parameters)

@@ -1,11 +1,11 @@
 """How fast is a folder of LitData delivered in place, compared with LitData's own loader?
 
 Peers: ``StreamingDataset`` in this process, local, shuffled, sample by sample, bytes copied out of its map, as any use
-of them reads them; and its ``StreamingDataLoader`` without workers, but for bytes, which it collates one by one. Unit:
+of them reads them, and its ``StreamingDataLoader`` without workers, but for bytes, which it collates one by one. Unit:
 samples a second of processor time, all threads counted. Measured: chunks of 64 MiB as they are and compressed by
 Zstandard in runs of 256 samples, LitData's default, in the page cache; samples of 784 floats and a label, of 20 KB of
-bytes and a label, and rows of text in Arrow's format; shuffled, in minibatches of 256 or 64. What is compressed are
-random bytes, which are unpacked as fast as copied.
+bytes and a label, and rows of text in Arrow's format. Shuffled, in minibatches of 256 or 64. The compressed
+bytes are random, and are unpacked as fast as copied.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What does a shuffled batch from arrays in memory cost through `DataLoader`?
 
-Peer: torch's `DataLoader` over the same `TensorDataset`; limit: `np.take` into a reused buffer. Unit: samples a
+Peer: torch's `DataLoader` over the same `TensorDataset`. Limit: `np.take` into a reused buffer. Unit: samples a
 second of CPU time of the process. Measured: rows of 784 float32 with a label, 256 a batch, no workers, shuffled as a
-whole; and the rows alone as a NumPy array, which both take as a dataset. Also: the array as a memory map of a file that
+whole, and the rows alone as a NumPy array, which both take as a dataset. Also: the array as a memory map of a file that
 was evicted from the page cache, on the wall clock, against torch.
 """
 
@@ -81,7 +81,7 @@ def counting(loader: object, count: int) -> Contender:
 
 
 def taken(x: np.ndarray, y: np.ndarray | None, count: int) -> Contender:
-    """Random rows into one buffer; the order is drawn outside of the loop."""
+    """Take random rows into one buffer. The order is drawn outside the loop."""
     rng = np.random.default_rng(2)
     out, labels = np.empty((BATCH, WIDTH), x.dtype), np.empty(BATCH, np.int64)
     chosen = rng.permutation(len(x))

@@ -1,7 +1,7 @@
 """How many bytes per second do two workers deliver?
 
-Peer: torch's `DataLoader`. Unit: milliseconds a batch on the wall. Measured: items of (3, 224, 224) float32 that are
-there already, 64 a batch (38.5 MB), 2 workers; of every batch one value per page is read.
+Peer: torch's `DataLoader`. Unit: milliseconds a batch on the wall. Measured: existing items of (3, 224, 224) float32,
+64 a batch (38.5 MB), 2 workers. One value per page of every batch is read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How long after its constructor does a `DataLoader` with two workers give its first batch, and after `iter` later on?
 
 Peer: torch's `DataLoader` with the same start method. Unit: milliseconds on the wall. Measured: fresh loaders, one
-after the other, in a process that has imported torch; items and batches are those of `loader_python`, of which two
+after the other, in a process that has imported torch. Items and batches are those of `loader_python`, of which two
 workers make one in 15 ms. Later epochs are those of one loader, each read to its end. With forkserver and spawn a
-worker has to import torch, unless the server did; and as loaders of one process share a server, each of these is in a
-process of its own, with a second loader beside the first.
+worker has to import torch, unless the server did. As loaders of one process share a server, each of these is in its own
+process, with a second loader next to the first.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def first(make: Callable[..., Any], items: Images, method: str) -> float:
     next(batches)
     took = time.perf_counter() - began
     del batches, loader
-    time.sleep(0.3)  # whatever is left of it ends before another one's turn
+    time.sleep(0.3)  # it ends completely before the next contender's turn
     return took
 
 

@@ -2,8 +2,8 @@
 
 Peer: torch's `DataLoader`. Unit: bytes a sample, MB. Measured: in a fresh process for each, private memory
 (`Private_Clean` + `Private_Dirty` of `/proc/PID/smaps_rollup`) of the process that reads, over what it was before the
-loader was made, at its peak; and of all its descendants together, where the epoch is at 10 % and where it ends: each
-sampled every 50 batches. Items are made from their index, so no data counts; 2 workers, 1024 a batch.
+loader was made, at its peak, and of all its descendants together, where the epoch is at 10 % and where it ends, each
+sampled every 50 batches. Items are made from their index, so no data counts. 2 workers, 1024 a batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.harness import Answer, Stage, Target
 from benchmarks.loader_resume import Indices, as_it_is
 
 BATCH = 1024
-#: Bytes of workers' memory that come and go with batches in flight and with what the interpreter keeps.
+#: Bytes of workers' memory that come and go with batches in flight and with the interpreter's free lists.
 SLACK = 8e6
 
 
@@ -55,7 +55,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def watch(name: str, n: int) -> dict[str, float]:
-    """Return what a fresh process reports of itself and its workers."""
+    """Return the memory that a fresh process reports for itself and its workers."""
     command = [sys.executable, "-m", "benchmarks.loader_memory", name, str(n)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
@@ -64,7 +64,7 @@ def watch(name: str, n: int) -> dict[str, float]:
 
 
 def private(pid: int | str) -> int:
-    """Bytes of private memory; 0 for a process that is gone."""
+    """Return the bytes of private memory. 0 for a process that is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -73,7 +73,7 @@ def private(pid: int | str) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that ``pid`` started, and those that they did."""
+    """Return the processes that ``pid`` started, directly or through others."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:

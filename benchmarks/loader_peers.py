@@ -2,8 +2,8 @@
 
 Peer: torch `DataLoader` with 0 and 2 worker processes, the usual way and by its BatchSampler idiom. Unit: samples a
 second on the wall clock, since workers are other processes. Measured: the data of `dense_shuffled` (784 float32 and a
-label, 256 a batch) and of `minibatch_overhead` (16 floats, 32 a batch), steady state, workers persistent; tensors on
-both sides. Reported only: what decides is in those two files. Peers over data that is not in memory: `cold_peers`; here
+label, 256 a batch) and of `minibatch_overhead` (16 floats, 32 a batch), steady state, workers persistent, tensors on
+both sides. Reported only: those two files have the targets. Peers over data that is not in memory: `cold_peers`. Here
 ours alone, from a store that was evicted from the page cache.
 """
 
@@ -31,7 +31,7 @@ def run(stage: Stage) -> list[Answer]:
     answers = table(stage, "784 floats + label, batch 256", source, x, 256, 100)
     small = np.random.default_rng(8).random((ROWS, WIDTH), np.float32)
     source.close()
-    del source, x  # what is mapped stays in the page cache
+    del source, x  # mapped pages stay in the page cache
     answers.append(
         coldly(
             stage,

@@ -1,7 +1,7 @@
-"""How much of two cores do two workers get out of Python work, and what is lost between epochs?
+"""How much of two cores do two workers get out of Python work, and how much is lost between epochs?
 
-Peer: torch's `DataLoader`, workers of an epoch and persistent ones; limit: twice the rate of a bare loop over the
-items. Unit: samples a second on the wall; milliseconds. Measured: 0.24 ms of Python work a sample that returns
+Peer: torch's `DataLoader`, workers of an epoch and persistent ones. Limit: twice the rate of a bare loop over the
+items. Unit: samples a second on the wall, milliseconds. Measured: 0.24 ms of Python work a sample that returns
 (3, 64, 64) uint8, 64 a batch, 2 workers, epochs of 40 batches. The gap is the time to the first batch of an epoch,
 counted from the end of the one before, less the median time of a batch.
 """
@@ -97,7 +97,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def gap(loader: Any) -> Callable[[], float]:
-    """Reads an epoch a call, and says how much longer its first batch took than a batch takes."""
+    """Reads an epoch a call, and returns how much longer its first batch took than a batch takes."""
 
     def turn() -> float:
         # The end of the epoch before is where this one begins: another contender's turn must not come between.

@@ -1,10 +1,10 @@
-"""What do workers of Ray lose beside worker processes, on one machine?
+"""What do workers of Ray lose against worker processes, on one machine?
 
-Peer: our own local workers (`workers="process"`), as many. Unit: samples a second on the wall; the ratio is of CPU
-time a batch, in this process and all that it started, Ray's included: on a busy machine Ray's processes, which are a
-session of their own, get more of the cores than others, so that the wall flatters them. Measured: 0.24 ms of Python
-work a sample that returns (3, 64, 64) uint8, 64 a batch, 2 workers, in turns; Ray is a private one, as a program gets
-that has none. A second question has batches of 4, which take a millisecond: there many travel together.
+Peer: our own local workers (`workers="process"`), as many. Unit: samples a second on the wall. The ratio is of CPU time
+a batch, in this process and all that it started, Ray's included: on a busy machine Ray's processes, which are a session
+of their own, get more of the cores than others, so that the wall flatters them. Measured: 0.24 ms of Python work a
+sample that returns (3, 64, 64) uint8, 64 a batch, 2 workers, in turns. Ray is a private instance, as a program gets
+that has none. A second question has batches of 4, which take a millisecond, so that many travel together.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _rate(stage: Stage, loops: int, size: int, batches: int) -> Answer:
 
 
 def _turn(loader: Any, batches: int) -> Callable[[], tuple[float, float]]:
-    """Return a contender, which says how many seconds of the wall and of CPU a batch took; see `benchmarks.loaders`."""
+    """Return a contender for `alternated`. It returns the seconds of the wall and of CPU that a batch took."""
     source = endless(loader)
 
     def turn() -> tuple[float, float]:

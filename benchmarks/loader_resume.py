@@ -1,9 +1,9 @@
 """How long does a shuffling `DataLoader` take to resume at 90 % of 10 million samples?
 
 Peers: torch's `DataLoader` read to that place and, where torchdata is installed, its `StatefulDataLoader`. Unit:
-milliseconds on the wall. Measured: from the constructor to the first batch of 256, with a state and without; what
-counts for us is the difference. Items cost next to nothing and come a batch a call (`__getitems__`), so that what is
-timed is finding the place: with real items, reading up to it costs 90 % of an epoch on top.
+milliseconds on the wall. Measured: from the constructor to the first batch of 256, with a state and without. For us
+the difference counts. Items cost next to nothing and come a batch a call (`__getitems__`), so that only
+finding the place is timed. With real items, reading up to it costs 90 % of an epoch on top.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(stage: Stage) -> list[Answer]:
                 detail={name: [1e3 * value for value in values] for name, values in said.items()},
             )
         )
-        # torchdata changes torch's samplers when it is imported, so it comes behind torch's own.
+        # torchdata changes torch's samplers when it is imported, so it comes after torch's own.
         if workers == 0:
             ours = said["resumed"]
             if importlib.util.find_spec("torchdata") is not None:
@@ -99,7 +99,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def state_at(items: Indices, options: dict[str, Any], place: int) -> tuple[Any, Any]:
-    """Our state behind ``place`` batches, and the batch that comes next; read, not made up."""
+    """Return our state after ``place`` batches, and the batch that comes next. Both are read, not made up."""
     loader = fl.DataLoader(items, **{**options, "num_workers": 0}, seed=3)
     batches = iter(loader)
     for _ in range(place):

@@ -1,9 +1,9 @@
 """How much do a few slow samples hold up the others?
 
-Peer: torch's `DataLoader`, in order and not; limit: half of what the samples take one after the other. Unit: the
+Peer: torch's `DataLoader`, in order and not. Limit: half of the time of the samples one after the other. Unit: the
 share of that limit reached. Measured: samples that wait 1 ms, one in a hundred of them 50 ms (at random places, the
-same for all), 4 a batch, 2 workers, delivered in order; as many batches in a row as an epoch has. Waiting, not
-computing, so that the figure is about who works when, not about cores.
+same for all), 4 a batch, 2 workers, delivered in order, as many batches in a row as an epoch has. Waiting, not
+computing, so that the figure is about the schedule, not about cores.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What does a batch of tiny items cost beyond the items themselves?
 
-Peer: torch's `DataLoader`; limit: the bare loop over the items, without making a batch of them. Unit: microseconds a
+Peer: torch's `DataLoader`. Limit: the bare loop over the items, without making a batch of them. Unit: microseconds a
 batch. Measured: items of 10 us of Python work, or none, that return 16 floats and an int, 32 a batch, in order.
-Without workers what is compared is the time over the bare loop, by CPU time of the process; with two, the time a batch
+Without workers the time over the bare loop is compared, by CPU time of the process. With two, the time a batch
 on the wall.
 """
 
@@ -71,7 +71,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def over(what: str, items: Tiny, count: int, stage: Stage) -> Answer:
-    """Time of a batch without workers over the bare loop; less certain the longer that takes."""
+    """Return the time of a batch without workers over the bare loop. It is less certain the longer the loop takes."""
     contenders = {name: taking(make(items, batch_size=BATCH), count) for name, make in LOADERS.items()}
     alone = race({**contenders, "bare loop": bare(items, count)}, stage.rounds(7), "process")
     floor = seconds_each(alone, "bare loop")

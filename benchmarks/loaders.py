@@ -1,7 +1,7 @@
 """Shared by the questions about `DataLoader`: work of a known length, peers, alternating turns.
 
 torch's `DataLoader` gets the same arguments as ours. With workers the clock is on the wall, since they are other
-processes; torch's start by fork, its default, and ours by forkserver, unless a question says otherwise.
+processes. Torch's start by fork, its default, and ours by forkserver, unless a question asks otherwise.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def taking(loader: Any, count: int) -> Contender:
 
 
 def steady(loader: Any, count: int, lead: int = LEAD, use: Callable[[Any], object] = id) -> Callable[[], float]:
-    """Seconds a batch of workers that keep up a pace.
+    """Return the seconds a batch of workers in a steady state.
 
-    Between the turns workers make batches ahead. ``lead`` batches are taken before the clock starts, which uses those
-    up, so that what was made before is as little at the beginning as it is at the end.
+    Between the turns workers make batches ahead. ``lead`` batches are taken before the clock starts, which uses them
+    up, so that as few batches are ready at the beginning as at the end.
     """
     batches = endless(loader)
 
@@ -82,7 +82,7 @@ def steady(loader: Any, count: int, lead: int = LEAD, use: Callable[[Any], objec
 
 
 def alternated(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """What each contender says of itself (seconds), by round, in an order that turns; a first round is not counted."""
+    """Return the seconds that each contender reports, by round, in rotating order. A first round is not counted."""
     names = list(contenders)
     said: dict[str, list[float]] = {name: [] for name in names}
     for number in range(-1, rounds):

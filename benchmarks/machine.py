@@ -46,7 +46,7 @@ def slug() -> str:
 
 
 def load() -> float | None:
-    """Processes that wanted a core in the last minute, on average; None where the system does not say."""
+    """Return the average number of processes that wanted a core in the last minute. None where it is unknown."""
     try:
         return round(os.getloadavg()[0], 2)
     except OSError:

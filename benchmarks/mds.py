@@ -1,9 +1,9 @@
 """How fast is a folder of MDS shards delivered in place, compared with MosaicML Streaming's own loader?
 
 Peer: ``StreamingDataset`` in this process, local, shuffled by ``py1e``, sample by sample. Unit: samples a second of
-processor time, all threads counted. Measured: shards as they are and compressed by Zstandard, in the page cache;
-samples of 784 floats and a label, and of 20 KB of bytes; shuffled, in minibatches of 256 or 64. The peer unpacks shards
-once, next to the compressed ones, untimed; feedline every time they are read.
+processor time, all threads counted. Measured: shards as they are and compressed by Zstandard, in the page cache, with
+samples of 784 floats and a label, and of 20 KB of bytes. Shuffled, in minibatches of 256 or 64. The peer unpacks shards
+once, next to the compressed ones, untimed, feedline every time they are read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(stage: Stage) -> list[Answer]:
 
 
 def compared(stage: Stage, question: str, contenders: dict[str, Contender], peer: str) -> Answer:
-    """Race feedline against the peer, if there is one; each has a turn before that is not timed."""
+    """Race feedline against the peer, if there is one. Each has a turn before that is not timed."""
     for contender in contenders.values():
         contender()
     ran = race(contenders, stage.rounds(5), "process")

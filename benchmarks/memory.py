@@ -2,10 +2,10 @@
 
 Limit: the decoded bytes of two shuffle windows (at least 64 MiB for the second), plus 150 MB. Unit: MB of private
 memory (anonymous and shared pages, `RssAnon` + `RssShmem`) of a fresh process at its peak, interpreter and libraries
-included; pages of mapped files, which the kernel takes back at will, are given apart. Measured: 4 GB of CTF text
-(one-hot sequences, the most index entries a byte) and a 4 GB store, read shuffled for 20 s, sampled every 20 ms; the
-store once more, evicted from the page cache before, in windows.
-Also: bytes of index a sequence, on disk and mapped.
+included. Pages of mapped files, which the kernel takes back at will, are given apart. Measured: 4 GB of CTF text
+(one-hot sequences, the most index entries a byte) and a 4 GB store, read shuffled for 20 s, sampled every 20 ms, and
+the store once more, evicted from the page cache before, in windows. Also: bytes of index a sequence, on disk and
+mapped.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def watch(kind: str, path: Path, seconds: float) -> dict[str, float]:
 
 
 def usage(pid: int | str) -> dict[str, int]:
-    """Bytes of private and of file-backed memory of a process; zeros once it is gone."""
+    """Return the bytes of private and of file-backed memory of a process. Zeros once it is gone."""
     found = {}
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -124,7 +124,7 @@ def usage(pid: int | str) -> dict[str, int]:
 
 
 def read(kind: str, path: str, seconds: float) -> dict[str, float]:
-    """In the fresh process: feed for a while, and say what the limit is."""
+    """Feed for a while in the fresh process, and print the limit."""
     start = usage("self")["private"]
     corpus: fl.Deserializer
     corpus = fl.CTFDeserializer(path, data.ONE_HOT.streams) if kind == "ctf" else fl.StoreDeserializer(path)

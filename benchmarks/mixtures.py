@@ -3,8 +3,8 @@
 Limit: Tijdeman's bound 1 - 1/(2K - 2), which no schedule of K sources betters for all weights. Unit: sequences, the
 largest |count - n * weight| over all prefixes of a period and all sources. Measured: in whole numbers, for 3,000 random
 vectors of weights of 1 to 100 sources. Peers: the rules of other libraries, a few lines each, over eight vectors of 2
-to 200 sources, even and skewed; Grain's and `datasets`' own code for a sample where they are installed. Feedline
-stands there twice: sources taking turns (`block=1`), for which the bound holds at every place, and shuffled in blocks
+to 200 sources, even and skewed, and Grain's and `datasets`' own code for a sample where they are installed. Feedline
+has two rows: sources taking turns (`block=1`), for which the bound holds at every place, and shuffled in blocks
 of 256, as by default, where it holds at their borders.
 
 Also: the time of arithmetic at place 10^15 in a mixture of 10 sources with stages (limit 10 us a call, 10 ms to build a
@@ -94,12 +94,12 @@ def bound(stage: Stage) -> Answer:
 
 
 def megatron(quotas: list[int], _: int) -> Sources:
-    """Whoever is furthest behind max(n, 1) times its weight."""
+    """Choose the source that lags max(n, 1) times its weight the most."""
     return _greedy(quotas, lambda n: max(n, 1))
 
 
 def ahead(quotas: list[int], _: int) -> Sources:
-    """Whoever would be furthest behind after this place."""
+    """Choose the source that would lag the most after this place."""
     return _greedy(quotas, lambda n: n + 1)
 
 
@@ -156,7 +156,7 @@ RULES: dict[str, Callable[[list[int], int], Sources]] = {
 
 
 def beside_others(stage: Stage) -> list[Answer]:
-    """The largest deviation of each rule, and of what is installed."""
+    """Print the largest deviation of each rule, and of the installed libraries."""
     found: dict[str, list[float]] = {name: [] for name in ("feedline, taking turns", *RULES)}
     names = []
     for count, places, skewed in WORLDS[: 4 if stage.quick else None]:
@@ -258,7 +258,7 @@ def far_away(stage: Stage) -> list[Answer]:
     """Arithmetic at place 10^15."""
     stages, calls = staged(), 50 if stage.quick else 3000
     given = [stages.counts(FAR)[k] for k in range(PARTS)]
-    # What was counted is what is there.
+    # The counted entries are the existing ones.
     last = stages.at(FAR)
     block = stages.block_of(last, 3, given[3])
     assert block is not None
@@ -342,7 +342,7 @@ def _harmonic() -> dict[str, Fraction]:
 
 
 def delivered(stage: Stage) -> list[Answer]:
-    """Rows of a mixture, beside those of one array."""
+    """Compare the rows of a mixture with the rows of one array."""
     rows = stage.size(60_000, 6_000) // PARTS
     whole = np.random.default_rng(4).random((rows * PARTS, WIDTH), np.float32)
     pieces = {f"p{k}": fl.ArrayDeserializer(x=whole[k * rows : (k + 1) * rows].copy()) for k in range(PARTS)}

@@ -1,10 +1,10 @@
 """How fast do networks under CNTK's names train, compared with a hand-written torch loop, and how soon are they ready?
 
 Peer: embedding, `torch.nn.LSTM` over a `PackedSequence` and dense layer with `torch.optim.SGD`, the same minibatches
-from parameters of the same shapes; for the small network a dense one-hot input; for pictures, a `torch.nn.Sequential`
-of the layers of CNTK's examples. Unit: samples a second, one thread;
+from parameters of the same shapes. For the small network a dense one-hot input, for pictures a `torch.nn.Sequential`
+of the layers of CNTK's examples. Unit: samples a second, one thread, and
 milliseconds for compiling. Measured: whole updates through `Trainer.train_minibatch`, over
-minibatches made before; a graph of 200 nodes to a module, parameters filled before.
+minibatches made before, and a graph of 200 nodes to a module, parameters filled before.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _minibatches(count: int, words: int, tags: int, longest: int, size: int, who
 
 
 def _trained(x: Any, y: Any, z: Any, minibatches: Minibatches, dense: bool) -> Callable[[], float]:
-    """Updates through the façade; ``dense``: labels are dense, one a sequence, as in the manual's script."""
+    """Run updates through the façade. ``dense``: labels are dense, one a sequence, as in the manual's script."""
     learner = C.sgd(z.parameters, C.learning_parameter_schedule(0.1))
     trainer = C.Trainer(z, (C.cross_entropy_with_softmax(z, y), None), [learner])
     classes = np.eye(y.shape[0], dtype=np.float32)
@@ -165,7 +165,7 @@ def _convolutions(stage: Stage) -> tuple[Callable[[], float], Callable[[], float
 
 
 def _of_pictures(x: Any, z: Any, module: Any, count: int) -> tuple[Callable[[], float], Callable[[], float]]:
-    """Updates over ``count`` minibatches of 64 pictures; labels are one-hot for CNTK's names, classes for torch."""
+    """Run updates over ``count`` minibatches of 64 pictures. Labels are one-hot for CNTK's names, classes for torch."""
     rng = np.random.default_rng(0)
     pictures = [rng.random((64, *x.shape), np.float32) for _ in range(count)]
     classes = [rng.integers(0, 10, 64) for _ in range(count)]

@@ -3,10 +3,10 @@
 Unit: tokens a second of processor time, over all threads. Measured: documents of 600 tokens on average (lognormal,
 int32, seed 1) in a store, rows shuffled in windows, 16 rows a minibatch, with labels, segments, positions, bounds and
 documents' ids. Peer: Grain's packing, with the same documents in a list in memory and 64 bins, the best of its
-first-fit and best-fit, where it is installed; it makes segments and positions, no labels and bounds, and resumes by
-packing again. Also: how full rows are (cut documents fill all but the last row of a chunk); the store evicted from the
-page cache, on the wall clock; and, for 20,000,000 documents, the time to go to a row and plan it (limit 10 ms), and
-that to open the corpus.
+first-fit and best-fit, where it is installed. It makes segments and positions, no labels and bounds, and resumes by
+packing again. Also: how full rows are (cut documents fill all but the last row of a chunk), the store evicted from the
+page cache, on the wall clock, and, for 20,000,000 documents, the time to go to a row and plan it (limit 10 ms), and
+the time to open the corpus.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ METHODS = ("best-fit", "first-fit", "split")
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Packing beside a peer, fill, evicted, and far away."""
+    """Measure packing against a peer, fill, evicted, and far away."""
     lengths = drawn(4_000 if stage.quick else 150_000)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     tokens = np.random.default_rng(2).integers(1, 50_000, int(offsets[-1]), dtype=np.int32)
@@ -107,7 +107,7 @@ def opening(store: Path, minibatches: int) -> Contender:
 
 
 def grains(documents: list[NDArray[np.int32]], how: str, rows: int) -> Contender:
-    """Grain's packing of documents in memory; one element is a row."""
+    """Grain's packing of documents in memory. One element is a row."""
     import grain
     from grain import experimental
 
@@ -124,7 +124,7 @@ def grains(documents: list[NDArray[np.int32]], how: str, rows: int) -> Contender
 
 
 class Lengths(fl.Deserializer):
-    """Documents of which only the lengths exist; never read."""
+    """Documents with lengths only, which are never read."""
 
     def __init__(self, lengths: NDArray[np.int64], to_a_chunk: int = 50_000) -> None:
         self.schema, self.name = fl.Schema({"tokens": fl.Stream((), "int32")}), "documents"

@@ -1,11 +1,11 @@
 """How fast do encoded pictures become minibatches, compared with the bare decoder and with what people use?
 
 Limit: libjpeg alone in C (`bare_jpeg.c`), which decodes whole pictures row by row into one buffer and keeps nothing.
-Peers, in this process: simplejpeg and NumPy; torchvision's transforms on Pillow's pictures; OpenCV's decoder and resize
-(linear, not antialiased), if installed; torch's DataLoader with two workers over torchvision's ImageFolder. Unit:
-pictures a second of processor time, all threads counted; where threads or processes are compared, of wall time.
+Peers, in this process: simplejpeg and NumPy, torchvision's transforms on Pillow's pictures, OpenCV's decoder and resize
+(linear, not antialiased), if installed, and torch's DataLoader with two workers over torchvision's ImageFolder. Unit:
+pictures a second of processor time, all threads counted. Where threads or processes are compared, of wall time.
 Measured: made pictures of about 2.6 bits a pixel at quality 90; 256 x 256 cropped to 224 and normalised to float32
-CHW; 500 x 375 cropped at random and resized to 224, as bytes. All contenders decode the same pictures; random boxes of
+CHW; 500 x 375 cropped at random and resized to 224, as bytes. All contenders decode the same pictures. Random boxes of
 peers other than torchvision are drawn beforehand, off the clock.
 """
 
@@ -45,9 +45,9 @@ class Encoded(NamedTuple):
     """Pictures in memory.
 
     Attributes:
-        contents: files.
-        data, bounds: the same, one behind the other.
-        bits: a pixel, on average.
+        contents: the files.
+        data, bounds: the same, one after the other.
+        bits: bits a pixel, on average.
     """
 
     contents: list[bytes]
@@ -128,7 +128,7 @@ def resized(stage: Stage, encoded: Encoded) -> list[Answer]:
 
 
 def threaded(stage: Stage, encoded: Encoded) -> list[Answer]:
-    """The first question's work by two threads, beside one."""
+    """Compare the first question's work by two threads with one."""
     steps = (images.CenterCrop(SIDE), images.Normalize(MEAN, STD, layout="CHW"))
     contenders = {
         f"{count} thread{'s' * (count > 1)}": decoding(encoded, *steps, threads=count, size=256) for count in (2, 1)
@@ -156,7 +156,7 @@ def loaded(stage: Stage, folder: Path) -> list[Answer]:
 
 
 def fed(stage: Stage, folder: Path) -> list[Answer]:
-    """Shuffled minibatches out of shards, beside the same decoding without a feed."""
+    """Compare shuffled minibatches from shards with the same decoding without a feed."""
     count = stage.size(4096, 256)
     paths = made.write_tar(
         folder, made.pictures(count, size=(256, 256), kinds=["baseline"], qualities=[90], detail=0.95), shards=4
@@ -218,7 +218,7 @@ def decoding(encoded: Encoded, *steps: Any, threads: int = 1, size: int = BATCH)
 
 
 def bare(stage: Stage, encoded: Encoded) -> dict[str, Contender]:
-    """Return the C loop; nothing without a compiler or libjpeg's headers."""
+    """Return the C loop. None without a compiler or libjpeg's headers."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return {}
@@ -328,7 +328,7 @@ def first(make: Callable[[Path], Any], folder: Path) -> Callable[[], float]:
         next(batches)
         took = time.perf_counter() - began
         del batches, loader
-        time.sleep(0.3)  # whatever is left of it ends before another one's turn
+        time.sleep(0.3)  # it ends completely before the next contender's turn
         return took
 
     return turn

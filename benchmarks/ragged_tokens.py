@@ -1,8 +1,8 @@
 """How fast are minibatches of ragged token sequences: int32, mean 60, 4,096 tokens a minibatch?
 
 Peers: vectorised NumPy (one fancy index a minibatch) for packed tokens with offsets, torch's `pad_sequence` for padded
-ones; ours makes the mask as well, `pad_sequence` does not. Unit: sequences a second. Measured: the kernels with the
-sequences of each minibatch chosen before, and end to end through `MinibatchSource`, order and cut included; CPU time
+ones. Ours makes the mask as well, `pad_sequence` does not. Unit: sequences a second. Measured: the kernels with the
+sequences of each minibatch chosen before, and end to end through `MinibatchSource`, order and cut included. CPU time
 of the thread for kernels, of the process end to end. Also: end to end from a store that was evicted from the page
 cache, on the wall clock.
 """
@@ -138,7 +138,7 @@ def indexing(given: data.Tokens, turn: Any) -> Contender:
 
 
 def pad_sequences(given: data.Tokens, turn: Any) -> Contender:
-    """torch: one slice a sequence, then `pad_sequence`; no mask."""
+    """Pad with torch: one slice a sequence, then `pad_sequence`. No mask."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 

@@ -4,14 +4,14 @@ The store is a server on loopback, a process of its own, with 5 ms before each a
 together. Each turn is a fresh process with an empty cache, timed by the wall clock from the moment at which everything
 is imported. Unit: MB of samples a second. Limit: the link, and obstore alone, 16 ranges of 8 MiB at a time. Peers:
 MosaicML Streaming over the same MDS shards, through its loader with a worker per core, and LitData over chunks of its
-own with the same samples of 20 KB, through its loader and its own thread; all shards are of 64 MiB. Measured:
+own with the same samples of 20 KB, through its loader and its own thread. All shards are of 64 MiB. Measured:
 
 - a first sweep in windows of 256 MiB: of tar shards, which have to be read once to be indexed, of MDS shards, and of a
   store that is not compressed, which would be mapped on a disk;
-- a second sweep over Parquet with room for half of it, as a share of the data, vs caches that drop what was used least
-  recently, over the same chunks in the same order; the least possible is 0.5;
+- a second sweep over Parquet with room for half of it, as a share of the data, vs caches that drop the least recently
+  used chunk, over the same chunks in the same order; the least possible is 0.5;
 - sweeps from a full cache vs the same files on this disk, in one process, CPU time of all threads;
-- what is fetched until the first minibatch after a restore at 90 %, as a share of what the plan says of its windows;
+- the bytes fetched until the first minibatch after a restore at 90 %, as a share of the windows in the plan;
   and requests a shard.
 """
 
@@ -57,7 +57,7 @@ READ_WINDOW = 32 << 20
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Measure first sweeps, the cache, and what is requested."""
+    """Measure first sweeps, the cache, and the requests."""
     if importlib.util.find_spec("obstore") is None:
         return [Answer("data in an object store", "MB/s", 0, "obstore: not installed", note="pip install obstore")]
     root = stage.data / "bench-remote"
@@ -174,7 +174,7 @@ def _of_peer(turns: Sequence[dict[str, float]]) -> str:
 
 
 def apart(name: str, server: ObjectStoreProcess, folder: str) -> dict[str, float]:
-    """Run a turn in a fresh process; return its figures and the server's.
+    """Run a turn in a fresh process. Return its figures and the server's.
 
     Raises:
         RuntimeError: it failed.
@@ -222,7 +222,7 @@ def apart(name: str, server: ObjectStoreProcess, folder: str) -> dict[str, float
 
 
 def turn_of(name: str, options: dict[str, Any], folder: str) -> None:
-    """In the fresh process: import, wait, sweep, tell."""
+    """Import, wait, sweep and report in the fresh process."""
     make = {
         "tar": lambda: feedline_of("tar", options, folder),
         "MDS": lambda: feedline_of("MDS", options, folder),
@@ -324,7 +324,7 @@ def litdata_of(folder: str) -> Made:
             drop_last=False,
             storage_options={"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
         )
-        # Without workers, as its own thread fetches: with two, they and their reader waited for each other for ever.
+        # Without workers, as its own thread fetches. With two, they and their reader waited for each other forever.
         loader = lit.StreamingDataLoader(dataset, batch_size=MINIBATCH, num_workers=0)
         return lambda: float(sum(len(one) for batch in loader for one in batch["jpeg"]))
 
@@ -445,7 +445,7 @@ def least_recently(uses: Sequence[int], room: int, total: int) -> float:
 
 
 def restored(stage: Stage, server: ObjectStoreProcess, folder: Path) -> list[Answer]:
-    """Count what is fetched until the first minibatch after a restore at 90 %, and time it."""
+    """Count the bytes fetched until the first minibatch after a restore at 90 %, and time it."""
     size = stage.size(READ_WINDOW, 1 << 20)
     window = fl.Window(bytes=size)
     order = {"shuffle": window, "seed": 1}
@@ -474,8 +474,8 @@ def restored(stage: Stage, server: ObjectStoreProcess, folder: Path) -> list[Ans
                     feed.load_state_dict(state)
                     opened = server.counters().sent_bytes["GET"]
                     opening_s = time.perf_counter() - began
-                    kept = corpus.mirror.cache.tables()
-                    cluster = Cluster(cache_bytes=corpus.mirror.cache.budget_bytes)
+                    kept = corpus.placeholders.cache.kept_pages()
+                    cluster = Cluster(cache_bytes=corpus.placeholders.cache.budget_bytes)
                     plan = fetch_plan(
                         corpus, cluster, size=MINIBATCH, kept=kept, start=feed.position, max_sweeps=1, **order
                     )

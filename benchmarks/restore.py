@@ -1,9 +1,9 @@
 """How long does restoring at 90 % of a sweep take, for 10^5 to 10^9 sequences?
 
 Limit: 20 ms over opening the source, whatever the number. Unit: milliseconds of CPU time, all threads counted, from a
-source that has just been opened to its first minibatch after `load_state_dict`; wall time is in the notes. Measured: a
+source that has just been opened to its first minibatch after `load_state_dict`. Wall time is in the notes. Measured: a
 synthetic corpus whose chunks (up to 10^6 sequences) are views of one array, so that nothing but the feed's own
-work is timed; shuffled as a whole, and in windows of one chunk for a corpus that has to be read; medians over fresh
+work is timed. Shuffled as a whole, and in windows of one chunk for a corpus that has to be read. Medians over fresh
 sources. Opening, and the first minibatch of a source that starts at the beginning, are reported, too. From a disk:
 `cold`.
 """
@@ -24,7 +24,7 @@ CHUNK = 10**6
 
 
 class Synthetic(fl.Deserializer, fl.RandomAccess):
-    """``n`` sequences of one sample; every chunk is a view of the same array."""
+    """``n`` sequences of one sample. Every chunk is a view of the same array."""
 
     def __init__(self, n: int, random_access: bool, chunk: int = CHUNK) -> None:
         self.schema = fl.Schema({"x": fl.Stream((), "float32")})
@@ -53,7 +53,7 @@ class Synthetic(fl.Deserializer, fl.RandomAccess):
         """One sample each."""
 
     def digest(self) -> str:
-        """Its size says all."""
+        """Return a digest of the size, which determines the corpus."""
         return f"{self._n:032x}"
 
 
@@ -111,7 +111,7 @@ def once(n: int, whole: bool) -> tuple[Took, Took, Took]:
     restored.load_state_dict(state)
     first = restored.next_minibatch(256)
     t4 = clocks()
-    assert first.position.ordinal == int(n * 0.9)
+    assert first.position.sequence == int(n * 0.9)
     fresh.close()
     restored.close()
     return between(t0, t1), between(t1, t2), between(t3, t4)

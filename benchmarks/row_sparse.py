@@ -1,6 +1,6 @@
 """What does pulling 10^4 of 10^6 rows of 16 floats cost, and pushing them with SGD?
 
-Peer: ``index_select`` of the same rows into the same memory, for the pull; ``index_add_`` for the push, without the
+Peer: ``index_select`` of the same rows into the same memory, for the pull, and ``index_add_`` for the push, without the
 merging of rows that come twice. Unit: microseconds a call. Measured: CPU time of the thread, torch on one thread.
 """
 

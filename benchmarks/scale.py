@@ -1,11 +1,11 @@
 """What does it cost to feed a thousand ranks with 10^12 tokens in 10^6 chunks, or from many files?
 
-Limit: none but the figures themselves; docs/explanation/scale.md says what they mean. Unit: seconds or milliseconds
+Limit: none but the figures themselves, which docs/explanation/scale.md explains. Unit: seconds or milliseconds
 of CPU time, all threads counted, MB of private memory, bytes. Measured: each in a fresh process. The chunks exist as
 sizes only (4 MB, 1,000 documents of 1,000 tokens each), since a plan reads nothing: opening a source over them, going
 to 90 % of a sweep and planning there, planning one global minibatch of 8,192 tokens a rank as one of 1,000 ranks, the
 state, and memory, for windows, for `lanes=1024`, and in the order of the corpus. The files are real, 10^4 of ten JSON
-lines each: opening them for the first time, which reads them all, and again, with what the first one wrote down. And
+lines each: opening them for the first time, which reads them all, and again, with the index of the first time. And
 `DataLoader` over 10^9 items: from its constructor to its first batch at 90 %.
 """
 
@@ -36,7 +36,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 class Documents(fl.Deserializer):
-    """Documents of which only the lengths exist; never read."""
+    """Documents with lengths only, which are never read."""
 
     def __init__(self, chunks: int) -> None:
         self.schema, self.name = fl.Schema({"tokens": fl.Stream((), "int32")}), "documents"

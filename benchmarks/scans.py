@@ -15,7 +15,7 @@ Scan = Callable[[NDArray[np.uint8]], int]
 
 
 def compile_scans(folder: Path) -> dict[str, Scan] | None:
-    """The scans by name, as functions of a contiguous text; None without a C compiler."""
+    """Return the scans by name, as functions of a contiguous text. None without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         return None

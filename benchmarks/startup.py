@@ -1,8 +1,8 @@
 """How long does it take to start: importing, and opening a source?
 
-Limit: 40 ms for ``import feedline`` over NumPy; opening costs O(chunks). Unit: milliseconds of CPU time. Measured:
-the import in fresh processes that have imported NumPy; opening a source over corpora of 10^3 to 10^5 chunks without
-data, where the figure is nanoseconds a chunk and the ratio says how it grows from the smallest to the largest.
+Limit: 40 ms for ``import feedline`` over NumPy. Opening costs O(chunks). Unit: milliseconds of CPU time. Measured:
+the import in fresh processes that have imported NumPy, and opening a source over corpora of 10^3 to 10^5 chunks without
+data, where the figure is nanoseconds a chunk and the ratio shows how it grows from the smallest to the largest.
 """
 
 from __future__ import annotations

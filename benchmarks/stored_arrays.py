@@ -1,10 +1,10 @@
 """How fast are HDF5 files and Zarr stores delivered, compared with indexing them row by row, and with bare reading?
 
 Peers, in this process: torch's DataLoader (no workers, batches of 256, shuffled) over a dataset that indexes the h5py
-or zarr array with the number of a row, for some hundred rows; and the library alone, reading all chunks in order, a
-chunk at a time, without delivering any. Unit: rows a second of processor time, all threads counted; ours are delivered
+or zarr array with the number of a row, for some hundred rows, and the library alone, reading all chunks in order, a
+chunk at a time, without delivering any. Unit: rows a second of processor time, all threads counted. Ours are delivered
 in minibatches of 256, shuffled in windows. Measured: 784 floats in chunks of 1000 rows, in the page cache, with each
-library's usual compression (gzip, Zstandard) and without any; HDF5 without is contiguous, and mapped.
+library's usual compression (gzip, Zstandard) and without any. HDF5 without is contiguous, and mapped.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Peer: `torchinfo.summary`, which runs the model on zeros. Limit: 2x its time. Unit: milliseconds of CPU time of the
 thread. Measured: tables of a ResNet-18 and a ViT-B/16 for one picture of 224 x 224, of an LSTM and an nn.Transformer
-for ten steps, models made before, one thread; the first one of a process, with all imports but torch's, compiled
-before as those of installed packages are, and later ones.
+for ten steps, models made before, one thread. Both the first table of a process, with all imports but torch's, compiled
+before as in installed packages, and later ones.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run(stage: Stage) -> list[Answer]:
     return answers
 
 
-# What a fresh process does; says the milliseconds.
+# The program of a fresh process, which prints the milliseconds.
 _PROGRAM = """
 import time, torch
 from torch import nn

@@ -2,9 +2,9 @@
 
 Limits: reading the same files from beginning to end, in the page cache by `readinto` of 1 MiB, evicted by bare reads at
 the best of several depths and sizes. Peer: WebDataset in this process, with a shuffle buffer of 1,000 samples. Unit:
-MB of archive a second of wall time; microseconds a member of the index; milliseconds to open 100 shards again.
-Measured: shards of members of 20 KB, shuffled in windows of 256 MiB, minibatches of 64, bytes out; the index of shards
-of 10,000 members, written in full, then opened again.
+MB of archive a second of wall time, microseconds a member of the index, milliseconds to open 100 shards again.
+Measured: shards of members of 20 KB, shuffled in windows of 256 MiB, minibatches of 64, bytes out, and the index of
+shards of 10,000 members, written in full, then opened again.
 """
 
 from __future__ import annotations

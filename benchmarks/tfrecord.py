@@ -1,9 +1,9 @@
 """How fast are TFRecord files of Examples read into columns, without TensorFlow?
 
 Peers: ``tf.data`` (read, batch of 256, ``parse_example``, to NumPy, nothing in parallel) where TensorFlow is installed,
-else the package ``tfrecord``, record by record; else none, which the row says. Unit: records a second; the note has MB
-a second. Measured: a sweep in file order from the page cache, once indexed, checksums compared; 784 floats and a label,
-512 integers of up to 2 bytes, and 20 KB of bytes with a label; plain, and the first also in gzip. CPU time of all
+else the package ``tfrecord``, record by record, else none, which the row notes. Unit: records a second. The note has MB
+a second. Measured: a sweep in file order from the page cache, once indexed, checksums compared. 784 floats and a label,
+512 integers of up to 2 bytes, and 20 KB of bytes with a label, all plain, and the first also in gzip. CPU time of all
 threads.
 """
 
@@ -20,19 +20,19 @@ import numpy as np
 
 import feedline as fl
 from benchmarks.harness import Answer, Contender, Stage, compare, race
-from feedline.feed.formats.tfrecord_guess import masked_crc32c
+from feedline.feed.formats.detect_tfrecord import masked_crc32c
 
 BATCH = 256
 BYTES, FLOATS, INTEGERS = 1, 2, 3  # kinds of features
 
 
 class _Kind(NamedTuple):
-    """What records hold.
+    """The content of records.
 
     Attributes:
-        what: in words.
+        what: the content in words.
         count: number of records, and in a quick run.
-        streams: what is read of them.
+        streams: the streams to read.
         make: returns the features of record number k, see `record`.
     """
 
@@ -43,7 +43,7 @@ class _Kind(NamedTuple):
 
 
 def run(stage: Stage) -> list[Answer]:
-    """Read each kind, beside a peer if there is one."""
+    """Read each kind, and compare with a peer if there is one."""
     rng = np.random.default_rng(1)
     label = fl.Stream((), "int64")
     kinds = (
@@ -154,7 +154,7 @@ def varint(n: int) -> bytes:
 
 
 def record(**features: tuple[int, bytes]) -> bytes:
-    """Return an Example as a record; by name the kind of a feature, and its list's one value or packed values."""
+    """Return an Example as a record. By name of the feature: its kind, and its one value or packed values."""
     entries = (
         _field(1, _field(1, name.encode()) + _field(2, _field(kind, _field(1, values))))
         for name, (kind, values) in features.items()

@@ -1,8 +1,8 @@
 """How fast are rows of a flat token file at random?
 
-Peer: fancy indexing of a view of the same memory map, with indices that are there already. Unit: rows of 1,024 uint16 a
+Peer: fancy indexing of a view of the same memory map, with existing indices. Unit: rows of 1,024 uint16 a
 second, by CPU time of all threads. Measured: one shuffled pass over 20,000 rows in minibatches of 256, from a file of
-200 MB in the page cache; rows side by side, and at every position (stride 1).
+200 MB in the page cache, rows side by side, and at every position (stride 1).
 """
 
 from __future__ import annotations

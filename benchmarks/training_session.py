@@ -1,10 +1,10 @@
 """What does a session cost over a loop by hand: same source, same batches, same optimizer?
 
 Peer: the loop that one would write with torch alone: ``zero_grad``, forward, loss, metric, ``backward``, ``step``, sums
-for a report. Both use `torch.optim.Adam`, ours through `TorchLearner`; the session reports every hundred minibatches,
+for a report. Both use `torch.optim.Adam`, ours through `TorchLearner`. The session reports every hundred minibatches,
 as the loop does.
 Unit: microseconds a step. Measured: CPU time of the process, one thread, in turns. Targets: 5 % of a step of more than
-a millisecond; 60 microseconds where the model is tiny.
+a millisecond, and 60 microseconds where the model is tiny.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sequential(torch.nn.Module):
 
 
 class Recurrent(torch.nn.Module):
-    """An LSTM over sequences of ``x`` of one length; scores of every state."""
+    """An LSTM over sequences of ``x`` of one length, with scores of every state."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()

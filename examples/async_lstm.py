@@ -68,7 +68,7 @@ def train(sweeps: int) -> float:
         share = (store.rank, store.num_workers)
         for minibatch in open_source(seed=1, max_sweeps=sweeps, partition=share).minibatches(400):
             if minibatch.num_sequences == 0:
-                continue  # this worker's part of a small last minibatch
+                continue  # this worker's share of a small last minibatch
             model.zero_grad()
             cross_entropy(model(minibatch), labels_of(minibatch)).backward()
             store.pushpull(list(names), [weight.grad for weight in weights], out=list(weights))

@@ -1,13 +1,13 @@
-"""CNTK's names, with your own data and several workers: an LSTM learns a class for each sentence.
+"""CNTK's names, with your own data and several ranks: an LSTM learns a class for each sentence.
 
     python examples/cntk_own_source.py
     python -m torch.distributed.run --standalone --nproc-per-node 2 examples/cntk_own_source.py
     ... examples/cntk_own_source.py --learner block
 
-All workers end with the same parameters, bit for bit. A script with `import cntk as C` runs in the same way, each
-worker under `feedline run --as cntk SCRIPT`. `Sentences` shows what a source for several workers has to do, and what
-scripts of that time often failed to do: all workers walk through all sentences, so that they agree where a minibatch
-ends, and the position advances for every sentence, whichever worker takes it.
+All ranks end with the same parameters, bit for bit. A script with `import cntk as C` runs in the same way, each rank
+under `feedline run --as cntk SCRIPT`. A source for several ranks has to do as `Sentences` does, which scripts of that
+time often failed to: all ranks walk through all sentences, so that they agree where a minibatch ends, and the position
+advances for every sentence, whichever rank takes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SENTENCES = [([560, 0, 0], 0), ([560, 0, 0, 424], 1), ([160, 5, 6], 2), ([460, 3
 
 
 class Sentences(C.io.UserMinibatchSource):
-    """Words and a class, repeated without end; `taken` counts the sentences that this worker got."""
+    """Words and a class, repeated without end; `taken` counts the sentences that this rank got."""
 
     def __init__(self) -> None:
         self.words = C.io.StreamInformation("words", 0, "sparse", np.float32, (WORDS,))
@@ -49,7 +49,7 @@ class Sentences(C.io.UserMinibatchSource):
         mine = chosen[worker_rank::number_of_workers]
         self.taken += len(mine)
         if not mine:
-            return {}  # this worker learns from the others' parts
+            return {}  # this rank learns from the others' shares
         words = C.Value.one_hot([SENTENCES[i][0] for i in mine], WORDS, device=device)
         kinds = np.eye(CLASSES, dtype=np.float32)[[SENTENCES[i][1] for i in mine]]
         own = sum(len(SENTENCES[i][0]) for i in mine)
@@ -66,9 +66,9 @@ class Sentences(C.io.UserMinibatchSource):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, and print this worker's result."""
+    """Train, and print this rank's result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sentences", type=int, default=400, help="to learn from, over all workers")
+    parser.add_argument("--sentences", type=int, default=400, help="to learn from, over all ranks")
     parser.add_argument("--learner", choices=["parallel", "block"], default="parallel")
     options = parser.parse_args(arguments)
 
@@ -82,12 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         learner = C.distributed.block_momentum_distributed_learner(learner, block_size=20)
     else:
         learner = C.distributed.data_parallel_distributed_learner(learner)
-    worker = C.distributed.Communicator
+    communicator = C.distributed.Communicator
     trainer = C.Trainer(
         z,
         (C.cross_entropy_with_softmax(z, kind), C.classification_error(z, kind)),
         [learner],
-        [C.logging.ProgressPrinter(tag="training")] if worker.rank() == 0 else [],
+        [C.logging.ProgressPrinter(tag="training")] if communicator.rank() == 0 else [],
     )
     streams = {words: source.words, kind: source.kind}
     C.training_session(trainer, source, 7, streams, max_samples=options.sentences, progress_frequency=100).train()
@@ -97,11 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     right = sum(int(np.argmax(row)) == kind for row, (_, kind) in zip(scores, SENTENCES, strict=True))
     bits = hashlib.sha256(b"".join(p.value.tobytes() for p in z.parameters)).hexdigest()[:12]
     print(
-        f"worker {worker.rank()} of {worker.num_workers()}: {right} of {len(SENTENCES)} right, parameters {bits}, "
-        f"learned from {source.taken} sentences of its own\n",
+        f"rank {communicator.rank()} of {communicator.num_workers()}: {right} of {len(SENTENCES)} right, "
+        f"parameters {bits}, learned from {source.taken} sentences of its own\n",
         end="",
     )
-    worker.finalize()
+    communicator.finalize()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A class for each sentence, learned by several workers together, each from its part of every minibatch.
+"""A class for each sentence, learned by several ranks together, each from its share of every minibatch.
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 examples/data_parallel_lstm.py
 
 The class is the kind of word that comes first, as in sequence_classifier.py. Gradients are summed in a key-value
-store that the learner uses; all workers end with the same parameters, bit for bit. With ``--folder`` it can be
-killed at any time; restarted, with any number of workers, it resumes.
+store that the learner uses; all ranks end with the same parameters, bit for bit. With ``--folder`` it can be
+killed at any time; restarted, with any number of ranks, it resumes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=8, help="passes over the data")
     parser.add_argument("--folder", help="for checkpoints; shared by all machines")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a worker waits for others")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds that a rank waits for others")
     parser.add_argument("--compress", choices=["2bit", "1bit", "fp16", "bf16"], help="send gradients in fewer bits")
     options = parser.parse_args(arguments)
 
@@ -77,8 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> float:
             store.set_gradient_compression({"type": options.compress})
         run = TrainingSession(
             Trainer(model, loss, error, through_store(Adam(model.named_parameters(), 0.01), store)),
-            fl.MinibatchSource(sentences(), seed=1, max_sweeps=options.sweeps),  # finds this worker's part
-            size=200,  # words, over all workers
+            fl.MinibatchSource(sentences(), seed=1, max_sweeps=options.sweeps),  # finds this rank's share
+            size=200,  # words, over all ranks
             progress=fl.sweeps(2),
             reporters=[Console()] if rank == 0 else [],
             saving=None if options.folder is None else Saving(options.folder, every="1min"),
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         wrong = run.trainer.test(fl.MinibatchSource(sentences(), max_sweeps=1, partition=(0, 1)).minibatches(500))
     bits = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
     print(
-        f"worker {rank} of {world}: {wrong.metric:.1%} wrong, parameters {hashlib.sha256(bits).hexdigest()[:12]}\n",
+        f"rank {rank} of {world}: {wrong.metric:.1%} wrong, parameters {hashlib.sha256(bits).hexdigest()[:12]}\n",
         end="",
     )
     torch.distributed.destroy_process_group()

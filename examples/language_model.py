@@ -198,7 +198,7 @@ def train(options: argparse.Namespace, folder: Path, killed_in: int) -> None:
         for step in range(first, options.steps):
             if step == options.steps // 2:
                 source.change_weights(LATER)
-            loss, rows = loss_and_gradients(model, source.next_minibatch(size))  # this rank's part of the minibatch
+            loss, rows = loss_and_gradients(model, source.next_minibatch(size))  # this rank's share of the minibatch
             if dist.get_rank() == 0:
                 line = {"step": step, "ranks": dist.get_world_size(), "loss": loss, "rows": rows}
                 with open(folder / "log.jsonl", "a") as log:
@@ -222,7 +222,7 @@ def train(options: argparse.Namespace, folder: Path, killed_in: int) -> None:
 
 
 def launch(folder: Path, arguments: Sequence[str], ranks: int, killed_in: int = -1) -> None:
-    """Run so many ranks to their end, or to their death."""
+    """Start the ranks, and wait until they end or are killed."""
     folder.mkdir(exist_ok=True)
     (folder / "rendezvous").unlink(missing_ok=True)
     command = [sys.executable, __file__, *arguments, "--train-in", str(folder), str(killed_in)]

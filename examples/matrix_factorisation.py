@@ -4,7 +4,7 @@
     python -m torch.distributed.run --standalone --nproc-per-node 2 examples/matrix_factorisation.py --store dist_sync
 
 Embeddings with ``sparse=True`` have row-sparse gradients. They are pushed as they are; AdaGrad in the store updates
-only these rows; and before the next step a worker pulls the rows that it is about to use, whichever worker changed
+only these rows; and before the next step a rank pulls the rows that it is about to use, whichever rank changed
 them.
 """
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Train, and return the root of the mean squared error on ratings that were held out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=12, help="passes over the data")
-    parser.add_argument("--store", default="local", help="'dist_sync' with several workers")
+    parser.add_argument("--store", default="local", help="'dist_sync' with several ranks")
     options = parser.parse_args(arguments)
 
     torch.manual_seed(0)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         )
         steps = pulled = 0
         for minibatch in source.minibatches(256):
-            if minibatch.num_sequences == 0:  # this worker's part of a small last minibatch
+            if minibatch.num_sequences == 0:  # this rank's share of a small last minibatch
                 store.push(TABLES, None)
                 continue
             pulled += use_rows(store, model, minibatch)
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
             held_out = fl.MinibatchSource(ratings(3000, seed=1), max_sweeps=1, partition=(0, 1)).next_minibatch(3000)
             error = (model(held_out) - held_out["rating"].torch()).square().mean().sqrt().item()
         print(
-            f"worker {store.rank} of {store.num_workers}: error {error:.4f}, "
+            f"rank {store.rank} of {store.num_workers}: error {error:.4f}, "
             f"{pulled / steps:.0f} of {USERS + ITEMS} rows pulled a step\n",
             end="",
         )

@@ -1,9 +1,9 @@
-"""Samples in files, by string id: `partition` says what each is for, `labels` what it is; read by two workers.
+"""Samples in files, by string id: `partition` has the use of each, `labels` its class; read by two workers.
 
     python examples/parallel_data.py
 
-Many PyTorch projects have such dictionaries; only the import of `DataLoader` changes. What is new: the batches, random
-flips included, are the same for any number of workers, and training stops in the middle of an epoch and resumes from a
+Many PyTorch projects have such dictionaries; only the import of `DataLoader` changes. The batches, random flips
+included, are then the same for any number of workers, and training stops in the middle of an epoch and resumes from a
 state of a few numbers, with another number of workers.
 """
 

@@ -1,10 +1,10 @@
-"""Your own source, correct with several workers: generated sequences, each learned once.
+"""Your own source, correct on several ranks: generated sequences, each learned once.
 
     python examples/user_source.py
 
-`Echo` generates bits, and asks for the previous bit. All workers walk through the same sequences, so that they agree
+`Echo` generates bits, and asks for the previous bit. All ranks walk through the same sequences, so that they agree
 where a minibatch ends; each delivers its own. Nothing is stored: sequence i is a function of the seed and i, so a state
-is one number, valid for any number of workers.
+is one number, valid for any number of ranks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Echo(fl.UserMinibatchSource):
         given = [bits[i - first] for i in mine]
         before = [np.concatenate([np.zeros((1, 1), "float32"), sequence[:-1]]) for sequence in given]
         streams = {"bit": given, "before": before}
-        # Counts are those of all workers; a worker with an empty part still takes the step.
+        # Counts are those of all ranks; a rank with an empty share still takes the step.
         return fl.UserMinibatch(streams, self.next == self.count, samples, self.next - first, ids=mine)
 
     def get_checkpoint_state(self) -> dict[str, Any]:
@@ -96,13 +96,13 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser.add_argument("--count", type=int, default=6000, help="sequences")
     options = parser.parse_args(arguments)
 
-    # Three workers get what a single one gets, each sequence once, in the same number of steps.
+    # Three ranks get what a single one gets, each sequence once, in the same number of steps.
     alone = list(Echo(100).minibatches(50))
-    parts = [list(Echo(100).minibatches(50, partition=(rank, 3))) for rank in range(3)]
-    assert all(len(part) == len(alone) for part in parts)
-    assert sorted(i for part in parts for minibatch in part for i in minibatch.ids) == list(range(100))
+    shares = [list(Echo(100).minibatches(50, partition=(rank, 3))) for rank in range(3)]
+    assert all(len(share) == len(alone) for share in shares)
+    assert sorted(i for share in shares for minibatch in share for i in minibatch.ids) == list(range(100))
     assert_resumes(lambda: Echo(100))
-    print(f"{len(alone)} steps on each of 3 workers, 100 sequences, each once; resumes exactly")
+    print(f"{len(alone)} steps on each of 3 ranks, 100 sequences, each once; resumes exactly")
 
     torch.manual_seed(0)
     model = Memory()

@@ -1,4 +1,4 @@
-"""Settings for all tests: hypothesis profiles, what the fork server imports, a law that nothing is left behind."""
+"""Settings for all tests: hypothesis profiles, the imports of the fork server, and a check that tests leave nothing."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def pytest_runtest_setup(item):
 def pytest_collection_finish():
     """Spare every later collection of garbage the modules and the ten thousand tests, which stay until the end.
 
-    A test that looks for what it left behind collects twice; with these that takes more than half a second.
+    A test that checks for leaks collects twice, which takes more than half a second with these objects.
     """
     gc.collect()
     gc.freeze()

@@ -20,21 +20,21 @@ def luminance(colour):
 
 
 def contrast(a, b):
-    """Contrast of two colours, 1 to 21; 4.5 is AA for text, 3 for lines and large text."""
+    """Return the contrast of two colours, 1 to 21. 4.5 is AA for text, 3 for lines and large text."""
     low, high = sorted([luminance(a), luminance(b)])
     return (high + 0.05) / (low + 0.05)
 
 
 def over(colour, ground, opacity):
-    """The colour that is seen where one lies over another."""
+    """Return the visible colour of one over another."""
     parts = zip(rgb(colour), rgb(ground), strict=True)
     return "#" + "".join(f"{round(opacity * own + (1 - opacity) * other):02x}" for own, other in parts)
 
 
 def palettes(css):
-    """Colours of a style sheet by name, in the light and in the dark.
+    """Return the colours of a style sheet by name, in the light and in the dark.
 
-    On paper there are those of the light: the dark ones are for screens alone.
+    Paper has the light ones. The dark ones are for screens alone.
     """
     light = re.search(r"^:root \{(.*?)\}", css, re.DOTALL | re.MULTILINE)[1]
     dark = re.search(r"@media screen and \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}", css, re.DOTALL)[1]

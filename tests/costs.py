@@ -1,7 +1,7 @@
 """CPU seconds of each test, with all processes that it starts: ``make test PYTEST_ARGS='-n 4 -p tests.costs'``.
 
-Each process that runs tests has a control group of its own (version 2 or 1), so that programs count which are forked
-from a warm interpreter, too. At the end the dearest files and tests are listed.
+Each process that runs tests has its own control group (version 2 or 1), so that programs forked from a warm
+interpreter count, too. At the end the dearest files and tests are listed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Group:
         return int(entries["usage_usec"]) / 1e6
 
     def leave(self) -> None:
-        """Remove it; programs that the tests have left running keep it."""
+        """Remove the group. Programs that the tests have left running keep it."""
         with contextlib.suppress(OSError):
             (self._folder.parent / "cgroup.procs").write_text(str(os.getpid()))
             self._folder.rmdir()
 
 
 class Measured:
-    """In a process that runs tests: adds to the last report of each test what it took."""
+    """In a process that runs tests, adds the seconds of each test to its last report."""
 
     def __init__(self, worker: str) -> None:
         self._group = Group(f"feedline-costs-{os.getpid()}")

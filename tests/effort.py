@@ -1,7 +1,7 @@
-"""How thoroughly to test: FEEDLINE_EFFORT is a factor for what is tried in large numbers, 1 unless it is set.
+"""How thoroughly to test: FEEDLINE_EFFORT multiplies the number of trials, 1 unless it is set.
 
 Examples of laws, instants of interrupts and kills, damaged bytes: `make test` tries enough of them to notice planted
-defects; ``FEEDLINE_EFFORT=5 make test`` tries five times as many, and `make torture` as many as its time allows.
+defects. ``FEEDLINE_EFFORT=5 make test`` tries five times as many, and `make torture` as many as its time allows.
 """
 
 from __future__ import annotations

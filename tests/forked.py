@@ -45,5 +45,5 @@ class Forked:
             die(not good)
 
     def status(self) -> int:
-        """Wait for its end, and return its exit code; of a signal, the negative number."""
+        """Wait for its end, and return its exit code, for a signal the negative number."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -1,8 +1,8 @@
-"""Insides of the product that tests reach, each in one place.
+"""Private parts of the product that tests use, each in one place.
 
-Tests speak to public names. A few need an inside: to force a path that little data would not take, to plant a fault in
-a running object, or to wait for what only the inside knows. Each such inside has one function here, which says why it
-is reached. So when an inside moves, this file changes and no test does. What is returned is used by its public names.
+Tests use public names. A few need a private part, to force a path that little data would not take, to plant a fault
+in a running object, or to wait for a private event. Each such part has one function here, which gives the reason. When
+a private part moves, this file changes and no test does. Tests use the public names of the returned objects.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def reader_of(source: fl.MinibatchSource) -> Any:
-    """Return the reader of a source: by its `forced` and `backend` all is fetched, whatever the page cache holds."""
+    """Return the reader of a source. Its `forced` and `backend` make it fetch everything, cached pages included."""
     return source._reader
 
 
 def copy_ahead_of(source: fl.MinibatchSource) -> CopyAhead:
-    """Return what copies minibatches ahead: its `threshold` decides for which sizes, its `used` tells how often."""
+    """Return the object that copies minibatches of at least `threshold` ahead. `used` counts them."""
     return source._ahead
 
 
@@ -48,19 +48,19 @@ def copies_waiting(source: fl.MinibatchSource) -> list[Any]:
 
 
 def copy_together_of(source: fl.MinibatchSource) -> CopyTogether | None:
-    """Return what copies small minibatches together, None if nothing does: its `used` and `cursor` tell what it has."""
-    return source._together
+    """Return the object that copies small minibatches together, None without one. Tests read `used` and `cursor`."""
+    return source._copy_together
 
 
 def never_together(source: fl.MinibatchSource) -> None:
     """Have each minibatch made by itself: results are the same, so that no setting asks for it."""
-    source._together = None
+    source._copy_together = None
 
 
 def interrupt_taking(source: fl.MinibatchSource, iterator: Any) -> None:
     """Have minibatches copied together pass through ``iterator(those left)``, which raises where a signal would."""
     together = copy_together_of(source)
-    together._left = iterator(together._left)
+    together._queued = iterator(together._queued)
 
 
 def next_finished(source: fl.MinibatchSource, size: int, finish: Any) -> fl.Minibatch:
@@ -79,7 +79,7 @@ def sweeps_kept(order: Timeline) -> int:
 
 
 def lay_out(source: fl.MinibatchSource, step: int) -> None:
-    """Lay out so many sequences at a time, so that small corpora have ends of segments, too."""
+    """Lay out ``step`` sequences at a time, so that small corpora have ends of segments, too."""
     source._axis.step = step
 
 
@@ -110,7 +110,7 @@ def look_at_once(source: fl.MinibatchSource) -> None:
 
 
 def room_to_fetch(source: fl.MinibatchSource, room: int) -> None:
-    """Allow so many bytes of ranges in flight: little data would never fill the usual room."""
+    """Allow a number of bytes of ranges in flight, as little data would never fill the usual room."""
     reader_of(source).ranges._room = room
 
 
@@ -121,7 +121,7 @@ def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """
     from feedline.feed.reading.fetching_reader import FetchingReader
 
-    begin, slot = FetchingReader._begin_group, FetchingReader._slot
+    begin, slot = FetchingReader._fetch_group, FetchingReader._slot_of
     calls: list[tuple[str, Any]] = []
 
     def beginning(reader: FetchingReader, units: list[int], nbytes: int) -> None:
@@ -132,8 +132,8 @@ def blocks_fetched(patch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         calls.append(("take", unit))
         return slot(reader, unit)
 
-    patch.setattr(FetchingReader, "_begin_group", beginning)
-    patch.setattr(FetchingReader, "_slot", taking)
+    patch.setattr(FetchingReader, "_fetch_group", beginning)
+    patch.setattr(FetchingReader, "_slot_of", taking)
     return calls
 
 
@@ -157,13 +157,13 @@ def fetch_mapped_files(
     forced: bool = True,
     fail: tuple[str, int, int, int] | None = None,
 ) -> None:
-    """Have readers made from now on fetch everything; ``fail``: (name of a file, begin, end, errno) of failing reads.
+    """Make new readers fetch everything. ``fail``: (name of a file, begin, end, errno) of failing reads.
 
     For loaders, which make their readers themselves, and for faults that must be there before the first read.
     """
     from feedline.feed.reading.fetching_reader import FetchingReader
 
-    init, know = FetchingReader.__init__, FetchingReader._know
+    init, know = FetchingReader.__init__, FetchingReader._register_file
 
     def made(reader: FetchingReader, *arguments: Any, **options: Any) -> None:
         init(reader, *arguments, **options)
@@ -177,20 +177,20 @@ def fetch_mapped_files(
             reader._disk().fail(files[file.address][1], *fail[1:])
 
     patch.setattr(FetchingReader, "__init__", made)
-    patch.setattr(FetchingReader, "_know", known)
+    patch.setattr(FetchingReader, "_register_file", known)
 
 
 def chunks_decided(patch: pytest.MonkeyPatch) -> list[int]:
     """Return a list to which fetchers of ranges add each chunk whose keeping they decide on: threads hide the order."""
     from feedline.feed.reading.ranges import RangeFetcher
 
-    decided, decide = [], RangeFetcher._decided
+    decided, decide = [], RangeFetcher._decide
 
     def noted(fetcher: RangeFetcher, job: Any, cache: Any) -> Any:
         decided.append(job.chunk)
         return decide(fetcher, job, cache)
 
-    patch.setattr(RangeFetcher, "_decided", noted)
+    patch.setattr(RangeFetcher, "_decide", noted)
     return decided
 
 
@@ -220,12 +220,12 @@ def pool_of(loader: fl.DataLoader) -> Pool:
 
 
 def executor_of(iterator: Any) -> Any:
-    """Return what makes the batches of an iterator: they are the same whatever does."""
+    """Return the executor of an iterator, as the batches are the same with each."""
     return iterator._executor
 
 
 def shared_of(pool: Pool) -> Any:
-    """Return what the threads of a pool share: tests hold its `lock`, or wait until nothing is under way."""
+    """Return the shared state of a pool's threads. Tests hold its `lock`, or wait until nothing is under way."""
     return pool.backend
 
 
@@ -245,7 +245,7 @@ def end_as_collected(pool: Pool) -> None:
 
 
 def listens(pool: Pool, there: Callable[[], bool]) -> bool:
-    """Return whether a pool goes on at once where ``there`` says that a result has come: no test hits that moment."""
+    """Return whether a pool goes on at once when ``there`` reports a result, a moment that no test hits."""
     return pool._listen(0.0, there)
 
 
@@ -322,11 +322,11 @@ def open_corpora() -> int:
     """Return how many corpora keep the thread of requests alive: its end is seen only when there is none."""
     from feedline.feed.remote import requests
 
-    return requests._kept
+    return requests._keepers
 
 
 def reserved_bytes(cache: Any) -> int:
-    """Return the bytes of a cache that are reserved for what is on its way."""
+    """Return the bytes of a cache that are reserved for objects in transfer."""
     return cache._holder.own.reserved
 
 
@@ -334,7 +334,7 @@ def reserved_bytes(cache: Any) -> int:
 
 
 def work_of(begun: Any) -> Any:
-    """Return the work behind a transform that was begun, to see that nothing keeps it, or to cancel it."""
+    """Return the work of a transform that was begun, to see that nothing keeps it, or to cancel it."""
     return begun._work
 
 
@@ -344,7 +344,7 @@ def work_threads(begun: Any) -> list[threading.Thread]:
 
 
 def fed(network: Any, node: Any) -> list[Any]:
-    """Return a list of what the network's steps read of an input from now on: results do not show its form."""
+    """Return a list that receives the network's reads of an input from now on, as results do not show its form."""
     seen: list[Any] = []
     plan = network.steps
     slot = next(i for i, input_node, _ in network._feeds if input_node is node)
@@ -372,11 +372,11 @@ def resting_pulse(store: Any, rank: int, count: int, host: int | None) -> Heartb
         return heartbeat.Heartbeat(store, rank, count, host)
 
 
-def beat(pulse: Heartbeat) -> None:
-    """Do what the thread of a heartbeat does between two beats, and read what others say."""
-    for silence in pulse._silences.values():
-        silence.passed(pulse.interval_s)
-    pulse._look(pulse._store)
+def beat(heartbeat: Heartbeat) -> None:
+    """Do the work of a heartbeat's thread between two beats, and read the others' beats."""
+    for silence in heartbeat._silences.values():
+        silence.add(heartbeat.interval_s)
+    heartbeat._read_beats(heartbeat._store)
 
 
 def notice_beats(notice: Callable[[int], object]) -> None:
@@ -386,20 +386,20 @@ def notice_beats(notice: Callable[[int], object]) -> None:
     """
     from feedline.collective.heartbeat import Heartbeat
 
-    look = Heartbeat._look
+    look = Heartbeat._read_beats
 
-    def looks(pulse: Heartbeat, store: Any) -> None:
-        look(pulse, store)
-        notice(pulse.reads)
+    def looks(heartbeat: Heartbeat, store: Any) -> None:
+        look(heartbeat, store)
+        notice(heartbeat.reads)
 
-    Heartbeat._look = looks
+    Heartbeat._read_beats = looks
 
 
 # ---- stores of weights ----------------------------------------------------------------------------------------
 
 
 def table_of(store: Any) -> Any:
-    """Return the table of a store or a join, of which pulled weights, or chunks, tell only a part."""
+    """Return the table of a store or a join, as pulled weights, or chunks, show only a part of it."""
     return store._table
 
 
@@ -409,7 +409,7 @@ def updater_of(store: Any) -> Any:
 
 
 def entries_of(store: Any) -> list[Any]:
-    """Return what a store of one process keeps for each key, to see that memory is used again."""
+    """Return the entries of a store of one process by key, to see that memory is used again."""
     return list(table_of(store).entries.values())
 
 
@@ -433,7 +433,7 @@ def store_of_trainer(trainer: Any) -> Any:
 def exchanges_of_trainer(trainer: Any) -> int:
     """Return how many exchanges a Trainer of Gluon has begun with other ranks: none before it has a store."""
     store = store_of_trainer(trainer)
-    return 0 if store is None else store._store.ranks.pulse.round
+    return 0 if store is None else store._store.ranks.heartbeat.round
 
 
 # ---- stores of servers ----------------------------------------------------------------------------------------
@@ -450,12 +450,12 @@ def forget_a_push(link: ServerConnection) -> None:
 
 
 def membership_of(store: Any) -> Any:
-    """Return what makes a store one of several workers: its `coordinator`, to kill it, and `folder`, to see it go."""
+    """Return the membership of a store of several workers: the `coordinator` to kill, and the `folder` to see go."""
     return store._membership
 
 
 def fall_silent(store: Any) -> None:
-    """Send no heartbeat any more: a worker that was killed, as far as others can tell."""
+    """Send no more heartbeats, so that others take the worker for killed."""
     membership_of(store)._over.set()
 
 
@@ -465,7 +465,7 @@ def disconnect(store: Any) -> None:
 
 
 def held_back(store: Any, key: Any) -> torch.Tensor:
-    """Return what the compression of pushes has not sent yet of a key, which a later push brings."""
+    """Return the residual of a key's compressed pushes, which a later push sends."""
     import torch
 
     return torch.cat([store._encoder._channels[key, part.server].residual for part in store._entries[key].parts])
@@ -490,7 +490,7 @@ def gradients_of(strategy: Any) -> Any:
 
 
 def hold_back_as(strategy: Any, rank: int, count: int, state: Any, sums: Any) -> None:
-    """Give ``sums`` what a rank of ``count`` holds back of a state: so many ranks are not started for it."""
+    """Give ``sums`` the residual that a rank of ``count`` would have, without starting that many ranks."""
     strategy._ranks = SimpleNamespace(rank=rank, count=count)
     strategy.take_advice(state)
     strategy._restore_residuals(sums)

@@ -31,7 +31,7 @@ def paths(value, here=()):
 
 
 class Change(NamedTuple):
-    """One place of a state changed, left out, or doubled; what for is a number, as some of it has no ``repr``."""
+    """One place of a state changed, left out, or doubled. The change is a number, as some values have no ``repr``."""
 
     path: tuple
     how: str

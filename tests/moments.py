@@ -11,11 +11,11 @@ class AtLine:
 
     Args:
         n: from 0.
-        act: without arguments; what it raises comes out of that line.
-        *modules: whose files count; of a package all in its folder.
+        act: called without arguments. The line raises its exceptions.
+        *modules: modules whose files count. Of a package, all files in its folder.
 
     Attributes:
-        reached: whether there were so many.
+        reached: whether the block ran that many lines.
     """
 
     def __init__(self, n, act, *modules):

@@ -1,4 +1,4 @@
-"""Hosts of a network of their own, as network namespaces; needs root and `ip`."""
+"""Hosts of their own network, as network namespaces. Needs root and `ip`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Hosts:
 
 @contextlib.contextmanager
 def joined(count: int = 2) -> Iterator[Hosts]:
-    """Hosts for a test; skips where there can be none."""
+    """Make hosts for a test, skip where that is impossible."""
     if shutil.which("ip") is None:
         pytest.skip("iproute2 is not installed")
     made = Hosts(count)

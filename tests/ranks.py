@@ -1,7 +1,7 @@
-"""Real processes that take part in one job, for tests of what ranks do together.
+"""Real processes that take part in one job, for tests of several ranks.
 
 A rank is a function of a test module, called as ``function(rank, **settings)`` in its own process, which has the
-variables that torchrun sets. What it returns, or raises, comes back; `say` sends something on the way.
+variables that torchrun sets. Its result, or its exception, is returned. `say` sends something meanwhile.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ class Failure:
     ranks: tuple[int, ...]
 
 
-# Of each process that runs tests a thousand of its own, below those that the system gives to connections and above
-# those that Ray gives to its workers: a port must still be free when the rank that it is meant for gets to it, seconds
-# later.
+# A thousand ports for each process that runs tests, below the system's ports for connections and above Ray's ports for
+# workers. A port must still be free when its rank binds it, seconds later.
 _FIRST = 20_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 12 * 1000
 _turns = itertools.count(os.getpid() * 37)
 
@@ -40,11 +39,11 @@ def free_port():
 
 
 class Job:
-    """Processes under way; ends them at the end of the block, whatever they do.
+    """Running processes. Ends them at the end of the block, in any state.
 
     Args:
-        function: of a test module.
-        world: ranks.
+        function: function of a test module.
+        world: number of ranks.
         settings: passed on.
     """
 
@@ -75,7 +74,7 @@ class Job:
             ours.close()
 
     def heard(self, rank):
-        """What a rank says next, or how it ended: a result, a `Failure`, or "gone"."""
+        """Return a rank's next message, or its end: a result, a `Failure`, or "gone"."""
         try:
             return self.ranks[rank][1].recv()
         except EOFError:
@@ -86,7 +85,7 @@ class Job:
         self.ranks[rank][1].send(what)
 
     def results(self):
-        """What all ranks say next, or how they ended."""
+        """Return the next message of all ranks, or their ends."""
         found = []
         for rank in range(len(self.ranks)):
             try:
@@ -101,7 +100,7 @@ class Job:
 
 
 def run(function, world, /, **settings):
-    """What all ranks return; raises AssertionError if one of them fails."""
+    """Return the results of all ranks. Raises AssertionError if one of them fails."""
     with Job(function, world, **settings) as job:
         found = job.results()
     for rank, result in enumerate(found):
@@ -119,7 +118,7 @@ def say(what):
 
 
 def hear():
-    """From within a rank: wait for something that the test tells it."""
+    """Wait within a rank for a message of the test."""
     return _connection.recv()
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import feedline
 
 ROOT = Path(feedline.__file__).parent
-FACADES = ("cntk", "mxnet")  # their names are those of the originals
+FACADES = ("cntk", "mxnet")  # their names are the originals' names
 
-#: Names that still occur twice; a name leaves this list for good when its second class is renamed.
+#: Names that still occur twice. A name leaves this list for good when its second class is renamed.
 TWICE = {
     "Summary",  # graph (public), train (public)
     # Learners, and MXNet's optimizers in stores, whose names its scripts and pickles hold.
@@ -30,7 +30,7 @@ def test_no_class_name_occurs_twice():
     assert TWICE - twice == set(), "these occur once now: take them off the list"
 
 
-#: Modules of a command are named as the command; `base` is the interface of its folder.
+#: Modules of a command have its name. `base` is the interface of its folder.
 COMMANDS = "cli"
 INTERFACE = "base"
 

@@ -1,4 +1,4 @@
-"""What `import feedline` offers is what it lists, what the pages list, and costs what it should."""
+"""`import feedline` offers the names in its list and in the pages, within its time limit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_index_lists_all_names():
 
 
 def test_the_reference_has_all_names_in_the_order_of_the_index():
-    """Its pages name what they show; the index lists them."""
+    """Its pages name their content, and the index lists the names."""
     folder = ROOT / "docs" / "reference"
     index = (folder / "index.md").read_text("utf-8")
     shown = {}

@@ -42,7 +42,7 @@ def function(*, one, **options):
 
 @pytest.fixture
 def measured(tmp_path):
-    """Run the tool over a package of one module; returns its exit status, and what it says on stderr."""
+    """Run the tool over a package of one module. Return its exit status and its stderr."""
 
     def run(vague=(1, 111), **limits):
         folder = tmp_path / "src" / "feedline" / "feed"
@@ -86,7 +86,7 @@ def test_a_name_that_is_gone(measured):
     assert "a limit for the lines of feed" in measured(lines=("other", 3))[1]
 
 
-def test_names_that_say_nothing(measured):
+def test_vague_names(measured):
     """One of the 9 names bound in the module is `one`, a parameter of a public function."""
     status, says = measured(vague=(0, 111))
     assert status == 1

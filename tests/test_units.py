@@ -1,6 +1,6 @@
-"""Bare numbers say their unit: an internal parameter, field or constant that measures time or bytes has it in its name.
+"""An internal parameter, field or constant that measures time or bytes has the unit in its name.
 
-Public names keep theirs, and say the unit in the first words of their description.
+Public names have the unit in the first words of their description.
 """
 
 import ast
@@ -13,9 +13,9 @@ import feedline.kvstore
 import feedline.train
 
 ROOT = Path(feedline.__file__).parent
-FACADES = ("cntk", "mxnet")  # their names are those of the originals
+FACADES = ("cntk", "mxnet")  # their names are the originals' names
 PUBLIC = {*feedline.__all__, *feedline.images.__all__, *feedline.kvstore.__all__, *feedline.train.__all__}
-#: Words that tell neither seconds from milliseconds nor bytes from elements.
+#: Words that distinguish neither seconds from milliseconds nor bytes from elements.
 UNCLEAR = (
     "backoff|budget|deadline|delay|duration|elapsed|every|grace|interval|memory|patience|pause|timeout|ttl|wait|waited"
 )
@@ -26,7 +26,7 @@ CONSTANT = re.compile(rf"_?({UNCLEAR})s?".upper())
 KNOWN = {
     "cli/": "options of the command line",
     "feed/conversion/convert.py": "helpers of convert and open_corpus, which pass their arguments on",
-    "feed/formats/stored/stored_arrays.py memory": "an argument of HDF5Deserializer and ZarrDeserializer",
+    "feed/formats/hdf5_zarr/stored_arrays.py memory": "an argument of HDF5Deserializer and ZarrDeserializer",
     "feed/loader/options.py timeout": "an argument of DataLoader",
     "feed/files/lru.py budget": "in the unit of its costs",
     "feed/conversion/shuffling.py memory": "in the plan of interrupted work",
@@ -58,7 +58,7 @@ def measures(path):
                 yield name, owner, node.lineno
 
 
-def test_bare_numbers_say_their_unit():
+def test_bare_numbers_have_their_unit_in_the_name():
     unclear = []
     for path in sorted(ROOT.rglob("*.py")):
         file = path.relative_to(ROOT).as_posix()

@@ -37,7 +37,7 @@ IMPORTED += (
     "feedline.mxnet",
     "feedline.train",
 )
-FEW = ("torch", "feedline", "feedline.interop.torch_loading")  # for what is torn down again
+FEW = ("torch", "feedline", "feedline.interop.torch_loading")  # for objects that are torn down again
 INT = 4  # bytes of an id, and of a status
 LONGEST = 1 << 17
 
@@ -50,7 +50,7 @@ class Python(subprocess.Popen):
     """A program: ``["-c", code, ...]``, ``["-m", module, ...]`` or ``[path, ...]``.
 
     Args:
-        imported: modules that its interpreter has imported; there is one interpreter for each choice of them.
+        imported: modules that its interpreter has imported. There is one interpreter for each choice of them.
         finalized: whether it ends as Python does: the collector sees every object, and modules are torn down.
     """
 
@@ -174,11 +174,11 @@ def _interpreter(imported):
 
 
 def _serve(listening, imported):
-    """Fork for each request; returns in the fork: the arguments of the program that it is to become."""
+    """Fork for each request. In the fork, return the arguments of the program to run."""
     for name in imported:
         importlib.import_module(name)
     threads = [Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")]
-    others = [name for name in threads[1:] if name != "jemalloc_bg_thd"]  # pyarrow's; jemalloc does without in a fork
+    others = [name for name in threads[1:] if name != "jemalloc_bg_thd"]  # pyarrow's: not needed in a fork
     assert not others, f"a fork would have no other threads: {others}"
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -187,7 +187,7 @@ def _serve(listening, imported):
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     running, asking = {}, [listening.accept()[0]]
     gc.collect()
-    gc.freeze()  # what is not looked at is not copied
+    gc.freeze()  # pages that are not written are not copied
     while True:
         ready = select.select([*asking, listening, reading], [], [])[0]
         if reading in ready:

@@ -1,7 +1,7 @@
-"""Checks what `make wheel` has put into a folder before anybody installs it.
+"""Check the distributions of `make wheel` before anybody installs them.
 
-usage: check_dist.py DIST. The wheel runs on any Linux of its tag, with libjpeg-turbo inside and the licenses of what it
-holds; the source distribution has what it is built from and tested with, and nothing that was built.
+usage: check_dist.py DIST. The wheel runs on any Linux of its tag, with libjpeg-turbo inside and the licenses of its
+parts. The source distribution has the sources and the tests, and nothing that was built.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Compares the stub of `feedline._native` with the compiled module.
 
-Every name of one must be in the other, and signatures must agree in length; otherwise it lists the differences and
-exits with 1. nanobind's stub generator does not know what arguments mean, so the stub is written by hand.
+Every name of one must be in the other, and signatures must agree in length. Otherwise it lists the differences and
+exits with 1. nanobind's stub generator does not know the types of buffers, so the stub is written by hand.
 """
 
 import ast

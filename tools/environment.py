@@ -1,10 +1,11 @@
-"""Make a virtual environment with what a task needs, and show how far it has come.
+"""Make a virtual environment with the packages of a task, and show the progress.
 
 usage: environment.py FOLDER [--over BASE] [--core] [NAME ...]
 
 Names are dependency groups or extras of pyproject.toml, at the versions of constraints.txt. With `--over`, the packages
 of another environment are seen from the new one, so that they are not installed twice. With `--core`, feedline itself
-is compiled and installed, editable. What is missing on the machine is said first, with the command that installs it.
+is compiled and installed, editable. Programs that are missing on the machine are listed first, with the command that
+installs them.
 """
 
 import argparse
@@ -26,7 +27,7 @@ SILENCE_S = 10.0
 
 
 def requirements(names: list[str]) -> list[str]:
-    """Return the requirements of extras and groups; a group is meant where both have a name."""
+    """Return the requirements of extras and groups. A name of both is the group."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
     needed = dict.fromkeys(project["project"]["dependencies"])
@@ -66,7 +67,7 @@ def check_machine() -> None:
 
 
 class Progress:
-    """One line that tells what a step does, rewritten on a terminal and repeated now and then elsewhere."""
+    """One line about the current step, rewritten on a terminal and repeated now and then elsewhere."""
 
     def __init__(self, title: str) -> None:
         self._title, self._began = title, time.monotonic()
@@ -74,7 +75,7 @@ class Progress:
         print(title, end="" if self._terminal else "\n", flush=True)
 
     def show(self, text: str) -> None:
-        """Tell what is being done."""
+        """Show the current step."""
         now = time.monotonic()
         if not self._terminal and now - self._shown < SILENCE_S:
             return
@@ -91,7 +92,7 @@ class Progress:
 
 
 def run(title: str, command: list[str], patterns: list[str]) -> None:
-    """Run a command and show the last line of its output that matches a pattern; on failure, all of its output."""
+    """Run a command and show the last line of its output that matches a pattern. On failure, show all of its output."""
     progress, lines = Progress(title), []
     arrived: queue.Queue[str | None] = queue.Queue()
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Installs each extra into an environment of its own and runs the page that shows it.
+"""Install each extra into its own environment and run the page that shows it.
 
 usage: extras.py DIST [EXTRA ...]. Pages are those of the table of extras in docs/index.md. `tests.docs.pages` runs them
 as in tests, but from the wheel in DIST, and with nothing installed that the extra, or one of `ALSO`, does not bring.
@@ -14,7 +14,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Extras that a page needs beside its own: it trains, draws, or calls the command.
+#: Extras that a page needs in addition to its own: it trains, draws, or calls the command.
 ALSO = {
     "images": ["torch", "cli"],
     "onnx": ["cntk"],
@@ -23,7 +23,7 @@ ALSO = {
     "tokenizers": ["torch", "cli"],
     "viz": ["cntk"],
 }
-#: Modules that every interpreter of an extra's environment imports first. PyPI's torchvision is built for CUDA; over a
+#: Modules that every interpreter of an extra's environment imports first. PyPI's torchvision is built for CUDA. Over a
 #: torch that is built for CPUs it can be imported only once its operators are declared.
 FIRST = {"frameworks": "tests.frameworks.vision"}
 #: Runs a page in a fresh interpreter for each program: pages of the tests are forked from a warm one.
@@ -42,7 +42,7 @@ print(pages.Program(page.name).run(page.read_text("utf-8")), "blocks ran")
 
 
 def pages() -> dict[str, Path]:
-    """Return the page of each extra, in the order of the table; `none` is the wheel alone."""
+    """Return the page of each extra, in the order of the table. `none` is the wheel alone."""
     index = ROOT / "docs" / "index.md"
     table = index.read_text("utf-8").split("## Extras\n", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| `?(\w+)`? \| .+ \| \[.+\]\((.+)\) \|$", table, re.MULTILINE)
@@ -50,7 +50,7 @@ def pages() -> dict[str, Path]:
 
 
 def check(extra: str, page: Path, wheel: Path) -> bool:
-    """Install and run one extra; return whether its page ran."""
+    """Install and run one extra, return whether its page ran."""
     began = time.monotonic()
     extras = ",".join([] if extra == "none" else [extra, *ALSO.get(extra, [])])
     with tempfile.TemporaryDirectory() as folder:

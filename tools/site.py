@@ -1,9 +1,9 @@
-"""What `mkdocs` makes of this repository: which files are pages of the site, and where links into sources lead.
+"""The site that `mkdocs` makes of this repository: which files are pages, and the targets of links into sources.
 
 The site has the tree of the repository, so that a relative link between pages means the same in both, and pages need no
-second set of links. README.md is its front page; pages of Markdown lie in docs, at the top, and beside the code as
+second set of links. README.md is its front page. Pages of Markdown are in docs, at the top, and next to the code as
 README.md. A source file that a page links to is shown with its lines numbered, a folder as a table of its modules, each
-with the first sentence of its docstring. Neither is in the search, which finds what is written for readers.
+with the first sentence of its docstring. Neither is in the search, which finds text written for readers.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Folders without pages: what is built or installed, and benchmarks' results, which are data.
+#: Folders without pages: build outputs, environments, and benchmarks' results, which are data.
 _OTHERS = {"build", "dist", "demo-out", "results", "bench-data"}
-#: Pages that stand alone in their tab: the list of pages beside them would name nothing else.
+#: Pages that are alone in their tab: a list of pages next to them would name nothing else.
 ALONE = {"README.md", "docs/index.md"}
 _FENCE = re.compile(r"^```.*?^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#\s])")
 _SCHEME = re.compile(r"[a-z]+:")
-#: In the repository, a name of the reference has a heading; on the site, one that knows its signature.
+#: In the repository, a name of the reference has a heading. On the site the heading has a signature.
 _NAMED = re.compile(r"^## \w+\n\n(?=::: )", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".cpp": "cpp", ".h": "cpp", ".cmake": "cmake", ".toml": "toml", ".c": "c"}
 #: A source page has no title of a section, and nothing that the search should find.
@@ -74,7 +74,7 @@ def tables(written: list[Path]) -> list[Path]:
 
 
 def source_page(target: Path) -> str | None:
-    """Return the address of the page that shows a source, as mkdocs names sources of pages; None: it needs none."""
+    """Return the address of the page that shows a source, as mkdocs names sources of pages. None: it needs none."""
     if (ROOT / target).is_dir():
         name = "README.md" if (ROOT / target / "README.md").is_file() else "index.md"
         return (target / name).as_posix()
@@ -143,7 +143,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links into sources to the pages that show them; leave headings of the reference to mkdocstrings."""
+    """Point links into sources to the pages that show them, and leave headings of the reference to mkdocstrings."""
     here = Path(page.file.src_uri)
     if here not in pages():
         return markdown
@@ -153,7 +153,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def led(markdown: str, here: Path) -> str:
-    """Return the text of a page with its links into sources led to pages; what leads nowhere is left to mkdocs."""
+    """Return the text of a page with its links into sources pointed to pages. Broken links are left to mkdocs."""
 
     def there(match: re.Match[str]) -> str:
         if _SCHEME.match(match[1]):

@@ -1,9 +1,9 @@
-"""Print the sizes of interfaces, constructors and folders, and count names that say nothing.
+"""Print the sizes of interfaces, constructors and folders, and count vague names.
 
 usage: sizes.py
 
-Fails where a figure exceeds its limit in `tools/sizes.toml`. Raise a limit in the commit that needs it, and say why in
-its message. Code lines have neither docstrings nor comments.
+Fails where a figure exceeds its limit in `tools/sizes.toml`. Raise a limit in the commit that needs it, and give the
+reason in its message. Code lines have neither docstrings nor comments.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def code_lines(path: Path) -> int:
 
 
 def lines_of(folder: str) -> int:
-    """Return the number of lines of code in a folder below `SOURCE`; "." is the folder itself, without others."""
+    """Return the number of lines of code in a folder below `SOURCE`; "." is the folder itself, without subfolders."""
     files = SOURCE.glob("*.py") if folder == "." else (SOURCE / folder).rglob("*.py")
     return sum(map(code_lines, files))
 
@@ -124,7 +124,7 @@ MEASURES = {"members": members, "parameters": parameters, "lines": lines_of}
 
 
 def main() -> int:
-    """Print each size beside its limit."""
+    """Print each size with its limit."""
     limits = tomllib.loads((ROOT / "tools" / "sizes.toml").read_text("utf-8"))
     named = {name.split("/")[0] for name in limits["lines"]}
     exceeded = [

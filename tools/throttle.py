@@ -2,8 +2,8 @@
 
 usage: throttle.py CORES COMMAND ...
 
-The limit is that of a control group (version 2 or 1), for the command and all that it starts. Where groups cannot be
-made, processes compute beside the command: so many that as much is left for `WORKERS` processes that compute, too.
+A control group (version 2 or 1) sets the limit, for the command and all that it starts. Where groups cannot be
+made, other processes compute at the same time, enough to leave that share for `WORKERS` processes that compute, too.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ WORKERS = 4  # of the tests, see the Makefile
 
 
 def group(cores: float) -> Path | None:
-    """Make a control group with a limit; None: it is not allowed."""
+    """Make a control group with a limit. None: it is not allowed."""
     two, one = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/cpu")
     folder = (one if one.is_dir() else two) / f"feedline-{os.getpid()}"
     quota = round(cores * PERIOD_US)
@@ -41,7 +41,7 @@ def group(cores: float) -> Path | None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a control group; what the command has left in it goes on without the limit."""
+    """Remove a control group. Processes that the command left in it go on without the limit."""
     for _ in range(50):
         for pid in (folder / "cgroup.procs").read_text().split():
             with contextlib.suppress(OSError):
@@ -54,7 +54,7 @@ def remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def busy(cores: float) -> Iterator[None]:
-    """Let processes compute beside whatever runs within the context."""
+    """Let processes compute while the context runs."""
     processors = len(os.sched_getaffinity(0))
     count = max(0, math.ceil(WORKERS * (processors / cores - 1)))
     parent = f"import os\nwhile os.getppid() == {os.getpid()}:\n    sum(range(100000))"
@@ -68,7 +68,7 @@ def busy(cores: float) -> Iterator[None]:
 
 
 def main() -> None:
-    """Run the command; ends with its status."""
+    """Run the command, exit with its status."""
     cores, command = float(sys.argv[1]), sys.argv[2:]
     folder = group(cores)
     if folder is None:

@@ -2,7 +2,7 @@
 
 ``make bench-peers`` makes an environment of its own (`install`), the data in each peer's format (`data`), runs every
 contender in a fresh process (`run`), in turn (`turns`), and writes one table (`table`). A workload is a file of this
-folder with ``WORKLOAD``: what is delivered, and the contenders, each as its own documentation recommends.
+folder with ``WORKLOAD``: its samples, and the contenders, each as its own documentation recommends.
 """
 
 #: Workloads, in the order of the table.

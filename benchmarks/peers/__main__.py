@@ -1,6 +1,6 @@
 """``python -m benchmarks.peers``, or ``make bench-peers``: all workloads, one table.
 
-The exit code is 0 unless one of our own contenders fails; what a peer fails at is said in the table.
+The exit code is 0 unless one of our own contenders fails. The failures of peers are in the table.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from benchmarks.peers import WORKLOADS, install, table
 from benchmarks.peers.contender import OURS, Contender, Workload, load
 from benchmarks.peers.turns import ROOT, TurnError, command_of, turn
 
-#: Turns of each contender in the page cache; evicted there is one.
+#: Turns of each contender in the page cache. Evicted there is one.
 ROUNDS = 3
 #: For writing a format's data.
 WRITING_S = 240.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; returns the exit code."""
+    """Run the workloads, return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, metavar="WORKLOAD", default=WORKLOADS)
     parser.add_argument("--peers", nargs="+", metavar="PEER", help="these and feedline only")
@@ -119,7 +119,7 @@ def entries(workload: Workload, peers: list[str] | None) -> Iterator[dict[str, A
 
 
 def write(name: str, workload: Workload, folder: Path, count: int, forms: set[str]) -> dict[str, str]:
-    """Write the data, and less of it to be checked; returns why, by format, where that failed."""
+    """Write the data, and a smaller part to be checked. Return the reasons of failures, by format."""
     failed = {}
     for form in sorted(forms):
         print(f"  writing {form} ...", end=" ", flush=True)
@@ -182,7 +182,7 @@ def taken(
 def resumed(
     name: str, workload: Workload, rows: list[dict[str, Any]], folder: Path, count: int, options: argparse.Namespace
 ) -> None:
-    """Each contender reads up to a state once; then turns go on from it, round by round."""
+    """Let each contender read up to a state once. Then turns go on from it, round by round."""
     rounds = 1 if options.quick else options.rounds
     states = options.data / "states"
     states.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""What a workload and a contender are.
+"""Workloads and contenders.
 
-A contender is started in two steps: ``start`` imports what it needs, off the clock, and returns the function that is
-timed: it opens the data and returns what delivers batches.
+A contender is started in two steps. ``start`` imports its modules, off the clock, and returns the timed function,
+which opens the data and returns an iterable of batches.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ OURS = "feedline"
 
 
 class Given(NamedTuple):
-    """What a turn is given.
+    """The input of a turn.
 
     Attributes:
         data: folder of the contender's format.
-        workers: processes or threads beside the loop; 0: none.
+        workers: processes or threads in addition to the loop. 0: none.
         scratch: an empty folder of the turn.
     """
 
@@ -34,10 +34,10 @@ class Given(NamedTuple):
     scratch: Path
 
 
-#: Opens the data, on the clock; each iteration over what it returns is an epoch.
+#: Opens the data, on the clock. Each iteration over its result is an epoch.
 Opened = Callable[[], Iterable[Any]]
-#: Opens the data and continues from a state, or begins if it is None: the batches, and what tells the state behind the
-#: last one taken.
+#: Opens the data and continues from a state, or begins if it is None. Returns the batches, and a function that returns
+#: the state after the last batch taken.
 Resumed = Callable[[Any], tuple[Iterator[Any], Callable[[], Any]]]
 
 
@@ -47,14 +47,14 @@ class Contender:
 
     Attributes:
         peer: its name in the table.
-        start: imports, and returns what is timed: `Opened`, or `Resumed` where the workload resumes.
-        setting: what distinguishes this from the peer's other settings.
+        start: imports, and returns the timed function: `Opened`, or `Resumed` where the workload resumes.
+        setting: words that distinguish this from the peer's other settings.
         form: the format of its data, a key of `Workload.makers`.
-        needs: modules that it imports; if one is missing, the table says so.
+        needs: modules that it imports. The table names a missing one.
         workers: the numbers of workers that it is measured with.
         order: how it mixes samples: "whole", "buffer", "chunks", or "none".
         delivers: "torch" or "NumPy".
-        ids: the numbers of a batch's samples; None: `ids_of`.
+        ids: returns the numbers of a batch's samples. None: `ids_of`.
     """
 
     peer: str
@@ -79,16 +79,16 @@ class Workload:
 
     Attributes:
         title: as printed.
-        unit: what is counted.
-        contenders: ours are among them.
-        makers: by format: writes ``count`` samples into a folder.
+        unit: the unit that is counted.
+        contenders: the contenders, ours among them.
+        makers: by format, a function that writes ``count`` samples into a folder.
         count: samples of a full run, and of a quick one.
         batch: samples in a batch.
         check: samples that are checked one by one in an untimed pass.
         cold: whether it is measured with evicted files, too.
-        seconds: that a turn counts batches for.
+        seconds: time for which a turn counts batches.
         whole: a turn is one epoch, opening included.
-        resumes: whether what is timed is the way to the next batch of a state.
+        resumes: whether the time from a state to its next batch is measured.
         by: the figure that decides: "rate", "first_s" or "resume_s".
         absent: peers that do not take part, and why.
     """
@@ -133,7 +133,7 @@ def load(name: str) -> Workload:
 
 
 def ids_of(batch: Any) -> NDArray[np.int64]:
-    """The numbers of a batch's samples: what is under "id", or the last of its parts."""
+    """Return the numbers of a batch's samples: the value under "id", or the last of its parts."""
     found = batch["id"] if hasattr(batch, "keys") else batch[-1]
     return np.asarray(found).reshape(-1)
 

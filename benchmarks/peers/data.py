@@ -20,7 +20,7 @@ from benchmarks.peers import mosaic
 SHARD = 32 << 20
 #: Column name to array, list of arrays, or list of bytes.
 Block = dict[str, Any]
-#: Makes the blocks of so many samples.
+#: Makes the blocks of a number of samples.
 Blocks = Callable[[int], Iterator[Block]]
 
 
@@ -32,7 +32,7 @@ def kind(column: Any) -> str:
 
 
 def samples(blocks: Iterator[Block]) -> Iterator[dict[str, Any]]:
-    """The samples of blocks, one by one; ``id`` is an int."""
+    """Yield the samples of blocks, one by one. ``id`` is an int."""
     for block in blocks:
         names = list(block)
         for values in zip(*block.values(), strict=True):
@@ -67,7 +67,7 @@ def plain(folder: Path, name: str = "x") -> NDArray[Any]:
 
 
 def write_plain(folder: Path, blocks: Iterator[Block]) -> None:
-    """Arrays as ``.npy``; of ragged columns and bytes the values, and int64 bounds."""
+    """Write arrays as ``.npy``. Ragged columns and bytes become their values and int64 bounds."""
     held: dict[str, list[Any]] = {}
     for block in blocks:
         for name, column in block.items():

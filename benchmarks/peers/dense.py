@@ -2,7 +2,7 @@
 
 Unit: samples a second of wall time, from the first batch on. Measured: 40,000 rows, 126 MB, in each peer's own format,
 in the page cache and evicted from it. Peers that cannot shuffle as a whole mix within a buffer of 5,000 samples, or
-within chunks of 32 MiB; we as a whole, which is the default for this much data, and in windows of 32 MiB.
+within chunks of 32 MiB. We shuffle as a whole, which is the default for this much data, and in windows of 32 MiB.
 """
 
 from __future__ import annotations

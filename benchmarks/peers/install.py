@@ -1,7 +1,7 @@
 """``python -m benchmarks.peers.install FOLDER [PEER ...]``: an environment with feedline and every peer that installs.
 
-Needs nothing but Python. Peers are installed one by one: what pip says of one that does not install is kept, and said
-in the table. A peer whose requirements contradict those of others comes without them, and with what it imports.
+Needs nothing but Python. Peers are installed one by one. Where one does not install, pip's message is kept and shown
+in the table. A peer whose requirements contradict those of others comes without them, and with the modules it imports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONSTRAINTS = ROOT / "constraints-peers.txt"
-#: What pip is asked for, in turn; the first group is feedline's own, without which there is nothing to measure.
+#: Requirements for pip, in turn. The first group is feedline's own, without which there is nothing to measure.
 GROUPS: dict[str, list[list[str]]] = {
     "feedline": [
         ["numpy", "pyarrow", "torch", "safetensors", "obstore", "fsspec", "pillow", "simplejpeg"],
@@ -31,7 +31,7 @@ GROUPS: dict[str, list[list[str]]] = {
     "SPDL": [["spdl", "spdl-io"]],
     "Ray Data": [["ray[data]"]],
     "HF datasets": [["datasets"]],
-    # Its pins (numpy < 2.2, transformers < 5, xxhash < 4) contradict the others; clients of clouds are not imported.
+    # Its pins (numpy < 2.2, transformers < 5, xxhash < 4) contradict the others. Clients of clouds are not imported.
     "MosaicML Streaming": [
         ["--no-deps", "mosaicml-streaming"],
         ["boto3", "brotli", "catalogue", "python-snappy", "torchvision", "tqdm", "transformers", "xxhash", "zstd"],
@@ -62,7 +62,7 @@ REFUSED = "refused.json"
 
 
 def main(folder: Path, peers: list[str]) -> int:
-    """Install those peers, or all; the exit code is 1 if feedline itself does not install."""
+    """Install those peers, or all. The exit code is 1 if feedline itself does not install."""
     if not (folder / "bin" / "python").exists():
         venv.create(folder, with_pip=True)
     path = folder / REFUSED
@@ -84,7 +84,7 @@ def main(folder: Path, peers: list[str]) -> int:
 
 
 def pip(folder: Path, step: list[str]) -> str:
-    """Run pip; returns what it says, if it fails."""
+    """Run pip, return its message if it fails."""
     command = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
     environment = os.environ | {"SKBUILD_BUILD_DIR": str(folder.parent / "peers-native")}
     ran = subprocess.run(
@@ -109,7 +109,7 @@ def found(module: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """The versions that are installed of what the table names."""
+    """Return the installed versions of the packages in the table."""
     said = {}
     for name in SHOWN:
         try:

@@ -2,7 +2,7 @@
 
 Unit: pictures a second of wall time, from the first batch on. Measured: 1,500 made pictures at quality 90, in each
 peer's own format, in the page cache. Python decodes by simplejpeg, which is faster than Pillow and
-OpenCV here; tf.data decodes and crops natively, as we do. 0 workers are one thread, in the loop or beside it.
+OpenCV here. tf.data decodes and crops natively, as we do. 0 workers are one thread, the loop's or another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How long until the first batch of ten million samples, shuffled, and how much memory do they take?
 
 Unit: seconds on the wall from the constructor to the first batch, and MB of private and shared memory of all processes.
-Measured: 4 floats a sample from one mapped array, 256 a batch; everything is imported before the clock starts, except
-by workers that are started afresh. What differs is mostly how each keeps the order.
+Measured: 4 floats a sample from one mapped array, 256 a batch. Everything is imported before the clock starts, except
+by workers that are started afresh. The peers differ mostly in how they keep the order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loaders that take a map-style dataset, each as its documentation has it; shared by the workloads.
+"""Loaders that take a map-style dataset, each as its documentation recommends. Shared by the workloads.
 
 All get the same: a function that opens the dataset in a folder, the size of a batch, and, where batches are not made by
 the dataset's own ``__getitems__``, a function that makes one of a list of samples.
@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.peers.contender import Given, Opened
 
 SEED = 1
-#: Opens a dataset in a folder; importable, as worker processes call it.
+#: Opens a dataset in a folder. Importable, as worker processes call it.
 Dataset = Callable[[Path], Any]
 Collate = Callable[[Sequence[Any]], Any]
 Start = Callable[[Given], Opened]
@@ -117,8 +117,8 @@ def grain(
     shuffle: bool = True,
     late: bool = False,
 ) -> Start:
-    """Grain: an index shuffle, batches before the iterator, or, of what threads have read ahead, behind it; processes
-    for workers, or threads."""
+    """Grain: an index shuffle, batches before the iterator, or after it from the samples that threads have read ahead.
+    Workers are processes or threads."""
 
     def start(given: Given) -> Opened:
         import grain

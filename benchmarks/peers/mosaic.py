@@ -1,7 +1,7 @@
 """Imports MosaicML Streaming, which takes some preparation.
 
 It imports torchvision, for nothing that is used here. The registry's torchvision registers operators with the torch it
-was built against; beside a torch without CUDA they are missing, and its import fails. They are declared here, never
+was built against. With a torch without CUDA they are missing, and its import fails. They are declared here, never
 called. And it keeps names in shared memory, which turns that were ended leave behind.
 """
 

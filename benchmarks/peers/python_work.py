@@ -1,7 +1,7 @@
 """How fast is Python work: samples that take 0.24 ms of it, 3 x 64 x 64 bytes, 64 a batch, shuffled?
 
 Unit: samples a second of wall time, from the first batch on. Measured: 2,560 samples, so that some epochs end within a
-turn, and what that costs is in it; each peer does the work where its documentation puts a transform.
+turn, and its time includes that. Each peer does the work where its documentation puts a transform.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.peers.map_style import SEED, grain, nodes, ours, spdl, torch_loa
 from benchmarks.peers.work import spin
 
 BATCH, SHAPE = 64, (3, 64, 64)
-#: Loops of `spin`, about 0.24 ms where these figures come from; the same work for all.
+#: Loops of `spin`, about 0.24 ms where these figures come from. The same work for all.
 LOOPS = 9_000
 
 
@@ -137,7 +137,7 @@ def hugging_face(given: Given) -> Opened:
 
 
 class Transformed:
-    """Rows of ``datasets`` as NumPy arrays, with the work done; a list of Python's numbers would cost more than it."""
+    """Rows of ``datasets`` as NumPy arrays, with the work done. Lists of numbers would cost more than the work."""
 
     def __init__(self, rows: Any) -> None:
         self.rows, self.transform = rows, Transform()

@@ -1,7 +1,7 @@
 """How fast are padded minibatches of token sequences: int32, 60 long on average, 64 a batch, shuffled?
 
 Unit: sequences a second of wall time, from the first batch on. Measured: 40,000 sequences, lengths lognormal and at
-most 1,024, 10 MB, in each peer's own format in the page cache; a batch is padded with zeros to its longest sequence,
+most 1,024, 10 MB, in each peer's own format in the page cache. A batch is padded with zeros to its longest sequence,
 and has the lengths and numbers of its sequences. Peers that cannot shuffle as a whole mix as in `dense`.
 """
 

@@ -12,7 +12,7 @@ _ARRAYS = (
     "spread)."
 )
 
-#: By workload, peer and number of workers; None stands for any number.
+#: By workload, peer and number of workers. None is any number.
 REASONS: dict[tuple[str, str, int | None], str] = {
     ("resume", "Grain", 0): "both take 10 ms or less, for calling things for the first time.",
     ("many_samples", "Grain", 0): "both take 10 ms or less, for calling things for the first time.",
@@ -25,5 +25,5 @@ REASONS: dict[tuple[str, str, int | None], str] = {
 
 
 def reason(workload: str, peer: str, workers: int) -> str:
-    """The sentence for a line of the table; empty: there is none yet."""
+    """Return the sentence for a line of the table. Empty: there is none yet."""
     return REASONS.get((workload, peer, workers)) or REASONS.get((workload, peer, None)) or ""

@@ -1,8 +1,8 @@
 """How fast is the first epoch of data in an object store: samples of 20 KB, shuffled, 64 a batch?
 
-Unit: samples a second of wall time, from the constructor to the end of the epoch, with an empty cache; the server is a
+Unit: samples a second of wall time, from the constructor to the end of the epoch, with an empty cache. The server is a
 process on loopback, with 5 ms before each answer and 200 MB/s, which is 10,000 samples a second. Measured: 3,200
-samples, 66 MB, in each peer's own shards of 8 MiB. Processor time and memory have the server in them.
+samples, 66 MB, in each peer's own shards of 8 MiB. Processor time and memory include the server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def blocks(count: int) -> Iterator[Block]:
 
 
 def served(given: Given) -> Any:
-    """Start a server of the parent of the data's folder, as a bucket; also where peers look for one."""
+    """Start a server of the parent of the data's folder, as a bucket, and set the variables that peers read."""
     from tests.servers.object_store import ObjectStoreProcess
 
     server = ObjectStoreProcess(given.data.parent.parent, latency_s=LATENCY_S, bytes_per_second=LINK)

@@ -1,8 +1,8 @@
 """How long from a new process with a saved state to the next batch, at 90 % of an epoch, and is it the right one?
 
-Unit: milliseconds on the wall from the constructor to the next batch; everything is imported before the clock starts,
-except by workers that are started afresh. Measured: 100,000 samples of 16 floats, shuffled, 256 a batch; one process
-reads up to the state and three batches further, another goes on from the state and must deliver the same three.
+Unit: milliseconds on the wall from the constructor to the next batch. Everything is imported before the clock starts,
+except by workers that are started afresh. Measured: 100,000 samples of 16 floats, shuffled, 256 a batch. One process
+reads up to the state and three batches further, and another goes on from the state and must deliver the same three.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def ours(given: Given) -> Resumed:
 
 
 def threads(given: Given) -> Resumed:
-    """The same, whose workers are threads, as those of nodes and of a store are."""
+    """The same with threads as workers, as in nodes and in a store."""
     from feedline import DataLoader
 
     options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "seed": SEED, "collate_fn": as_it_is}
@@ -187,7 +187,7 @@ def litdata(given: Given) -> Resumed:
 
 
 def hugging_face(given: Given) -> Resumed:
-    """``datasets`` as an iterable, whose files and buffer are shuffled; through torchdata's loader with workers."""
+    """``datasets`` as an iterable with shuffled files and buffer, through torchdata's loader with workers."""
     import datasets
     from torchdata.stateful_dataloader import StatefulDataLoader
 

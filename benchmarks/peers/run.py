@@ -1,6 +1,6 @@
 """``python -m benchmarks.peers.run CONTENDER WORKLOAD``: one turn of one contender, in this process.
 
-Prints one line of JSON. ``--make`` writes a format's data instead; ``--save`` and ``--resume`` are the two halves of a
+Prints one line of JSON. ``--make`` writes a format's data instead. ``--save`` and ``--resume`` are the two halves of a
 turn that resumes.
 """
 
@@ -25,9 +25,9 @@ import numpy as np
 from benchmarks.peers.contender import Contender, Given, Workload, ids_of, load, touch
 from benchmarks.peers.tree import adopt, cpu_seconds, end
 
-#: Share of an epoch behind which a run stops, to be resumed.
+#: Share of an epoch after which a run stops, to be resumed.
 STOP = 0.9
-#: Batches behind a state that must be the ones that an uninterrupted run delivers.
+#: Batches after a state that must equal the batches of an uninterrupted run.
 BEHIND = 3
 
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def turn(options: argparse.Namespace) -> dict[str, Any]:
-    """Do what is asked for."""
+    """Run the turn that the arguments describe."""
     workload = load(options.workload)
     if options.make is not None:
         workload.makers[options.contender](options.data, options.make)
@@ -83,7 +83,7 @@ def turn(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def started(contender: Contender, given: Given) -> Any:
-    """What the contender's imports return; their garbage is collected before a clock starts, as that takes 80 ms."""
+    """Import a contender, return its timed function. Collecting the imports' garbage takes 80 ms, off the clock."""
     found = contender.start(given)
     gc.collect()
     return found
@@ -150,7 +150,7 @@ def check(contender: Contender, given: Given, count: int) -> None:
 
 
 def save(contender: Contender, workload: Workload, given: Given, samples: int, file: Path) -> dict[str, Any]:
-    """Read `STOP` of an epoch; write the state behind it, and which samples come then."""
+    """Read `STOP` of an epoch, write the state after it and the samples that follow."""
     ids = contender.ids or ids_of
     batches, state = contender.start(given)(None)  # type: ignore[call-arg]
     for _ in range(int(samples * STOP) // workload.batch):
@@ -163,7 +163,7 @@ def save(contender: Contender, workload: Workload, given: Given, samples: int, f
 
 
 def resume(contender: Contender, given: Given, file: Path) -> dict[str, Any]:
-    """Go on from a state: seconds until the next batch, and whether it and those behind it are the right ones."""
+    """Go on from a state, return the seconds until the next batch, and whether it and the following ones are right."""
     ids = contender.ids or ids_of
     held, expected = pickle.loads(file.read_bytes())
     resumed = started(contender, given)

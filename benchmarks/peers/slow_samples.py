@@ -1,7 +1,7 @@
 """How much do a few slow samples hold up the others: one in a hundred takes 50 ms, the others 1 ms?
 
-Unit: samples a second of wall time, from the first batch on; two workers that never wait would deliver 1,340. Measured:
-samples that wait, as one does for a disk or a network, so that the figure is about who works when, not about cores; 4 a
+Unit: samples a second of wall time, from the first batch on. Two workers that never wait would deliver 1,340. Measured:
+samples that wait, as for a disk or a network, so that the figure is about the schedule, not about cores. 4 a
 batch, by 2 workers, delivered in order, or, in a setting of each that has one, as they come, through as many epochs of
 800 as a turn lasts.
 """

@@ -1,7 +1,7 @@
-"""The table of a run, from its JSON: for each peer and number of workers its better setting, beside our better one.
+"""The table of a run, from its JSON: for each peer and number of workers its better setting, next to our better one.
 
 A ratio is the median of ratios within a round, ours to theirs, so that above 1 we are ahead. Where a peer is ahead the
-table says why, from `reasons`; a row that has no reason says that it has none.
+table gives the reason, from `reasons`. A row without a reason notes that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
     "resume_s": lambda turn: 1 / turn["resume_s"],
 }
 UNKNOWN = "no reason was looked for yet."
-#: Times that a peer is behind us in the first round, beyond which it is not measured again.
+#: Factor by which a peer may be slower than us in the first round and still be measured again.
 FAR = 6.0
 COLUMNS = (
     "contender",
@@ -58,9 +58,9 @@ class Line:
     """The better setting of a peer for a number of workers.
 
     Attributes:
-        row: of the report.
-        evicted: the better one with evicted files; None: it was not measured.
-        ratio: ours to theirs within a round; None: it is ours, or there is none to compare with.
+        row: a row of the report.
+        evicted: the better one with evicted files. None: it was not measured.
+        ratio: ours to theirs within a round. None: it is ours, or there is none to compare with.
         cold: the same, evicted.
         cpu: the first by processor time.
     """
@@ -78,12 +78,12 @@ class Line:
 
 
 def values(row: dict[str, Any], by: str, state: str = "warm") -> list[float]:
-    """What decides, by round; more is better."""
+    """Return the figure that decides, by round. More is better."""
     return [FIGURES[by](turn) for turn in row[state]]
 
 
 def median(row: dict[str, Any], by: str, state: str = "warm") -> float:
-    """The median of `values`; 0 where there are none."""
+    """Return the median of `values`. 0 where there are none."""
     found = values(row, by, state)
     return statistics.median(found) if found else 0.0
 
@@ -109,8 +109,8 @@ def lines(found: dict[str, Any]) -> list[Line]:
 
 
 def better(rows: Sequence[dict[str, Any]], by: str, state: str) -> dict[tuple[str, int], dict[str, Any]]:
-    """By peer and number of workers: its better setting. One lucky round is not better than several, so what was
-    measured more often comes first.
+    """Return the better setting by peer and number of workers. One lucky round is not better than several, so a
+    setting that was measured more often comes first.
     """
     best: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
@@ -122,13 +122,13 @@ def better(rows: Sequence[dict[str, Any]], by: str, state: str) -> dict[tuple[st
 
 
 def worth_evicting(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    """The rows that are measured with evicted files: all settings of those that have one in `worth_repeating`."""
+    """Return the rows to measure with evicted files: all settings of the peers in `worth_repeating`."""
     kept = {(row["peer"], row["workers"]) for row in worth_repeating(rows, by)}
     return [row for row in rows if row["warm"] and (row["peer"], row["workers"]) in kept]
 
 
 def worth_repeating(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
-    """The rows that are measured again: of each peer its better setting, unless it is `FAR` behind ours."""
+    """Return the rows that are measured again: of each peer its better setting, unless ours is `FAR` times faster."""
     kept = []
     for row in rows:
         rivals = [other for other in rows if (other["peer"], other["workers"]) == (row["peer"], row["workers"])]
@@ -141,7 +141,7 @@ def worth_repeating(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]
 
 
 def ratio(ours: dict[str, Any], theirs: dict[str, Any], by: str, state: str) -> float | None:
-    """The median of ratios within a round; None where one of them was not measured."""
+    """Return the median of ratios within a round. None where one of them was not measured."""
     pairs = list(zip(values(ours, by, state), values(theirs, by, state), strict=False))
     return statistics.median(mine / other for mine, other in pairs) if pairs else None
 
@@ -207,7 +207,7 @@ def readme(report: dict[str, Any]) -> list[str]:
         usual = said(max(torchs, key=lambda row: median(row, by)), by) if torchs else ""
         # Of the figures shown: these two may differ in their number of workers, so they were no neighbours in a round.
         times = shown(median(ours, by) / median(best, by))
-        # A title begins with what is delivered; how many of it are in a batch is on the page.
+        # A title begins with the delivered samples. The size of a batch is on the page.
         title = re.split("[:,] ", found["title"])[0]
         unit = f" {found['unit']}" if by == "rate" else ""
         rows.append([title, f"{said(ours, by)}{unit}", usual, f"{best['peer']}: {said(best, by)}", f"{times}x"])
@@ -215,7 +215,7 @@ def readme(report: dict[str, Any]) -> list[str]:
 
 
 def trusted(row: dict[str, Any]) -> bool:
-    """Whether what came behind a state, where there was one, was what should have come."""
+    """Whether the right samples came after a state, where there was one."""
     return all(turn.get("right", True) for turn in row["warm"])
 
 
@@ -314,7 +314,7 @@ def ahead(name: str, report: dict[str, Any]) -> list[str]:
 
 
 def excuse(report: dict[str, Any], found: dict[str, Any], line: Line) -> str:
-    """What explains a peer's lead if it takes more processor time than we do: others had the processor; or nothing."""
+    """Return the reason, others had the processor, if a peer is ahead with more processor time. Else an empty text."""
     if line.cpu is None or line.cpu < 1 or (line.cold or 1.0) < 1 or not crowded(report, found):
         return ""
     return (
@@ -324,7 +324,7 @@ def excuse(report: dict[str, Any], found: dict[str, Any], line: Line) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as a table; the first is its head."""
+    """Return rows as a table. The first is its head."""
     head, *rest = rows
     return ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rest)]
 

@@ -1,7 +1,7 @@
 """How fast are tiny items: 330 steps of Python, 6 us here, 16 floats and a number, 32 a batch, shuffled?
 
 Unit: samples a second of wall time, from the first batch on. Measured: a map-style dataset of 64,000 items in memory,
-through every loader that takes one; epochs follow each other, so that what an epoch's end costs is in it.
+through every loader that takes one. Epochs follow each other, so that the time includes the end of an epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.peers.map_style import as_it_is, grain, nodes, ours, spdl, torch
 from benchmarks.peers.work import spin
 
 BATCH = 32
-#: Loops of `spin`; the same work for all.
+#: Loops of `spin`. The same work for all.
 LOOPS = 330
 
 

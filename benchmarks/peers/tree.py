@@ -1,7 +1,7 @@
 """Processor time and memory of a process and all that descend from it.
 
-Memory is anonymous and shared pages, each counted once; pages of mapped files, which the kernel takes back at will, are
-not in it.
+Memory is anonymous and shared pages, each counted once. Pages of mapped files, which the kernel takes back at will, are
+not included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def adopt() -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that descend from ``pid``, in no order; without it."""
+    """Return the processes that descend from ``pid``, without it, in no order."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -35,7 +35,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time so far of a process, of all that descend from it, and of those that have ended."""
+    """Return the processor time so far of a process and all that descend from it, ended ones included."""
     ticks = 0
     for each in (pid, *descendants(pid)):
         if fields := _stat(each):
@@ -65,7 +65,7 @@ def end(pid: int) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process from its state on; none if it has ended."""
+    """Return the fields of a process from its state on. None if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,6 +1,6 @@
 """Turns of contenders: each in a fresh process, watched from here, ended when its time is over.
 
-A turn that fails or does not end is a result, too: the table says what it said last.
+A turn that fails or does not end is a result, too. The table shows its last message.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PATIENCE_S = 90.0
 
 
 class TurnError(Exception):
-    """A turn failed, or was ended; the message is what it said last."""
+    """A turn failed, or was ended. The message is its last one."""
 
 
 def turn(arguments: list[str], limit_s: float = PATIENCE_S) -> dict[str, Any]:
-    """Run `benchmarks.peers.run` with arguments; return what it prints, and ``private``: bytes of memory at its peak.
+    """Run `benchmarks.peers.run` with arguments. Return its output, and ``private``: bytes of memory at its peak.
 
     Raises:
         TurnError: it failed, or did not end in time.
@@ -74,7 +74,7 @@ def turn(arguments: list[str], limit_s: float = PATIENCE_S) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """One thread a process for arithmetic; nothing is fetched, reported or shown."""
+    """Return variables for one thread a process for arithmetic. Nothing is fetched, reported or shown."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def spin(loops: int) -> int:
-    """Python work that takes time in proportion, holding the interpreter; about 27 ns a loop."""
+    """Do Python work in proportion to ``loops``, holding the interpreter. About 27 ns a loop."""
     x = 0
     for i in range(loops):
         x ^= i

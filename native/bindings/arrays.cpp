@@ -20,7 +20,7 @@ const Numpy& numpy() {
     return once;
 }
 
-void Piece::append_to(std::string& message) const {
+void MessagePart::append_to(std::string& message) const {
     if (kind_ == kText)
         message += text_;
     else if (kind_ == kNumber)
@@ -29,9 +29,9 @@ void Piece::append_to(std::string& message) const {
         message += std::to_string(static_cast<std::int64_t>(number_));
 }
 
-std::string join(std::initializer_list<Piece> pieces) {
+std::string join(std::initializer_list<MessagePart> parts) {
     std::string message;
-    for (const Piece& piece : pieces) piece.append_to(message);
+    for (const MessagePart& part : parts) part.append_to(message);
     return message;
 }
 
@@ -62,10 +62,10 @@ std::byte* memory(nb::handle array) {
     Py_buffer buffer;
     if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_SIMPLE) == 0) {
         void* data = buffer.buf;
-        PyBuffer_Release(&buffer);  // the array itself keeps its memory
+        PyBuffer_Release(&buffer);  // the array owns its memory
         return static_cast<std::byte*>(data);
     }
-    // numpy exports no buffer of some types (datetime64, extension types) but always one of their bytes.
+    // For some types (datetime64, extension types) numpy exports no buffer, but it always exports one of their bytes.
     PyErr_Clear();
     const nb::object bytes = array.attr("view")(numpy().uint8);
     if (PyObject_GetBuffer(bytes.ptr(), &buffer, PyBUF_SIMPLE) != 0) throw nb::python_error();

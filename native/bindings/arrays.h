@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// numpy arrays in and out of bindings. The buffer protocol carries them: it works for any dtype and under the
+// numpy arrays as arguments and results of bindings, through the buffer protocol. It works for any dtype and under the
 // stable ABI, needs no numpy headers, and costs a tenth of a microsecond.
 #pragma once
 
@@ -16,20 +16,20 @@ namespace feedline::bindings {
 
 namespace nb = nanobind;
 
-// numpy's names, looked up once and kept for the life of the process.
+// numpy's types and functions, looked up once for the life of the process.
 struct Numpy {
     nb::handle empty, ndarray, int32, int64, uint8, uint16, uint32, uint64, boolean;
 };
 
 const Numpy& numpy();
 
-// A part of a message: text or an integer. Views what it is made of.
-class Piece {
+// A part of a message: text or an integer. Refers to the text, without a copy.
+class MessagePart {
 public:
-    Piece(const char* text) : text_(text) {}
-    Piece(const std::string& text) : text_(text) {}
+    MessagePart(const char* text) : text_(text) {}
+    MessagePart(const std::string& text) : text_(text) {}
     template <class T, class = std::enable_if_t<std::is_integral_v<T>>>
-    Piece(T number)
+    MessagePart(T number)
         : number_(static_cast<std::uint64_t>(number)), kind_(number < T{0} ? kNegative : kNumber) {}
 
     void append_to(std::string& message) const;
@@ -42,32 +42,33 @@ private:
     Kind kind_ = kText;
 };
 
-std::string join(std::initializer_list<Piece> pieces);
+std::string join(std::initializer_list<MessagePart> parts);
 
-// Throws one of nanobind's exceptions, made of a message in pieces.
+// Throws one of nanobind's exceptions with a message that is joined from its parts.
 template <auto Error>
-[[noreturn]] __attribute__((noinline)) void raise(std::initializer_list<Piece> message) {
+[[noreturn]] __attribute__((noinline)) void raise(std::initializer_list<MessagePart> message) {
     throw Error(join(message).c_str());
 }
 template <auto Error>
-[[noreturn]] void raise(const Piece& message) {
-    raise<Error>(std::initializer_list<Piece>{message});
+[[noreturn]] void raise(const MessagePart& message) {
+    raise<Error>(std::initializer_list<MessagePart>{message});
 }
 
+// str(object).
 std::string text(nb::handle object);
 
 bool is_contiguous(nb::handle array);
 
-// "float32 array of shape (3, 4)", or the type's name where it is no array.
+// "float32 array of shape (3, 4)", or the name of the type if it is no array.
 std::string describe(nb::handle object);
 
-// The array itself, once it is known to be a C-contiguous ndarray of a dtype without objects.
+// Returns the array. Throws unless it is a C-contiguous ndarray of a dtype without objects. `where` opens the message.
 nb::object checked_ndarray(const std::string& where, const char* name, nb::handle array);
 
-// A fresh one-dimensional array.
+// A new one-dimensional array, uninitialised.
 inline nb::object new_array(std::size_t n, nb::handle dtype) { return numpy().empty(n, dtype); }
 
-// The memory of an array that this binding has just made or checked to be a C-contiguous ndarray.
+// The memory of an array that this binding has made, or checked to be a C-contiguous ndarray. It stays the array's.
 std::byte* memory(nb::handle array);
 
 template <class T>
@@ -75,13 +76,13 @@ T* data_of(nb::handle array) {
     return reinterpret_cast<T*>(memory(array));
 }
 
-// A read-only look at a one-dimensional, C-contiguous, aligned array of one of the integer types, for as long
-// as the object lives: create and destroy it while holding the GIL.
+// A read-only view of a one-dimensional, C-contiguous, aligned array of one of the integer types. It keeps the array
+// alive, and must be created and destroyed with the GIL held.
 class Ints {
 public:
     enum Type : char { kInt32, kInt64, kUint32 };
 
-    // `where` opens the error message: "stream 1 of slot 3".
+    // Throws TypeError for any other argument. `where` opens the message: "stream 1 of slot 3".
     Ints(nb::handle array, const char* name, std::initializer_list<Type> accepted, std::string_view where = {});
     ~Ints() { PyBuffer_Release(&buffer_); }
     Ints(const Ints&) = delete;

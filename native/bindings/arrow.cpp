@@ -34,12 +34,13 @@ nb::object numbers(const void* data, std::size_t count) {
 }
 
 nb::tuple messages(int fd, std::uint64_t size, std::uint64_t start, bool footer, const nb::object& reach) {
-    const bool parted = !reach.is_none();
-    const feedline::Reach reached = feedline::bindings::reach_of(reach);
-    feedline::ArrowStream found;
+    const bool keep_heads = !reach.is_none();
+    const feedline::Reach make_readable = feedline::bindings::reach_of(reach);
+    feedline::ArrowStream stream;
     try {
         const Unlocked unlocked;
-        found = (footer ? feedline::read_arrow_footer : feedline::walk_arrow)(fd, size, start, parted, reached);
+        const auto read_messages = footer ? feedline::read_arrow_footer : feedline::walk_arrow;
+        stream = read_messages(fd, size, start, keep_heads, make_readable);
     } catch (const feedline::ArrowError& error) {
         raise(error);
     } catch (const std::system_error& error) {
@@ -47,18 +48,18 @@ nb::tuple messages(int fd, std::uint64_t size, std::uint64_t start, bool footer,
         PyErr_SetFromErrno(PyExc_OSError);
         throw nb::python_error();
     }
-    return nb::make_tuple(numbers(found.messages.data(), 6 * found.messages.size()), found.ended, found.big_endian,
-                          nb::bytes(found.heads.data(), found.heads.size()),
-                          nb::bytes(found.schema.data(), found.schema.size()));
+    return nb::make_tuple(numbers(stream.messages.data(), 6 * stream.messages.size()), stream.ended, stream.big_endian,
+                          nb::bytes(stream.heads.data(), stream.heads.size()),
+                          nb::bytes(stream.schema.data(), stream.schema.size()));
 }
 
 nb::tuple batch(nb::handle head, std::int64_t body) {
     const BufferView view(head);
     try {
-        const feedline::ArrowLayout found =
+        const feedline::ArrowLayout layout =
             feedline::parse_arrow_batch(static_cast<const std::uint8_t*>(view.data()), view.size(), body);
-        return nb::make_tuple(found.rows, found.compressed, numbers(found.nodes.data(), found.nodes.size()),
-                              numbers(found.buffers.data(), found.buffers.size()));
+        return nb::make_tuple(layout.rows, layout.compressed, numbers(layout.nodes.data(), layout.nodes.size()),
+                              numbers(layout.buffers.data(), layout.buffers.size()));
     } catch (const feedline::ArrowError& error) {
         raise(error);
     }
@@ -68,14 +69,15 @@ nb::tuple batch(nb::handle head, std::int64_t body) {
 
 void bind_arrow(nb::module_& m) {
     m.def("arrow_messages", &messages, "fd"_a, "size"_a, "start"_a, "footer"_a, "reach"_a = nb::none(),
-          "Read where the messages of an Arrow IPC stream or file lie, which ends at byte `size`; return (messages, ended,\n"
-          "big_endian, heads, schema).\n\n"
-          "footer: whether it is a file, whose footer says so, else they are walked over. messages: int64[6 * n]: kind (1 schema, 2 dictionary, 3 record batch), first byte, bytes of head and of\n"
-          "body, rows, whether it is compressed. heads: those of all messages, one after the other, if `reach` is given, which\n"
-          "makes bytes readable as that of `TarIndexer` does; else empty. schema: a message with it. ValueError(what, byte) for damage, OSError if\n"
+          "Read the places of the messages of an Arrow IPC stream or file that ends at byte `size`, and return\n"
+          "(messages, ended, big_endian, heads, schema).\n\n"
+          "footer: whether it is a file, whose footer lists the messages. A stream is walked over. reach: as for\n"
+          "`TarIndexer`. messages: int64[6 * n]: kind (1 schema, 2 dictionary, 3 record batch), first byte, bytes of\n"
+          "the head and of the body, rows, whether it is compressed. heads: of all messages, one after the other, or\n"
+          "empty without `reach`. schema: a message with the schema. ValueError(what, byte) for damage, OSError if\n"
           "the disk fails.");
     m.def("arrow_batch", &batch, "head"_a, "body"_a,
-          "Parse the head of a record batch with `body` bytes of data; return (rows, compressed, nodes, buffers).\n\n"
-          "nodes: int64[2 * fields]: length and nulls. buffers: int64[2 * buffers]: offset in the body, and bytes,\n"
-          "which lie within it. ValueError(what, byte) for damage.");
+          "Parse the head of a record batch with `body` bytes of data and return (rows, compressed, nodes, buffers).\n\n"
+          "nodes: int64[2 * fields]: length and nulls. buffers: int64[2 * buffers]: offset and bytes, which are\n"
+          "within the body. ValueError(what, byte) for damage.");
 }

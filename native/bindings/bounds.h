@@ -9,8 +9,8 @@
 
 namespace feedline::bindings {
 
-// Raises unless an array goes from 0 to `end` and never falls. `where` may be empty; `unit` is what `end` counts.
-// DataError if it is mapped from a file that was cut.
+// Throws ValueError unless an array begins at 0, never decreases, and ends at `end`, a number of `unit`. `where` opens
+// the message, and may be empty. DataError if the array is mapped from a file that was truncated.
 void check_bounds(const std::string& where, const char* name, const Ints& bounds, std::int64_t end, const char* unit);
 
 }  // namespace feedline::bindings

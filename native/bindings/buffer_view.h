@@ -10,7 +10,8 @@ namespace feedline::bindings {
 
 namespace nb = nanobind;
 
-// Any contiguous buffer: bytes, bytearray, memoryview, mmap, a numpy array of any dtype.
+// A view of any contiguous buffer: bytes, bytearray, memoryview, mmap, a numpy array of any dtype. It keeps the buffer
+// alive, and must be created and destroyed with the GIL held.
 class BufferView {
 public:
     explicit BufferView(nb::handle object) {

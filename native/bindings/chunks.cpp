@@ -1,4 +1,4 @@
-// Chunks as they are added to a Gatherer: their arrays are checked before anything is stored.
+// Checks of the arrays of chunks that are added to a Gatherer, before it changes.
 #include <nanobind/stl/string.h>
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace feedline::bindings {
 
-// Of rows with strides, in a capsule that owns it.
+// The layout of rows with strides, in a capsule that owns it.
 static nb::capsule layout_of(nb::handle rows, std::size_t item_bytes) {
     const nb::tuple lengths(rows.attr("shape")), strides(rows.attr("strides"));
     std::vector<std::size_t> shape;
@@ -25,67 +25,68 @@ static nb::capsule layout_of(nb::handle rows, std::size_t item_bytes) {
     return nb::capsule(layout, [](void* p) noexcept { delete static_cast<RowLayout*>(p); });
 }
 
-// Fixes the dtype of a column.
-static void set_dtype(Arrival& arrival, nb::handle array) {
-    arrival.column.dtype = array.attr("dtype");
-    const std::string kind = text(arrival.column.dtype.attr("kind"));
-    arrival.column.inexact = std::string_view("biuSUmM").find(kind) == std::string_view::npos;
-    arrival.source.bools = kind == "b";
-    arrival.source.item_bytes = nb::cast<std::size_t>(arrival.column.dtype.attr("itemsize"));
+// Sets the dtype of a stream's column.
+static void set_dtype(CheckedStream& stream, nb::handle array) {
+    stream.column.dtype = array.attr("dtype");
+    const std::string kind = text(stream.column.dtype.attr("kind"));
+    stream.column.inexact = std::string_view("biuSUmM").find(kind) == std::string_view::npos;
+    stream.source.bools = kind == "b";
+    stream.source.item_bytes = nb::cast<std::size_t>(stream.column.dtype.attr("itemsize"));
 }
 
-// Offsets of sequences, or null for None, and in `arrival` how many sequences there are in `num_rows` rows.
+// Returns offsets of sequences, or null for None, and sets the number of sequences in `num_rows` rows.
 static const std::int64_t* offsets_of(const std::string& where, nb::handle array, std::int64_t num_rows,
-                                      const char* unit, Arrival& arrival) {
-    arrival.sequences = num_rows;
+                                      const char* unit, CheckedStream& stream) {
+    stream.sequences = num_rows;
     if (array.is_none()) return nullptr;
     const Ints offsets(array, "offsets", {Ints::kInt64}, where);
     check_bounds(where, "offsets", offsets, num_rows, unit);
-    arrival.sequences = static_cast<std::int64_t>(offsets.size()) - 1;
+    stream.sequences = static_cast<std::int64_t>(offsets.size()) - 1;
     return offsets.int64();
 }
 
-Arrival examine_dense(const std::string& where, nb::tuple value) {
+CheckedStream check_dense(const std::string& where, nb::tuple value) {
     if (value.size() != 2)
-        raise<nb::value_error>({where, ": expected (rows, offsets) for a dense stream, got a tuple of ", value.size()});
-    Arrival arrival;
-    DenseSource& dense = arrival.source.dense;
-    // Views are copied from where they lie, but for sequences of several rows, which are copied in one go.
+        raise<nb::value_error>({where, ": expected (rows, offsets) for a dense stream, got a tuple of length ",
+                                value.size()});
+    CheckedStream stream;
+    DenseSource& dense = stream.source.dense;
+    // Rows may be views, but not with offsets, as sequences of several rows are copied at once.
     const bool strided = value[1].is_none() && nb::isinstance(value[0], numpy().ndarray) && !is_contiguous(value[0]) &&
                          !nb::cast<bool>(value[0].attr("dtype").attr("hasobject"));
     const nb::object rows = strided ? nb::borrow(value[0]) : checked_ndarray(where, "rows", value[0]);
     const nb::tuple shape(rows.attr("shape"));
     if (shape.size() == 0)
         raise<nb::value_error>({where, ": expected `rows` to have at least one axis, got ", describe(rows)});
-    set_dtype(arrival, rows);
-    const std::size_t element_bytes = arrival.source.item_bytes;
-    arrival.column.row_shape = shape.attr("__getitem__")(nb::slice(nb::int_(1), nb::none(), nb::none()));
+    set_dtype(stream, rows);
+    const std::size_t element_bytes = stream.source.item_bytes;
+    stream.column.row_shape = shape.attr("__getitem__")(nb::slice(nb::int_(1), nb::none(), nb::none()));
     dense.num_rows = nb::cast<std::int64_t>(shape[0]);
     for (std::size_t axis = 1; axis < shape.size(); ++axis)
-        arrival.source.item_bytes *= nb::cast<std::size_t>(shape[axis]);
+        stream.source.item_bytes *= nb::cast<std::size_t>(shape[axis]);
     if (strided) {
-        arrival.layout = layout_of(rows, element_bytes);
-        dense.layout = static_cast<const RowLayout*>(arrival.layout.data());
+        stream.layout = layout_of(rows, element_bytes);
+        dense.layout = static_cast<const RowLayout*>(stream.layout.data());
         const nb::object place = rows.attr("__array_interface__")["data"];
         dense.rows = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(place[nb::int_(0)]));
     } else {
         dense.rows = memory(rows);
     }
-    dense.offsets = offsets_of(where, value[1], dense.num_rows, "rows", arrival);
-    return arrival;
+    dense.offsets = offsets_of(where, value[1], dense.num_rows, "rows", stream);
+    return stream;
 }
 
-// Byte strings: as sparse rows of bytes without indices.
-static Arrival examine_bytes(const std::string& where, nb::tuple value) {
+// Byte strings are sparse rows of bytes without indices.
+static CheckedStream check_bytes(const std::string& where, nb::tuple value) {
     if (value.size() != 3 && value.size() != 2)
         raise<nb::value_error>({where, ": expected (bounds, data, offsets) or (spans, data) for a stream of bytes, got "
-                                "a tuple of ", value.size()});
-    Arrival arrival;
-    SparseSource& sparse = arrival.source.sparse;
+                                "a tuple of length ", value.size()});
+    CheckedStream stream;
+    SparseSource& sparse = stream.source.sparse;
     const nb::object data = checked_ndarray(where, "data", value[1]);
-    set_dtype(arrival, data);
-    arrival.column.row_shape = nb::make_tuple();
-    if (text(arrival.column.dtype.attr("name")) != "uint8" || nb::cast<int>(data.attr("ndim")) != 1)
+    set_dtype(stream, data);
+    stream.column.row_shape = nb::make_tuple();
+    if (text(stream.column.dtype.attr("name")) != "uint8" || nb::cast<int>(data.attr("ndim")) != 1)
         raise<nb::value_error>({where, ": expected one-dimensional uint8 `data`, got ", describe(data)});
     sparse.values = memory(data);
     sparse.num_values = nb::cast<std::int64_t>(data.attr("size"));
@@ -94,32 +95,32 @@ static Arrival examine_bytes(const std::string& where, nb::tuple value) {
         const std::size_t n = spans.size() / 2, bad = first_bad_span(spans.int64(), n, sparse.num_values);
         if (spans.size() % 2 != 0 || bad < n)
             raise<nb::value_error>({where, ": expected `spans` as begin and end of each sample within ",
-                                    sparse.num_values, " bytes, got others at sample ", bad});
+                                    sparse.num_values, " bytes, got other numbers for sample ", bad});
         sparse.indptr = spans.int64();
         sparse.spans = true;
-        arrival.sequences = sparse.num_rows = static_cast<std::int64_t>(n);
-        return arrival;
+        stream.sequences = sparse.num_rows = static_cast<std::int64_t>(n);
+        return stream;
     }
     const Ints bounds(value[0], "bounds", {Ints::kInt64}, where);
     check_bounds(where, "bounds", bounds, sparse.num_values, "bytes");
     sparse.indptr = bounds.int64();
     sparse.num_rows = static_cast<std::int64_t>(bounds.size()) - 1;
-    sparse.offsets = offsets_of(where, value[2], sparse.num_rows, "samples", arrival);
-    return arrival;
+    sparse.offsets = offsets_of(where, value[2], sparse.num_rows, "samples", stream);
+    return stream;
 }
 
-Arrival examine_sparse(const std::string& where, nb::tuple value, std::int64_t classes) {
-    if (classes < 0) return examine_bytes(where, value);
+CheckedStream check_sparse(const std::string& where, nb::tuple value, std::int64_t classes) {
+    if (classes < 0) return check_bytes(where, value);
     if (value.size() != 4)
         raise<nb::value_error>({where, ": expected (indptr, indices, values, offsets) for a sparse stream, got a tuple "
-                                "of ", value.size()});
-    Arrival arrival;
-    SparseSource& sparse = arrival.source.sparse;
+                                "of length ", value.size()});
+    CheckedStream stream;
+    SparseSource& sparse = stream.source.sparse;
     const nb::object values = checked_ndarray(where, "values", value[2]);
-    set_dtype(arrival, values);
-    arrival.column.row_shape = nb::make_tuple();
-    const nb::object& dtype = arrival.column.dtype;
-    const std::size_t bytes = arrival.source.item_bytes;
+    set_dtype(stream, values);
+    stream.column.row_shape = nb::make_tuple();
+    const nb::object& dtype = stream.column.dtype;
+    const std::size_t bytes = stream.source.item_bytes;
     const bool is_float = text(dtype.attr("kind")) == "f" && nb::cast<bool>(dtype.attr("isnative")) &&
                           (bytes == 4 || bytes == 8);
     if (!is_float || nb::cast<int>(values.attr("ndim")) != 1)
@@ -136,11 +137,11 @@ Arrival examine_sparse(const std::string& where, nb::tuple value, std::int64_t c
     check_bounds(where, "indptr", indptr, sparse.num_values, "values");
     sparse.indptr = indptr.int64();
     sparse.num_rows = static_cast<std::int64_t>(indptr.size()) - 1;
-    sparse.offsets = offsets_of(where, value[3], sparse.num_rows, "rows", arrival);
-    return arrival;
+    sparse.offsets = offsets_of(where, value[3], sparse.num_rows, "rows", stream);
+    return stream;
 }
 
-Seal examine_seal(nb::handle array) {
+Seal check_seal(nb::handle array) {
     const nb::object bytes = checked_ndarray("seal", "seal", array);
     if (nb::cast<std::size_t>(bytes.attr("nbytes")) != sizeof(std::uint64_t))
         raise<nb::value_error>({"expected a seal of 8 bytes, got ", describe(bytes)});

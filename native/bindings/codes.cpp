@@ -1,4 +1,4 @@
-// Many arrays coded, or decoded and added up, in one call: by address, as those of merge.cpp.
+// Many arrays encoded, or decoded and summed, in one call. Arrays are given by address, as in merge.cpp.
 #include "feedline/codes.h"
 
 #include <nanobind/nanobind.h>
@@ -20,9 +20,9 @@ using feedline::bindings::Unlocked;
 
 namespace {
 
-// Less is done before another thread could use the GIL.
+// Fewer values are done before another thread could use the GIL.
 constexpr std::size_t kHoldGil = 1u << 13;
-// Starting a thread costs about what coding so many values does.
+// Starting a thread costs as much as coding about this many values.
 constexpr std::size_t kOneThread = 1u << 18;
 
 Code code_of(const std::string& name, float threshold) {
@@ -48,7 +48,7 @@ T* pointer(nb::handle address) {
     return reinterpret_cast<T*>(nb::cast<std::uintptr_t>(address));
 }
 
-// Calls `work(job, begin, end)` for parts of all jobs, on several threads where that pays.
+// Calls `work(job, begin, end)` for parts of all jobs, on several threads if that pays.
 template <class Job, class Work>
 void run(const std::vector<Job>& jobs, std::int64_t threads, const Work& work) {
     if (threads < 1) raise<nb::value_error>({"expected threads >= 1, got ", threads});
@@ -61,7 +61,7 @@ void run(const std::vector<Job>& jobs, std::int64_t threads, const Work& work) {
         for (const Job& job : jobs) {
             const std::size_t stop = start + job.count;
             if (stop > begin && start < end) {
-                // A job is cut where codes can be: both neighbours round up alike.
+                // A job can only be cut at multiples of kCodeStep, so both neighbours round up in the same way.
                 const auto cut = [&](std::size_t at) {
                     return at >= stop ? job.count : std::min(job.count, (at - start + kCodeStep - 1) / kCodeStep * kCodeStep);
                 };
@@ -79,7 +79,7 @@ void run(const std::vector<Job>& jobs, std::int64_t threads, const Work& work) {
     }
 }
 
-struct Encoded {
+struct EncodeJob {
     std::size_t count;
     const float *value, *residual;
     float* left;
@@ -88,21 +88,21 @@ struct Encoded {
 
 void encode_all(const std::string& name, float threshold, nb::sequence jobs, std::int64_t threads) {
     const Code code = code_of(name, threshold);
-    std::vector<Encoded> found;
+    std::vector<EncodeJob> encode_jobs;
     for (nb::handle job : jobs) {
         const nb::tuple fields = nb::cast<nb::tuple>(job);
         if (fields.size() != 5) raise<nb::value_error>({"expected jobs of 5 fields, got ", fields.size()});
-        found.push_back({size_of(fields[0]), pointer<const float>(fields[1]), pointer<const float>(fields[2]),
-                         pointer<float>(fields[3]), pointer<std::uint8_t>(fields[4])});
+        encode_jobs.push_back({size_of(fields[0]), pointer<const float>(fields[1]), pointer<const float>(fields[2]),
+                               pointer<float>(fields[3]), pointer<std::uint8_t>(fields[4])});
     }
-    run(found, threads, [&](const Encoded& job, std::size_t begin, std::size_t end) {
-        const bool keeps = code == Code::two_bits || code == Code::one_bit;
-        encode(code, threshold, job.value + begin, keeps ? job.residual + begin : nullptr, end - begin,
-               keeps ? job.left + begin : nullptr, job.codes + code_bytes(code, begin));
+    run(encode_jobs, threads, [&](const EncodeJob& job, std::size_t begin, std::size_t end) {
+        const bool has_residual = code == Code::two_bits || code == Code::one_bit;
+        encode(code, threshold, job.value + begin, has_residual ? job.residual + begin : nullptr, end - begin,
+               has_residual ? job.left + begin : nullptr, job.codes + code_bytes(code, begin));
     });
 }
 
-struct Summed {
+struct SumJob {
     std::size_t count;
     std::vector<const std::uint8_t*> codes;
     float* out;
@@ -110,17 +110,17 @@ struct Summed {
 
 void decode_sums(const std::string& name, float threshold, nb::sequence jobs, std::int64_t threads) {
     const Code code = code_of(name, threshold);
-    std::vector<Summed> found;
+    std::vector<SumJob> sum_jobs;
     for (nb::handle job : jobs) {
         const nb::tuple fields = nb::cast<nb::tuple>(job);
         if (fields.size() != 3) raise<nb::value_error>({"expected jobs of 3 fields, got ", fields.size()});
-        Summed one{size_of(fields[0]), {}, pointer<float>(fields[2])};
+        SumJob sum{size_of(fields[0]), {}, pointer<float>(fields[2])};
         for (nb::handle address : nb::cast<nb::sequence>(fields[1]))
-            one.codes.push_back(pointer<const std::uint8_t>(address));
-        if (one.codes.empty()) throw nb::value_error("expected at least one array of codes for each job, got none");
-        found.push_back(std::move(one));
+            sum.codes.push_back(pointer<const std::uint8_t>(address));
+        if (sum.codes.empty()) throw nb::value_error("expected at least one array of codes for each job, got none");
+        sum_jobs.push_back(std::move(sum));
     }
-    run(found, threads, [&](const Summed& job, std::size_t begin, std::size_t end) {
+    run(sum_jobs, threads, [&](const SumJob& job, std::size_t begin, std::size_t end) {
         std::vector<const std::uint8_t*> from(job.codes);
         for (const std::uint8_t*& codes : from) codes += code_bytes(code, begin);
         decode_sum(code, threshold, from.data(), from.size(), end - begin, job.out + begin);
@@ -134,8 +134,7 @@ void bind_codes(nb::module_& m) {
           "Encode float32 arrays as '2bit', '1bit', 'bf16' or 'fp16'.\n\n"
           "jobs: tuples (count, value, residual, left, codes): the number of elements, and the addresses of\n"
           "arrays that the caller has checked and keeps alive and unchanged during the call. `left` receives\n"
-          "what the codes leave of value + residual, and may be the same array as `residual`; neither is\n"
-          "accessed for 'bf16' and 'fp16'.");
+          "the new residual, and may be the same array as `residual`. Neither is accessed for 'bf16' and 'fp16'.");
     m.def("decode_sums", &decode_sums, "code"_a, "threshold"_a, "jobs"_a, "threads"_a = 1,
           "Decode several arrays of codes and sum them, in one pass, from the first to the last.\n\n"
           "jobs: tuples (count, codes, out): the number of elements, a list of addresses of codes, and the\n"

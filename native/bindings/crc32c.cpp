@@ -17,7 +17,7 @@ std::uint32_t checksum(nb::handle data, std::uint32_t value) {
     std::uint32_t sum = 0;
     const auto work = [&] { sum = feedline::crc32c(view.data(), view.size(), value); };
     const void* unreadable;
-    // Below some thousand bytes handing over the GIL costs more than the sum itself.
+    // Below some thousand bytes, releasing the GIL costs more than the sum itself.
     if (view.size() < 16384) {
         unreadable = feedline::guarded(work);
     } else {
@@ -33,6 +33,6 @@ std::uint32_t checksum(nb::handle data, std::uint32_t value) {
 
 void bind_crc32c(nb::module_& m) {
     m.def("crc32c", &checksum, nb::arg("data"), nb::arg("value") = 0,
-          "Return the CRC-32C of a C-contiguous buffer, continued from `value`, the checksum of what came\n"
-          "before. DataError if the buffer is mapped from a file that was truncated or whose disk fails.");
+          "Return the CRC-32C of a C-contiguous buffer, continued from `value`, the checksum of the bytes\n"
+          "before it. DataError if the buffer is mapped from a file that was truncated or whose disk fails.");
 }

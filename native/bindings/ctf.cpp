@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "arrays.h"
 #include "entries.h"
 #include "unlocked.h"
 
@@ -20,12 +21,13 @@ using namespace nb::literals;
 namespace {
 
 using feedline::CtfBytes;
+using feedline::bindings::raise;
 using feedline::bindings::Unlocked;
 
 template <class T>
 using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Hands the memory to a numpy array of the given shape.
+// Passes the memory to a numpy array of this shape, which then owns it.
 template <class T>
 nb::object to_array(CtfBytes& bytes, std::initializer_list<std::size_t> shape) {
     std::uint8_t* data = bytes.release();
@@ -44,11 +46,14 @@ nb::object to_array(CtfBytes& bytes) {
 std::string bytes_of(const nb::bytes& b) { return std::string(b.c_str(), b.size()); }
 
 void check_name(const std::string& name) {
-    if (name.empty()) throw nb::value_error("a field name must have at least one byte");
-    if (name[0] == '#') throw nb::value_error("a field name cannot begin with '#': that is a comment");
+    if (name.empty()) throw nb::value_error("expected a field name of at least 1 byte, got none");
+    if (name[0] == '#')
+        raise<nb::value_error>({"expected a field name that does not begin with '#', as a comment does, got '", name,
+                                "'"});
     for (const unsigned char c : name) {
         if (c <= ' ' || c >= 0x80 || c == '|')
-            throw nb::value_error("a field name has only printable ASCII bytes other than blank and '|'");
+            raise<nb::value_error>({"expected a field name of printable ASCII bytes other than blank and '|', got byte ",
+                                    c, " in it"});
     }
 }
 
@@ -85,21 +90,25 @@ feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::
                                 const std::vector<bool>& sparse, const std::vector<bool>& float64,
                                 int size_stream, bool lenient, bool fill, std::uint64_t memory_bytes) {
     const std::size_t n = names.size();
-    if (n == 0 || n > std::numeric_limits<std::int16_t>::max()) throw nb::value_error("1 to 32767 fields");
+    if (n == 0 || n > std::numeric_limits<std::int16_t>::max())
+        raise<nb::value_error>({"expected 1 to 32767 fields, got ", n});
     if (dims.size() != n || sparse.size() != n || float64.size() != n)
-        throw nb::value_error("fields, dims, sparse and float64 must have one length");
+        raise<nb::value_error>({"expected `fields`, `dims`, `sparse` and `float64` of equal length, got ", n, ", ",
+                                dims.size(), ", ", sparse.size(), " and ", float64.size()});
     if (size_stream < -1 || size_stream >= static_cast<int>(n))
-        throw nb::value_error("size_stream must be the index of a field, or -1");
+        raise<nb::value_error>({"expected size_stream to be the index of one of ", n, " fields, or -1, got ",
+                                size_stream});
     if (memory_bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-        throw nb::value_error("memory_bytes must fit 63 bits");
+        raise<nb::value_error>({"expected memory_bytes below 2**63, got ", memory_bytes});
     std::vector<feedline::CtfField> fields;
     for (std::size_t i = 0; i < n; ++i) {
         std::string name = bytes_of(names[i]);
         check_name(name);
         for (const auto& other : fields)
-            if (other.name == name) throw nb::value_error("two streams read the same field");
+            if (other.name == name)
+                raise<nb::value_error>({"expected distinct fields, got two streams that read '", name, "'"});
         if (dims[i] < 1 || dims[i] > std::numeric_limits<std::int32_t>::max())
-            throw nb::value_error("a dimension must be between 1 and 2**31 - 1");
+            raise<nb::value_error>({"expected dimensions from 1 to 2**31 - 1, got ", dims[i], " for '", name, "'"});
         fields.push_back({std::move(name), dims[i], sparse[i], float64[i]});
     }
     return feedline::CtfParser(std::move(fields), size_stream, lenient, fill, memory_bytes);
@@ -109,17 +118,19 @@ nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::
                 Input<std::uint8_t> entries, std::uint64_t origin, std::int64_t allowed_errors) {
     constexpr std::int64_t pad = 64;
     const std::size_t n = feedline::bindings::checked_entries(entries);
-    if (n > std::numeric_limits<std::uint32_t>::max()) throw nb::value_error("more than 2**32 - 1 sequences");
+    if (n > std::numeric_limits<std::uint32_t>::max())
+        raise<nb::value_error>({"expected fewer than 2**32 sequences, got ", n});
     const auto total = static_cast<std::int64_t>(text.size());
     if (start < pad || start > total - pad)
-        throw nb::value_error("64 bytes before `start` and behind the text must be readable");
+        raise<nb::value_error>({"expected 64 readable bytes before and after the text, got start = ", start, " in ",
+                                total, " bytes"});
     feedline::CtfColumns columns;
     {
         const Unlocked unlocked;
         columns = self.parse(text.data() + start, static_cast<std::size_t>(total - pad - start),
                              reinterpret_cast<const feedline::CtfEntry*>(entries.data()), n, origin, allowed_errors);
     }
-    if (columns.outside) throw nb::value_error("a sequence lies outside the text");
+    if (columns.outside) throw nb::value_error("expected sequences within the text, got one outside the text");
     nb::list streams;
     for (std::size_t s = 0; s < columns.streams.size(); ++s) {
         feedline::CtfColumn& column = columns.streams[s];
@@ -191,7 +202,7 @@ void bind_ctf(nb::module_& m) {
         .def_prop_ro("has_ids", &feedline::CtfIndexer::has_ids,
                      "Whether sequences are delimited by ids, not by lines.")
         .def_prop_ro("lines", &feedline::CtfIndexer::lines,
-                     "Number of complete lines so far; after finish(), of all lines.")
+                     "Number of complete lines so far. After finish(), of all lines.")
         .def_prop_ro("bytes", &feedline::CtfIndexer::bytes, "Number of bytes fed so far.");
 
     nb::class_<feedline::CtfParser>(
@@ -201,9 +212,9 @@ void bind_ctf(nb::module_& m) {
              "lenient"_a = false, nb::kw_only(), "fill"_a, "memory_bytes"_a)
         .def("parse", &parse, "text"_a, "start"_a, "entries"_a, "origin"_a, "allowed_errors"_a = -1,
              "Parse sequences and return (streams, valid, errors, errors_left).\n\n"
-             "Entries are those of `CtfIndexer`; a sequence is text[start + offset - origin:][:size], so that `origin`\n"
-             "is the file offset of text[start].\n\n"
-             "streams: for each field (rows (N, dim), offsets) or, if sparse, (indptr, indices, values, offsets);\n"
+             "Entries are from `CtfIndexer`. A sequence is text[start + offset - origin:][:size], so `origin` is the\n"
+             "file offset of text[start].\n\n"
+             "streams: for each field (rows (N, dim), offsets) or, if sparse, (indptr, indices, values, offsets).\n"
              "offsets is None if each sequence has one sample. valid: uint8[sequences], or None if all are valid.\n"
              "errors: uint8 array of 32-byte records: byte u8, expected i8, got i8, sequence u4, stream i2, code\n"
              "u2.");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Raises errors in data as exceptions of feedline.data.faults, which adds files, streams and words.
+// Raises errors in data as exceptions of feedline.data.faults, which adds the file, the stream and the text.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -17,7 +17,7 @@ namespace feedline::bindings {
 
 namespace nb = nanobind;
 
-// Interval of checks for Ctrl-C while waiting for a work.
+// The interval between checks for Ctrl-C while a call waits.
 constexpr std::chrono::milliseconds kSignalPeriod{50};
 
 struct Disk {
@@ -32,7 +32,7 @@ struct Disk {
     std::shared_ptr<const MappedFiles> mapped;
     std::uint64_t disk_bytes = 0;  // read by works that have been waited for
 
-    // Waits without the GIL; Ctrl-C interrupts.
+    // Waits without the GIL, until Ctrl-C. MemoryError if the work ended for lack of memory.
     void wait(const Work& work) {
         while (!work.done()) {
             bool done;

@@ -17,9 +17,9 @@ static nb::object shape_of(std::int64_t n, const nb::object& row_shape) {
 }
 
 nb::object new_aligned(nb::handle shape, nb::handle dtype, std::size_t bytes) {
-    const nb::object whole = new_array(bytes + kArrayAlign - 1, numpy().uint8);
-    const auto address = reinterpret_cast<std::uintptr_t>(memory(whole));
-    return numpy().ndarray(shape, dtype, whole, (kArrayAlign - address % kArrayAlign) % kArrayAlign);
+    const nb::object buffer = new_array(bytes + kArrayAlign - 1, numpy().uint8);
+    const auto address = reinterpret_cast<std::uintptr_t>(memory(buffer));
+    return numpy().ndarray(shape, dtype, buffer, (kArrayAlign - address % kArrayAlign) % kArrayAlign);
 }
 
 nb::object new_rows(std::int64_t n, const Rows& rows, bool aligned) {
@@ -28,16 +28,16 @@ nb::object new_rows(std::int64_t n, const Rows& rows, bool aligned) {
     return numpy().empty(shape_of(n, rows.shape), rows.dtype);
 }
 
-void ShelfArray::make() {
-    const auto size = static_cast<std::int64_t>(shelf_.size());
-    array_ = new_rows(size, shelf_.by_bytes() ? number_rows(numpy().uint8, 1) : rows_, true);
+void PartsArray::make() {
+    const auto size = static_cast<std::int64_t>(layout_.size());
+    array_ = new_rows(size, layout_.by_bytes() ? number_rows(numpy().uint8, 1) : rows_, true);
     memory_ = bindings::memory(array_);
 }
 
-nb::object ShelfArray::array(std::size_t part) const {
-    const std::size_t at = shelf_.at(part);
-    const std::int64_t count = shelf_.rows(part);
-    if (shelf_.by_bytes()) return numpy().ndarray(shape_of(count, rows_.shape), rows_.dtype, array_, at);
+nb::object PartsArray::array(std::size_t part) const {
+    const std::size_t at = layout_.at(part);
+    const std::int64_t count = layout_.rows(part);
+    if (layout_.by_bytes()) return numpy().ndarray(shape_of(count, rows_.shape), rows_.dtype, array_, at);
     const nb::object begin = nb::int_(at), end = nb::int_(at + static_cast<std::size_t>(count));
     const nb::object slice = nb::steal(PySlice_New(begin.ptr(), end.ptr(), nullptr));
     if (!slice.is_valid()) throw nb::python_error();

@@ -13,7 +13,7 @@
 
 namespace feedline::bindings {
 
-// What a row of a column of some stream is.
+// The shape, dtype and bytes of a row of a stream's column.
 struct Rows {
     nb::object shape;  // tuple; empty for a column of numbers
     nb::object dtype;
@@ -24,33 +24,33 @@ struct Rows {
 
 inline Rows number_rows(nb::handle dtype, std::size_t bytes) { return {nb::make_tuple(), nb::borrow(dtype), bytes}; }
 
-// An array of so many bytes that begins at a multiple of kArrayAlign.
+// A new array of `bytes` bytes that begins at a multiple of kArrayAlign, uninitialised.
 nb::object new_aligned(nb::handle shape, nb::handle dtype, std::size_t bytes);
 
-// An array (n, *rows.shape); where `aligned`, it begins at a multiple of kArrayAlign.
+// A new array (n, *rows.shape), uninitialised. If `aligned`, it begins at a multiple of kArrayAlign.
 nb::object new_rows(std::int64_t n, const Rows& rows, bool aligned);
 
-// One array that holds those of many parts, each at a multiple of kArrayAlign.
-class ShelfArray {
+// One array that holds the arrays of many parts, each at a multiple of kArrayAlign.
+class PartsArray {
 public:
-    explicit ShelfArray(Rows rows) : rows_(std::move(rows)), shelf_(rows_.bytes, rows_.numbers()) {}
+    explicit PartsArray(Rows rows) : rows_(std::move(rows)), layout_(rows_.bytes, rows_.numbers()) {}
 
-    void add(std::int64_t count) { shelf_.add(count); }
+    void add(std::int64_t count) { layout_.add(count); }
 
-    // Once all were added.
+    // Allocates the array, once all parts were added.
     void make();
 
     template <class T>
     T* memory(std::size_t part) const {
-        return reinterpret_cast<T*>(memory_ + shelf_.byte(part));
+        return reinterpret_cast<T*>(memory_ + layout_.byte(part));
     }
 
-    // (count, *rows.shape), a view.
+    // A part's array, (count, *rows.shape): a view.
     nb::object array(std::size_t part) const;
 
 private:
     Rows rows_;
-    Shelf shelf_;
+    PartsLayout layout_;
     nb::object array_;
     std::byte* memory_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// Gathers: outputs are planned and allocated here, and filled without the GIL.
+// Gathers: this file plans and allocates the outputs, and fills them without the GIL.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -11,7 +11,7 @@
 
 namespace feedline::bindings {
 
-// A copy this small is over before another thread could use the GIL, and getting it back may take 5 ms.
+// A copy this small ends before another thread could use the GIL, and to acquire it again may take 5 ms.
 static constexpr std::size_t kKeepGil = std::size_t{16} << 10;
 
 PickArrays::PickArrays(nb::handle slots, nb::handle index) : indices(index, "index", {Ints::kInt64}) {
@@ -36,30 +36,30 @@ void check_picks(const ChunkTable& table, const Picks& picks) {
                             " in slot ", slot, ", got ", picks.index[place]});
 }
 
-void refuse_faults(const GatherOutcome& outcome) {
+void raise_faults(const GatherOutcome& outcome) {
     if (const void* address = outcome.unreadable.load()) raise_fault("unreadable", address_of(address));
     if (const void* address = outcome.broken.load()) raise_fault("cut", address_of(address));
     if (const void* address = outcome.changed.load()) raise_fault("changed", address_of(address));
 }
 
-// Raises what was found wrong, if anything was.
-static void refuse_outcome(const GatherOutcome& outcome, const std::vector<GatherJob>& jobs, const Chunks& chunks,
+// Raises the fault of a copy, if it has one.
+static void raise_outcome(const GatherOutcome& outcome, const std::vector<GatherJob>& jobs, const Chunks& chunks,
                            const Picks& picks, const nb::list& result) {
     if (outcome.good()) return;
-    refuse_faults(outcome);
-    nb::list found;
+    raise_faults(outcome);
+    nb::list entries;
     for (const BadEntry& bad : blank_bad_entries(jobs, chunks.table, picks)) {
         nb::object classes = nb::none();  // a bool
         if (bad.classes >= 0) classes = nb::int_(bad.classes);
         if (bad.classes == kText) classes = nb::str("str");
-        found.append(nb::make_tuple(bad.place, bad.stream, bad.entry, classes, address_of(bad.source)));
+        entries.append(nb::make_tuple(bad.place, bad.stream, bad.entry, classes, address_of(bad.source)));
     }
-    raise_fault("BadEntriesError", result, found);
+    raise_fault("BadEntriesError", result, entries);
 }
 
 // ---- one gather -----------------------------------------------------------------------------------------
 
-// A gather whose outputs are sized and allocated, with what they are filled from.
+// A gather whose outputs are allocated, with the jobs that fill them.
 struct Prepared {
     nb::list result;
     std::vector<GatherJob> jobs;
@@ -69,7 +69,7 @@ struct Prepared {
 static GatherJob plan(const ChunkTable& table, std::size_t s, const Picks& picks, std::int64_t* offsets) {
     GatherOutcome outcome;
     GatherJob job = plan_gather(table, s, picks, offsets, outcome);
-    refuse_faults(outcome);
+    raise_faults(outcome);
     return job;
 }
 
@@ -77,7 +77,7 @@ static Rows rows_of(const Chunks& chunks, std::size_t s) {
     return {chunks.columns[s].row_shape, chunks.columns[s].dtype, chunks.table.streams()[s].item_bytes};
 }
 
-// The arrays of one stream, as gather() returns them; None for those that it lacks.
+// The arrays of one stream, as gather() returns them.
 static nb::object stream_of(const GatherJob& job, nb::object rows, nb::object indptr, nb::object indices,
                             nb::object offsets) {
     if (!job.is_sparse) return nb::make_tuple(rows, offsets);
@@ -100,7 +100,7 @@ static Prepared prepare(const Chunks& chunks, const Picks& picks) {
         if (job.is_sparse) {
             indptr = new_array(static_cast<std::size_t>(job.num_rows) + 1, numpy().int64);
             job.indptr = data_of<std::int64_t>(indptr);
-            job.indptr[0] = 0;  // also when there is no sequence to copy
+            job.indptr[0] = 0;  // also if there is no sequence to copy
         }
         if (job.classes >= 0) {
             indices = new_array(static_cast<std::size_t>(job.num_values), numpy().int32);
@@ -121,14 +121,14 @@ nb::list gather_now(const Chunks& chunks, const Picks& picks, std::size_t thread
         const Unlocked unlocked;
         run_all(prepared.jobs, chunks.table, picks, prepared.bytes, threads, outcome);
     }
-    refuse_outcome(outcome, prepared.jobs, chunks, picks, prepared.result);
+    raise_outcome(outcome, prepared.jobs, chunks, picks, prepared.result);
     return prepared.result;
 }
 
 nb::list Gatherer::gather(nb::handle slots, nb::handle index, std::int64_t threads) {
     if (threads < 1) raise<nb::value_error>({"expected threads >= 1, got ", threads});
     const PickArrays arrays(slots, index);
-    const std::shared_ptr<const Chunks> chunks = chunks_;  // whatever becomes of this object's meanwhile
+    const std::shared_ptr<const Chunks> chunks = chunks_;  // a reference, as other threads may change this object
     return gather_now(*chunks, arrays.picks, static_cast<std::size_t>(threads));
 }
 
@@ -144,19 +144,19 @@ struct Part {
 
 }  // namespace
 
-// Plans a stream of all parts, and makes its arrays. Returns how many bytes they have.
+// Plans a stream of all parts, and allocates its arrays. Returns their bytes.
 static std::size_t prepare_parts(const Chunks& chunks, std::size_t s, std::vector<Part>& parts) {
     const ChunkTable::Stream& stream = chunks.table.streams()[s];
     const std::size_t m = parts.size();
     std::vector<char> ragged(m);
-    ShelfArray offsets(number_rows(numpy().int64, sizeof(std::int64_t)));
+    PartsArray offsets(number_rows(numpy().int64, sizeof(std::int64_t)));
     for (std::size_t p = 0; p < m; ++p) {
         ragged[p] = needs_offsets(chunks.table, s, parts[p].picks);
         offsets.add(ragged[p] ? static_cast<std::int64_t>(parts[p].picks.count) + 1 : 0);
     }
     if (stream.ever_ragged) offsets.make();
-    ShelfArray rows(rows_of(chunks, s)), indptr(number_rows(numpy().int64, sizeof(std::int64_t)));
-    ShelfArray indices(number_rows(numpy().int32, sizeof(std::int32_t)));
+    PartsArray rows(rows_of(chunks, s)), indptr(number_rows(numpy().int64, sizeof(std::int64_t)));
+    PartsArray indices(number_rows(numpy().int32, sizeof(std::int32_t)));
     std::size_t bytes = 0;
     for (std::size_t p = 0; p < m; ++p) {
         const Picks& picks = parts[p].picks;
@@ -196,8 +196,8 @@ nb::object Gatherer::gather_parts(nb::handle slots, nb::handle index, nb::handle
     const Picks& picks = arrays.picks;
     const Ints bounds(ends, "ends", {Ints::kInt64});
     const std::int64_t* const end = bounds.int64();
-    if (bounds.size() < 1 || first_fault(end, bounds.size() - 1, static_cast<std::int64_t>(picks.count)) >= 0)
-        raise<nb::value_error>({"expected `ends` to begin at 0, never fall, and end at ", picks.count});
+    if (bounds.size() < 1 || first_bad_bound(end, bounds.size() - 1, static_cast<std::int64_t>(picks.count)) >= 0)
+        raise<nb::value_error>({"expected `ends` to begin at 0, never decrease, and end at ", picks.count});
     const std::shared_ptr<const Chunks> chunks = chunks_;
     check_picks(chunks->table, picks);
     std::vector<Part> parts(bounds.size() - 1);
@@ -249,7 +249,7 @@ nb::list Copy::result() {
         }
         if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
     }
-    if (chunks_ != nullptr) refuse_outcome(work_->outcome, work_->jobs, *chunks_, work_->picks, result_);
+    if (chunks_ != nullptr) raise_outcome(work_->outcome, work_->jobs, *chunks_, work_->picks, result_);
     chunks_.reset();
     return result_;
 }
@@ -259,11 +259,10 @@ nb::list Copy::result() {
 void bind_copy(nanobind::module_& m) {
     using namespace feedline::bindings;
     nb::class_<Copy>(m, "Copy",
-                     "A gather in progress, made by Gatherer.start(). Safe to drop before its end: the rest is then\n"
-                     "not copied.")
+                     "A gather in progress, made by Gatherer.start(). Safe to drop before its end, which stops it.")
         .def("result", &Copy::result,
-             "Return what gather() would have returned; every call returns the same arrays. Copies whatever has\n"
-             "not been copied yet and waits for the rest. Releases the GIL; Ctrl-C interrupts the wait, after\n"
+             "Return the arrays that gather() would have returned, the same ones at every call. Copies the parts\n"
+             "that have not been begun and waits for the others. Releases the GIL. Ctrl-C interrupts the wait, after\n"
              "which this may be called again.")
         .def_prop_ro("done", &Copy::done, "Whether result() would return at once.");
 }

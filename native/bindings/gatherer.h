@@ -21,14 +21,14 @@ namespace feedline::bindings {
 
 constexpr std::int64_t kMaxSlots = std::int64_t{1} << 24;
 
-// What numpy has to know of a stream's rows, or values; fixed by the first chunk.
+// The dtype and shape of a stream's rows, or values, which the first chunk fixes.
 struct Column {
     nb::object dtype;
     nb::object row_shape;  // tuple; empty for a sparse stream
-    bool inexact = false;  // not of integers, times or the like
+    bool inexact = false;  // whether it is of floating-point numbers, so that arrays are aligned
 };
 
-// Chunks with the arrays that they lie in; immutable while a gather is running.
+// Chunks, and references to their arrays. Immutable while a gather is running.
 struct Chunks {
     explicit Chunks(const std::vector<std::int64_t>& classes) : table(classes), columns(classes.size()) {}
     Chunks(ChunkTable chunks, std::vector<Column> of_streams)
@@ -39,20 +39,21 @@ struct Chunks {
     std::vector<std::vector<nb::object>> owners;  // by slot
 };
 
-// One stream of a chunk as add() takes it, checked.
-struct Arrival {
+// One stream of a chunk that add() has checked.
+struct CheckedStream {
     ChunkSource source;
     Column column;
     std::int64_t sequences = 0;
-    nb::capsule layout;  // owner of source.dense.layout, if there is one
+    nb::capsule layout;  // the owner of source.dense.layout, if it is not null
 };
-Arrival examine_dense(const std::string& where, nb::tuple value);
-// classes: of the stream, which is not dense.
-Arrival examine_sparse(const std::string& where, nb::tuple value, std::int64_t classes);
-// Eight bytes of a map as they are now.
-Seal examine_seal(nb::handle array);
+// Check the tuple of one stream. `where` opens the messages of TypeError and ValueError.
+CheckedStream check_dense(const std::string& where, nb::tuple value);
+// classes: the stream's, other than kDense.
+CheckedStream check_sparse(const std::string& where, nb::tuple value, std::int64_t classes);
+// A seal with the current value of its eight bytes.
+Seal check_seal(nb::handle array);
 
-// The arguments of a gather, looked at while the GIL is held.
+// The arguments of a gather. Created and destroyed with the GIL held.
 struct PickArrays {
     PickArrays(nb::handle slots, nb::handle index);
 
@@ -60,20 +61,21 @@ struct PickArrays {
     std::unique_ptr<Ints> slot_numbers;
     Picks picks;
 };
+// Raises IndexError for a bad slot or index.
 void check_picks(const ChunkTable& table, const Picks& picks);
 
-// Raises what was found wrong, if the copy is not what the chunks held.
-void refuse_faults(const GatherOutcome& outcome);
+// Raises DataError unless the copy has the bytes of the chunks.
+void raise_faults(const GatherOutcome& outcome);
 
-// Of a stream, as Python names it: None, 'bytes', 'str', or a number of classes.
+// The classes of a stream, given as None, 'bytes', 'str', or a number of classes.
 std::int64_t classes_of(nb::handle number);
 
 // Copies picks into fresh arrays, as Gatherer.gather() does.
 nb::list gather_now(const Chunks& chunks, const Picks& picks, std::size_t threads);
 
-// A gather that the background thread fills. The arrays and the chunks belong to this object and are let go
-// with the GIL held; the thread is given addresses only, and is done with them before this object goes. Both hold the
-// work, which is plain memory.
+// A gather whose arrays the background thread fills. This object refers to the arrays and chunks, and releases them
+// with the GIL held. The thread has only their addresses, and does not use them after this object is destroyed. Both
+// share the work, which refers to no Python object.
 class Copy {
 public:
     Copy(std::shared_ptr<const Chunks> chunks, nb::handle slots, nb::handle index);
@@ -91,11 +93,11 @@ private:
     std::shared_ptr<Task> task_;
 };
 
-// Runs of sequences that are brought into memory, as far as they are not there. The fetcher's threads are given
-// addresses only, and are done with them before this object goes.
+// Runs of sequences that are being read into memory, as far as they are not there. The fetcher's threads have only
+// addresses, and do not use them after this object is destroyed.
 class Staged {
 public:
-    // base: the slots that `work` has its sources from, and nothing else; slots: of each run, in base.
+    // base: the chunks from which `work` has its sources, and no others. slots: the slot of each run in base.
     Staged(std::shared_ptr<const Chunks> base, std::vector<std::uint32_t> slots, nb::object fetcher,
            std::shared_ptr<StageWork> work);
     ~Staged() { disk().cancel(*work_); }
@@ -108,7 +110,7 @@ public:
     nb::tuple found();
     std::uint64_t memory();
     void forget();
-    // One slot a run, once it is known; waits for that.
+    // The result, with one slot for each run. Waits for the reads.
     const Chunks& outcome();
 
 private:
@@ -134,15 +136,15 @@ public:
     nb::object gather_parts(nb::handle slots, nb::handle index, nb::handle ends);
     Copy* start(nb::handle slots, nb::handle index) { return new Copy(chunks_, slots, index); }
     Staged* stage(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, nb::sequence keep);
-    std::size_t lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts, std::int64_t most,
-                        std::int64_t pages);
+    std::size_t lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts,
+                        std::int64_t max_runs, std::int64_t max_pages);
     void adopt(std::int64_t slot, nb::handle staged, std::int64_t run);
 
     int traverse(visitproc visit, void* arg);
 
 private:
-    // For writing, with a place for `slot`. A gather that is copying without the GIL keeps the chunks it started with,
-    // and so does a Copy; the count changes only under the GIL, so it tells whether there is one.
+    // The chunks for writing, with a place for `slot`. They are copied if a gather without the GIL, or a Copy, refers
+    // to them. Their reference count is reliable here, as it changes only under the GIL.
     Chunks& writable(std::int64_t slot);
     void must_hold(std::int64_t slot) const;
     // Raises unless rows of this column may join a stream's.

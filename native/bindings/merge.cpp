@@ -52,7 +52,7 @@ void bind_merge(nb::module_& m) {
           "Sum arrays and copy each sum to several arrays, in one pass.\n\n"
           "jobs: tuples (count, inputs, outputs): the number of elements, and addresses of float32 or float64\n"
           "arrays (item_bytes 4 or 8) that are aligned, that the caller has checked, and that it keeps alive\n"
-          "and unchanged during the call. The first output is one of the inputs or overlaps none of them; other\n"
-          "outputs may overlap inputs. Above 32 KiB the GIL is released; above 1 MiB up to `threads` threads\n"
+          "and unchanged during the call. The first output is one of the inputs or overlaps none of them. Other\n"
+          "outputs may overlap inputs. Above 32 KiB the GIL is released, and above 1 MiB up to `threads` threads\n"
           "share the work.");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs many merges in one call of the kernel: collected by address, then run without the GIL if that pays.
+// Many merges in one call of the kernel: collected by address, then run without the GIL if that pays.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,7 +15,7 @@
 
 namespace feedline::bindings {
 
-// A merge this small is over before another thread could use the GIL.
+// A merge this small ends before another thread could use the GIL.
 inline constexpr std::size_t kHoldGil = std::size_t{1} << 15;
 // Starting a thread costs about what merging 100 KB does.
 inline constexpr std::size_t kOneThread = std::size_t{1} << 20;
@@ -49,7 +49,7 @@ bool overlaps(const Merge<T>& job) {
 template <class T>
 class MergeBatch {
 public:
-    // Begins a job over `count` elements; `input` and `output` then name what it reads and writes.
+    // Begins a job over `count` elements. `input` and `output` then add its arrays.
     void job(std::size_t count) {
         begins_.push_back(places_.size());
         merges_.push_back({nullptr, 0, nullptr, 0, count});
@@ -73,7 +73,7 @@ public:
         merges_.pop_back();
     }
 
-    // Does all jobs, once.
+    // Does all jobs. May be called once.
     void run(std::size_t threads) {
         std::size_t total = 0, bytes = 0, written = 0;
         for (std::size_t j = 0; j < merges_.size(); ++j) {

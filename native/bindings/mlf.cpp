@@ -16,6 +16,7 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using feedline::bindings::raise;
 using feedline::bindings::Unlocked;
 
 namespace {
@@ -24,7 +25,7 @@ template <class T>
 using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
-nb::object copied(const std::vector<T>& from, std::size_t n, nb::handle dtype) {
+nb::object copy_of(const std::vector<T>& from, std::size_t n, nb::handle dtype) {
     const nb::object array = feedline::bindings::new_array(n, dtype);
     if (!from.empty()) std::memcpy(feedline::bindings::memory(array), from.data(), from.size() * sizeof(T));
     return array;
@@ -32,7 +33,7 @@ nb::object copied(const std::vector<T>& from, std::size_t n, nb::handle dtype) {
 
 template <class T>
 nb::object records(const std::vector<T>& from) {
-    return copied(from, from.size() * sizeof(T), feedline::bindings::numpy().uint8);
+    return copy_of(from, from.size() * sizeof(T), feedline::bindings::numpy().uint8);
 }
 
 nb::object feed(feedline::MlfIndexer& self, Input<std::uint8_t> block) {
@@ -64,12 +65,15 @@ feedline::MlfParser make_parser(std::optional<std::vector<nb::bytes>> states, st
 
 nb::tuple parse(const feedline::MlfParser& self, Input<std::uint8_t> text, Input<std::int64_t> begin,
                 Input<std::uint32_t> size) {
-    if (size.size() != begin.size()) throw nb::value_error("begin and size must have one length");
+    if (size.size() != begin.size())
+        raise<nb::value_error>({"expected `begin` and `size` of equal length, got ", begin.size(), " and ",
+                                size.size()});
     for (std::size_t i = 0; i < begin.size(); ++i) {
         const std::int64_t at = begin.data()[i];
         if (at < 0 || static_cast<std::uint64_t>(at) > text.size() ||
             size.data()[i] > text.size() - static_cast<std::uint64_t>(at))
-            throw nb::value_error("an utterance lies outside the text");
+            raise<nb::value_error>({"expected utterances within the ", text.size(), " bytes of text, got ",
+                                    size.data()[i], " bytes at ", at});
     }
     feedline::MlfRuns runs;
     {
@@ -77,21 +81,23 @@ nb::tuple parse(const feedline::MlfParser& self, Input<std::uint8_t> text, Input
         runs = self.parse(text.data(), begin.data(), size.data(), begin.size());
     }
     const auto& types = feedline::bindings::numpy();
-    return nb::make_tuple(copied(runs.offsets, runs.offsets.size(), types.int64),
-                          copied(runs.frames, runs.frames.size(), types.uint32),
-                          copied(runs.classes, runs.classes.size(), types.uint32), records(runs.faults));
+    return nb::make_tuple(copy_of(runs.offsets, runs.offsets.size(), types.int64),
+                          copy_of(runs.frames, runs.frames.size(), types.uint32),
+                          copy_of(runs.classes, runs.classes.size(), types.uint32), records(runs.faults));
 }
 
 nb::object name_keys(nb::handle data, Input<std::int64_t> begin, Input<std::int64_t> end) {
     const feedline::bindings::BufferView view(data);
-    if (begin.size() != end.size()) throw nb::value_error("begin and end must have one length");
+    if (begin.size() != end.size())
+        raise<nb::value_error>({"expected `begin` and `end` of equal length, got ", begin.size(), " and ", end.size()});
     const nb::object keys = feedline::bindings::new_array(begin.size(), feedline::bindings::numpy().uint64);
     auto* out = feedline::bindings::data_of<std::uint64_t>(keys);
     const auto* text = static_cast<const char*>(view.data());
     for (std::size_t i = 0; i < begin.size(); ++i) {
         const std::int64_t from = begin.data()[i], to = end.data()[i];
         if (from < 0 || to < from || static_cast<std::uint64_t>(to) > view.size())
-            throw nb::value_error("a name lies outside the text");
+            raise<nb::value_error>({"expected names within the ", view.size(), " bytes of text, got bytes ", from,
+                                    " to ", to});
         out[i] = feedline::name_key({text + from, static_cast<std::size_t>(to - from)});
     }
     return keys;
@@ -117,21 +123,23 @@ void bind_mlf(nb::module_& m) {
     m.attr("MLF_ERRORS") = error_codes();
     nb::class_<feedline::MlfIndexer>(
         m, "MlfIndexer",
-        "Finds the utterances of an MLF text fed block by block. Entries are uint8 arrays of 24-byte records (key u8, "
-        "offset u8, size u4, samples u4). Not for several threads at once.")
+        "Finds the utterances of an MLF text that is fed block by block. Not thread-safe.\n\n"
+        "Entries are uint8 arrays of 24-byte records: key u8, offset u8, size u4, samples u4.")
         .def(nb::init<bool>(), "drop_invalid"_a)
-        .def("feed", &feed, "block"_a, "Entries that this block (uint8 array) finishes.")
-        .def("finish", &finish, "Entries left at the end of the file.")
-        .def_prop_ro("error", &error, "None, or (code of MLF_ERRORS, byte from the start of the file).")
-        .def_prop_ro("has_ids", [](const feedline::MlfIndexer&) { return true; }, "Always: names part utterances.")
-        .def_prop_ro("lines", &feedline::MlfIndexer::dropped, "Utterances left out as invalid.")
-        .def_prop_ro("bytes", &feedline::MlfIndexer::bytes, "Bytes fed.");
+        .def("feed", &feed, "block"_a, "Return the entries that `block` (uint8[n]) completes.")
+        .def("finish", &finish, "Return the entries that the end of the file completes.")
+        .def_prop_ro("error", &error, "The first error: (code of MLF_ERRORS, byte from the start of the file), or None.")
+        .def_prop_ro("has_ids", [](const feedline::MlfIndexer&) { return true; }, "Always True, as utterances have names.")
+        .def_prop_ro("lines", &feedline::MlfIndexer::dropped, "Number of utterances dropped as invalid.")
+        .def_prop_ro("bytes", &feedline::MlfIndexer::bytes, "Number of bytes fed so far.");
     nb::class_<feedline::MlfParser>(m, "MlfParser",
-                                    "Parses utterances into runs of frames. Immutable, for any number of threads.")
+                                    "Parses utterances into runs of frames. Immutable and thread-safe.")
         .def(nb::new_(&make_parser), "states"_a.none(), "classes"_a)
         .def("parse", &parse, "text"_a, "begin"_a, "size"_a,
-             "(offsets, frames, classes, faults) of the runs of each utterance; faults are uint8 records of 24 bytes "
-             "(byte i8, sequence i8, code i4, zero i4).");
+             "Parse utterances and return (offsets, frames, classes, faults): int64[n + 1] offsets of each\n"
+             "utterance's runs, their frames and classes, uint32, and a uint8 array of 24-byte records: byte i8,\n"
+             "sequence i8, code i4, zero i4. ValueError for utterances outside the text.");
     m.def("name_keys", &name_keys, "data"_a, "begin"_a, "end"_a,
-          "uint64 keys of the names data[begin[i]:end[i]], without a leading `*/` and what follows the last dot.");
+          "Return the keys, uint64[n], of the names data[begin[i]:end[i]], without a leading `*/` and the extension.\n"
+          "ValueError for names outside the data.");
 }

@@ -1,5 +1,5 @@
-// feedline._native._kernels: one function per kernel file registers that kernel. Bindings check arguments, release the
-// GIL and call; no algorithm lives here.
+// feedline._native._kernels: each file of bindings has a function that registers its kernels. Bindings check arguments,
+// release the GIL and call. They have no algorithms.
 #include <nanobind/nanobind.h>
 
 namespace nb = nanobind;
@@ -32,7 +32,7 @@ void bind_one_hot(nb::module_& m);
 void bind_update(nb::module_& m);
 
 NB_MODULE(_kernels, m) {
-    // A process that ends with a source still alive has leaked nothing that matters; users need no list of it.
+    // A process may end while sources are alive. That leaks nothing of importance, so users get no list of it.
     nb::set_leak_warnings(false);
     m.doc() = "feedline's native kernels. Their contracts: native/include/feedline.";
     bind_order(m);

@@ -14,10 +14,10 @@ using namespace nb::literals;
 
 namespace {
 
-// Less is done before another thread could use the GIL.
+// Fewer elements are done before another thread could use the GIL.
 constexpr std::size_t kHoldGil = std::size_t{1} << 14;
 
-// A read-only look at a C-contiguous matrix of float32 or float64.
+// A read-only view of a C-contiguous matrix of float32 or float64.
 class Matrix {
 public:
     explicit Matrix(nb::handle array) {
@@ -26,8 +26,8 @@ public:
             refuse(array);
         }
         const char* format = buffer_.format;
-        const bool one = buffer_.ndim == 2 && format != nullptr && format[0] != 0 && format[1] == 0;
-        if (!one || (format[0] != 'f' && format[0] != 'd')) {
+        const bool plain = buffer_.ndim == 2 && format != nullptr && format[0] != 0 && format[1] == 0;
+        if (!plain || (format[0] != 'f' && format[0] != 'd')) {
             PyBuffer_Release(&buffer_);
             refuse(array);
         }
@@ -54,10 +54,10 @@ private:
 
 nb::object classes(nb::handle rows) {
     const Matrix matrix(rows);
-    const nb::object made = new_array(matrix.count(), numpy().int64);
-    auto* out = data_of<std::int64_t>(made);
-    bool all = false;
-    const auto work = [&] { all = matrix.classes(out); };
+    const nb::object numbers = new_array(matrix.count(), numpy().int64);
+    auto* out = data_of<std::int64_t>(numbers);
+    bool one_hot = false;
+    const auto work = [&] { one_hot = matrix.classes(out); };
     const void* unreadable;
     if (matrix.count() * matrix.width() < kHoldGil) {
         unreadable = guarded(work);
@@ -66,13 +66,13 @@ nb::object classes(nb::handle rows) {
         unreadable = guarded(work);
     }
     if (unreadable != nullptr) raise_fault("unreadable", address_of(unreadable));
-    return all ? made : nb::none();
+    return one_hot ? numbers : nb::none();
 }
 
 }  // namespace
 
 void bind_one_hot(nb::module_& m) {
     m.def("one_hot_classes", &classes, "rows"_a,
-          "Return the class of each of `rows` (n, width), float32 or float64, as int64[n]; None if one of them is not\n"
-          "zeros and a single 1. DataError as in copied().");
+          "Return the class of each of `rows` (n, width), float32 or float64, as int64[n], or None if one of them is\n"
+          "not zeros and a single 1. DataError as in copied().");
 }

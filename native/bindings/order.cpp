@@ -16,7 +16,7 @@ using namespace nb::literals;
 static std::uint64_t py_hash_key(nb::sequence words) {
     std::vector<std::uint64_t> values;
     for (nb::handle word : words) {
-        // Anything that counts as an integer, numpy's included.
+        // Any type with __index__, such as numpy's integers.
         const nb::object integer = nb::steal(PyNumber_Index(word.ptr()));
         const std::uint64_t value = integer.is_valid() ? PyLong_AsUnsignedLongLong(integer.ptr()) : 0;
         if (PyErr_Occurred()) {
@@ -33,7 +33,7 @@ static std::uint64_t py_hash_key(nb::sequence words) {
 
 static nb::object py_fisher_yates(std::uint64_t key, std::uint64_t n) {
     if (n > std::numeric_limits<std::uint32_t>::max())
-        raise<nb::value_error>({"expected n < 2**32 for fisher_yates, got ", n, "; larger orders are feistel's"});
+        raise<nb::value_error>({"expected n < 2**32 for fisher_yates, got ", n, "; use feistel for larger ones"});
     nb::object out = new_array(n, numpy().uint32);
     auto* data = data_of<std::uint32_t>(out);
     const Unlocked unlocked;
@@ -137,12 +137,12 @@ static nb::tuple py_mixture_schedule(nb::handle quotas) {
     std::int64_t period = 0;
     for (std::size_t k = 0; k < sources; ++k) {
         const std::int64_t share = shares.int64()[k];
-        if (share < 0 || share > static_cast<std::int64_t>(kLongestPeriod))
-            raise<nb::value_error>({"expected quotas from 0 to ", kLongestPeriod, ", got quotas[", k, "] = ", share});
+        if (share < 0 || share > static_cast<std::int64_t>(kMaxPeriod))
+            raise<nb::value_error>({"expected quotas from 0 to ", kMaxPeriod, ", got quotas[", k, "] = ", share});
         period += share;
     }
-    if (sources > kLongestPeriod || period < 1 || period > static_cast<std::int64_t>(kLongestPeriod))
-        raise<nb::value_error>({"expected at most ", kLongestPeriod, " quotas with a sum from 1 to ", kLongestPeriod,
+    if (sources > kMaxPeriod || period < 1 || period > static_cast<std::int64_t>(kMaxPeriod))
+        raise<nb::value_error>({"expected at most ", kMaxPeriod, " quotas with a sum from 1 to ", kMaxPeriod,
                                 ", got ", sources, " with a sum of ", period});
     const auto places = static_cast<std::size_t>(period);
     nb::object source = new_array(places, numpy().uint16);
@@ -164,14 +164,13 @@ static nb::tuple py_mixture_items(nb::handle quotas, nb::handle source, nb::hand
     const std::size_t period = sources.size() / sizeof(std::uint16_t);
     std::int64_t sum = 0;
     for (std::size_t k = 0; k < shares.size(); ++k) sum += shares.int64()[k];
-    if (period < 1 || period > kLongestPeriod || ranks.size() != period * sizeof(std::int32_t) ||
+    if (period < 1 || period > kMaxPeriod || ranks.size() != period * sizeof(std::int32_t) ||
         sum != static_cast<std::int64_t>(period))
         raise<nb::value_error>({"expected source and rank of a period of ", sum, " places, got ", period, " and ",
                                 ranks.size() / sizeof(std::int32_t)});
-    const auto* of = reinterpret_cast<const std::uint16_t*>(sources.data());
-    constexpr std::uint64_t most = std::uint64_t{1} << 62;
+    constexpr std::uint64_t limit = std::uint64_t{1} << 62;
     const std::int64_t end = length.is_none() ? -1 : nb::cast<std::int64_t>(length);
-    if (block < 1 || block > std::numeric_limits<std::uint32_t>::max() || first > most || count > most - first ||
+    if (block < 1 || block > std::numeric_limits<std::uint32_t>::max() || first > limit || count > limit - first ||
         (!length.is_none() && (end < 0 || first + count > static_cast<std::uint64_t>(end))))
         raise<nb::value_error>({"expected places of a stage in blocks of 1 to 2**32 - 1, got ", count, " from ", first,
                                 " in blocks of ", block});
@@ -179,21 +178,21 @@ static nb::tuple py_mixture_items(nb::handle quotas, nb::handle source, nb::hand
     nb::object item_out = new_array(count, numpy().int64);
     auto* source_data = data_of<std::uint16_t>(source_out);
     auto* item_data = data_of<std::int64_t>(item_out);
-    const MixtureStage made{shares.int64(),
-                            of,
-                            reinterpret_cast<const std::int32_t*>(ranks.data()),
-                            shares.size(),
-                            period,
-                            seed,
-                            stage,
-                            static_cast<std::int64_t>(block),
-                            end};
-    bool sound;
+    const MixtureStage mixture_stage{shares.int64(),
+                                     reinterpret_cast<const std::uint16_t*>(sources.data()),
+                                     reinterpret_cast<const std::int32_t*>(ranks.data()),
+                                     shares.size(),
+                                     period,
+                                     seed,
+                                     stage,
+                                     static_cast<std::int64_t>(block),
+                                     end};
+    bool valid;
     {
         const Unlocked unlocked;
-        sound = mixture_items(made, static_cast<std::int64_t>(first), count, source_data, item_data);
+        valid = mixture_items(mixture_stage, static_cast<std::int64_t>(first), count, source_data, item_data);
     }
-    if (!sound) raise<nb::value_error>({"expected sources below ", shares.size()});
+    if (!valid) raise<nb::value_error>({"expected sources below ", shares.size(), ", got another one in `source`"});
     return nb::make_tuple(source_out, item_out);
 }
 
@@ -212,18 +211,18 @@ void bind_order(nb::module_& m) {
           "Return the slot (uint32[n]) and the index within it (int64[n]) of each place in `t` (int64[n] or\n"
           "uint32[n]).\n\n"
           "starts: int64[slots + 1], ascending: the first place of each slot, and the end of the last.\n"
-          "IndexError for a place outside of them.");
+          "IndexError for a place outside them.");
     m.def("mixture_schedule", &py_mixture_schedule, "quotas"_a.none(),
-          "Return one period of a mixture's schedule: the source of each place, uint16[D], and how many of that\n"
-          "source's items stand before it, int32[D], for D = sum(quotas).\n\n"
+          "Return one period of a mixture's schedule: the source of each place, uint16[D], and the number of that\n"
+          "source's items before it, int32[D], for D = sum(quotas).\n\n"
           "quotas: int64[sources], at least 0. ValueError unless 1 <= D <= 2**16.");
     m.def("mixture_items", &py_mixture_items, "quotas"_a.none(), "source"_a, "rank"_a, "seed"_a, "stage"_a, "block"_a,
           "length"_a.none(), "first"_a, "count"_a,
-          "Return the source, uint16[count], of places first … first+count-1 of a stage of a mixture, and which of\n"
-          "its items stands there, int64[count].\n\n"
-          "quotas: int64[sources]; source, rank: what mixture_schedule made of them. Blocks of `block` places are\n"
-          "shuffled under keys of seed and stage; length: places of the stage, or None. ValueError if the places\n"
-          "are not in it.");
+          "Return the source, uint16[count], of places first … first+count-1 of a stage of a mixture, and the number\n"
+          "of its item there, int64[count].\n\n"
+          "quotas: int64[sources]. source, rank: from mixture_schedule() for these quotas. Blocks of `block` places\n"
+          "are shuffled under keys of seed and stage. length: places of the stage, or None. ValueError if the places\n"
+          "are not in the stage.");
     m.def("cntk_chunk_order", &py_cntk_chunk_order, "seed"_a, "chunks"_a,
           "Return CNTK 2.7's order of the chunks in a sweep, int64[chunks]. seed: the source's seed plus the\n"
           "sweep.");
@@ -232,7 +231,7 @@ void bind_order(nb::module_& m) {
           "Return CNTK 2.7's order of the sequences in a sweep, int64[sum(counts)]: the original position of\n"
           "the sequence at each position.\n\n"
           "counts, window_begin, window_end: int64[chunks], in the shuffled order of the chunks. ValueError\n"
-          "unless each chunk lies in its own window and windows ascend.");
+          "unless each chunk is in its own window and windows ascend.");
     m.def("cntk_numbers", &py_cntk_numbers, "seed"_a, "first"_a, "count"_a,
           "Return numbers first … first+count-1 of an mt19937_64 generator with this seed, uint64[count].");
 }

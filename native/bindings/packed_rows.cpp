@@ -22,16 +22,17 @@ using namespace nb::literals;
 
 namespace {
 
-// A copy this small is over before another thread could use the GIL.
+// A copy this small ends before another thread could use the GIL.
 constexpr std::size_t kKeepGil = std::size_t{16} << 10;
-// Starting a thread costs about what writing 100 KB does.
+// Starting a thread costs as much as writing about 100 KB.
 constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
 constexpr std::int64_t kPlaces = std::numeric_limits<std::int32_t>::max();
 
-// A look at a one-dimensional, C-contiguous array in the machine's byte order, given struct's code of its dtype.
+// A view of a one-dimensional, C-contiguous array in the machine's byte order. `codes`: the codes of the accepted
+// dtypes in Python's struct module.
 class View {
 public:
-    View(nb::handle array, const std::string& where, const char* name, const char* codes, const char* wanted) {
+    View(nb::handle array, const std::string& where, const char* name, const char* codes, const char* types) {
         if (PyObject_GetBuffer(array.ptr(), &buffer_, PyBUF_ND | PyBUF_FORMAT) == 0) {
             const char* format = buffer_.format;
             const bool plain = format != nullptr && format[0] != 0 && format[1] == 0;
@@ -40,7 +41,7 @@ public:
         } else {
             PyErr_Clear();
         }
-        raise<nb::type_error>({where, ": expected a one-dimensional C-contiguous array of ", wanted, " for `", name,
+        raise<nb::type_error>({where, ": expected a one-dimensional C-contiguous array of ", types, " for `", name,
                                "`, got ", describe(array)});
     }
     ~View() { PyBuffer_Release(&buffer_); }
@@ -107,7 +108,7 @@ public:
     nb::handle sequences() const { return sequences_; }
     std::int64_t longest() const { return longest_; }
 
-    // Calls fill(begin, end) for all rows, which writes so many bytes, in up to `threads` threads.
+    // Calls fill(begin, end) for parts of the rows, in up to `threads` threads. bytes: of all rows together.
     void run(std::int64_t threads, std::size_t bytes,
              const std::function<void(std::int64_t, std::int64_t)>& fill) const {
         if (threads < 1) raise<nb::value_error>({where_, ": expected threads >= 1, got ", threads});
@@ -150,7 +151,7 @@ private:
                 rule = join({"pieces of at least 1 token that end within row = ", row_});
                 break;
             case PieceRule::start:
-                rule = join({"pieces inside the ", tokens, " given, and what follows them where they go on"});
+                rule = join({"pieces inside the ", tokens, " tokens, with the next token if they go on"});
                 break;
             default:
                 rule = "positions from 0 that end by 2**31";
@@ -179,7 +180,7 @@ Fill fill_of(bool wide) {
 }
 
 Fill fill_of(const View& tokens, bool wide) {
-    switch (tokens.item_bytes()) {  // 8 bytes are signed: labels could not hold the others
+    switch (tokens.item_bytes()) {  // uint64 is refused, as labels could not represent it
         case 1: return tokens.is_signed() ? fill_of<std::int8_t>(wide) : fill_of<std::uint8_t>(wide);
         case 2: return tokens.is_signed() ? fill_of<std::int16_t>(wide) : fill_of<std::uint16_t>(wide);
         case 4: return tokens.is_signed() ? fill_of<std::int32_t>(wide) : fill_of<std::uint32_t>(wide);
@@ -187,7 +188,7 @@ Fill fill_of(const View& tokens, bool wide) {
     }
 }
 
-// Raises unless integers like the tokens hold `pad`.
+// Raises ValueError unless the tokens' type can represent `pad`.
 void check_pad(const View& tokens, std::int64_t pad, nb::handle dtype) {
     if (tokens.item_bytes() == sizeof(std::int64_t)) return;
     const std::size_t bits = 8 * tokens.item_bytes() - (tokens.is_signed() ? 1 : 0);
@@ -233,12 +234,12 @@ nb::tuple py_packed_rows(nb::handle tokens, nb::handle rows, nb::handle offsets,
 nb::object py_packed_values(nb::handle values, nb::handle rows, nb::handle offsets, nb::handle starts,
                             nb::handle lengths, std::int64_t count, std::int64_t row, nb::handle fill,
                             std::int64_t threads) {
-    const nb::object given = checked_ndarray("packed_values", "values", values);
+    const nb::object array = checked_ndarray("packed_values", "values", values);
     const nb::object filler = checked_ndarray("packed_values", "fill", fill);
-    const nb::tuple shape(given.attr("shape"));
-    const nb::object dtype = given.attr("dtype");
+    const nb::tuple shape(array.attr("shape"));
+    const nb::object dtype = array.attr("dtype");
     if (shape.size() == 0)
-        raise<nb::value_error>({"packed_values: expected `values` to have at least one axis, got ", describe(given)});
+        raise<nb::value_error>({"packed_values: expected `values` to have at least one axis, got ", describe(array)});
     if (!nb::object(filler.attr("dtype")).equal(dtype) || nb::cast<std::int64_t>(filler.attr("size")) != 1)
         raise<nb::value_error>({"packed_values: expected `fill` to be one ", text(dtype), " value in an array, got ",
                                 describe(filler)});
@@ -255,7 +256,7 @@ nb::object py_packed_values(nb::handle values, nb::handle rows, nb::handle offse
     }
     // numpy refuses a shape whose size in bytes does not fit, so the product below cannot overflow.
     nb::object out = numpy().empty(nb::tuple(out_shape), dtype);
-    const std::byte *from = memory(given), *element = memory(filler);
+    const std::byte *from = memory(array), *element = memory(filler);
     std::byte* to = memory(out);
     layout.run(threads, static_cast<std::size_t>(count * row) * value_bytes, [&](std::int64_t begin, std::int64_t end) {
         fill_values(layout.pieces(), layout.first(), row, from, value_bytes, element, element_bytes, to, begin, end);
@@ -271,19 +272,19 @@ void bind_packed_rows(nb::module_& m) {
           "count"_a, "row"_a, "pad"_a = 0, "ignore"_a.none() = -100, "wide"_a = false, "threads"_a = 1,
           "Return `count` rows of `row` places from pieces of documents: (tokens, labels, segment, positions,\n"
           "cu_seqlens, sequences, longest).\n\n"
-          "tokens: (N,), of integers up to int64. rows, offsets, starts, lengths: int64[pieces], by row and offset:\n"
-          "piece i is tokens[starts[i] : starts[i] + lengths[i]], at offsets[i] of row rows[i]. positions: int64[pieces],\n"
-          "of its first token in the document; None: 0. goes_on: bool[pieces], whether the next token in `tokens` is\n"
-          "the next one in the document; None: nowhere.\n\n"
-          "tokens (count, row): of the same dtype, or with `wide` int64; `pad` where there is no piece. labels int64\n"
-          "(count, row): the next token of the document, or `ignore` after its last and in padding; None if `ignore`\n"
-          "is None. segment int32 (count, row): 1, 2, … by piece in each row, 0 in padding. positions int32 (count,\n"
-          "row): in the document; 0 in padding. cu_seqlens int32[sequences + 1]: the first place of each piece and of\n"
-          "each stretch of padding, in all rows end to end, and count * row. sequences int64[count + 1]: how many of\n"
-          "these lie before each row. longest: the length of the longest.\n\n"
-          "Above 16 KiB the GIL is released; above 1 MiB up to `threads` threads share the rows. ValueError for pieces\n"
-          "that overlap, or leave rows or tokens; count * row is below 2**31. DataError if tokens are mapped from a\n"
-          "file that was truncated.");
+          "tokens: (N,), of integers up to int64. rows, offsets, starts, lengths: int64[pieces], ordered by row and\n"
+          "offset. Piece i is tokens[starts[i] : starts[i] + lengths[i]], at offsets[i] of row rows[i]. positions:\n"
+          "int64[pieces], the position of its first token in the document, None: 0. goes_on: bool[pieces], whether\n"
+          "the next token in `tokens` is the next one in the document, None: nowhere.\n\n"
+          "tokens (count, row): of the same dtype, or with `wide` int64. `pad` where there is no piece. labels int64\n"
+          "(count, row): the next token of the document, or `ignore` for its last token and in padding. None if\n"
+          "`ignore` is None. segment int32 (count, row): 1, 2, … by piece in each row, 0 in padding. positions int32\n"
+          "(count, row): in the document, 0 in padding. cu_seqlens int32[sequences + 1]: the first place of each\n"
+          "piece and of each stretch of padding, in all rows end to end, and count * row. sequences int64[count + 1]:\n"
+          "the number of these before each row. longest: the length of the longest.\n\n"
+          "Above 16 KiB the GIL is released, and above 1 MiB up to `threads` threads share the rows. ValueError for\n"
+          "pieces that overlap, or are outside rows or tokens, and unless count * row is below 2**31. DataError if\n"
+          "tokens are mapped from a file that was truncated.");
     m.def("packed_values", &py_packed_values, "values"_a.none(), "rows"_a.none(), "offsets"_a.none(),
           "starts"_a.none(), "lengths"_a.none(), nb::kw_only(), "count"_a, "row"_a, "fill"_a.none(), "threads"_a = 1,
           "Return rows of another stream, (count, row, *shape): values (N, *shape) of any dtype, laid out as\n"

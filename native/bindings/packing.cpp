@@ -12,12 +12,13 @@ using namespace nb::literals;
 
 namespace {
 
-constexpr std::int64_t kMostRuns = 64;
+constexpr std::int64_t kMaxRuns = 64;
 
 enum class Method { kBestFit, kFirstFit };
 
 template <class T>
-nb::tuple placed(Method method, const std::string& name, const Ints& lengths, std::int64_t row, const T* order) {
+nb::tuple place_in_order(Method method, const std::string& name, const Ints& lengths, std::int64_t row,
+                         const T* order) {
     const std::size_t n = lengths.size();
     const nb::object row_of = new_array(n, numpy().int64), offset = new_array(n, numpy().int64);
     auto* rows_data = data_of<std::int64_t>(row_of);
@@ -44,17 +45,17 @@ nb::tuple placed(Method method, const std::string& name, const Ints& lengths, st
 
 nb::tuple place(Method method, const std::string& name, nb::handle lengths, std::int64_t row, nb::handle order) {
     const Ints sizes(lengths, "lengths", {Ints::kInt64}, name);
-    if (row < 1 || row > kLongestRow)
-        raise<nb::value_error>({name, ": expected a row of 1 to ", kLongestRow, ", got ", row});
-    if (sizes.size() > kMostDocuments)
+    if (row < 1 || row > kMaxRow)
+        raise<nb::value_error>({name, ": expected a row of 1 to ", kMaxRow, ", got ", row});
+    if (sizes.size() > kMaxDocuments)
         raise<nb::value_error>({name, ": expected fewer than 2**31 documents, got ", sizes.size()});
-    if (order.is_none()) return placed<std::int64_t>(method, name, sizes, row, nullptr);
-    const Ints turn(order, "order", {Ints::kInt64, Ints::kUint32}, name);
-    if (turn.size() != sizes.size())
+    if (order.is_none()) return place_in_order<std::int64_t>(method, name, sizes, row, nullptr);
+    const Ints numbers(order, "order", {Ints::kInt64, Ints::kUint32}, name);
+    if (numbers.size() != sizes.size())
         raise<nb::value_error>({name, ": expected `order` to be as long as `lengths`, ", sizes.size(), ", got ",
-                                turn.size()});
-    return turn.type() == Ints::kInt64 ? placed(method, name, sizes, row, turn.int64())
-                                       : placed(method, name, sizes, row, turn.uint32());
+                                numbers.size()});
+    return numbers.type() == Ints::kInt64 ? place_in_order(method, name, sizes, row, numbers.int64())
+                                          : place_in_order(method, name, sizes, row, numbers.uint32());
 }
 
 nb::tuple py_best_fit(nb::handle lengths, std::int64_t row, nb::handle order) {
@@ -73,7 +74,7 @@ nb::tuple py_row_contents(nb::handle rows, nb::handle offsets, std::int64_t coun
         raise<nb::value_error>({"row_contents: expected `rows` and `offsets` of equal length, got ", n, " and ",
                                 offset.size()});
     if (count < 0) raise<nb::value_error>({"row_contents: expected a count of rows >= 0, got ", count});
-    // numpy refuses what does not fit into memory, and a count whose increment overflows.
+    // numpy refuses sizes that do not fit into memory, and a count whose increment overflows.
     const nb::object starts = new_array(static_cast<std::size_t>(count) + 1, numpy().int64);
     const nb::object documents = new_array(n, numpy().int64);
     auto* starts_data = data_of<std::int64_t>(starts);
@@ -91,22 +92,22 @@ nb::tuple py_row_contents(nb::handle rows, nb::handle offsets, std::int64_t coun
 }
 
 nb::list py_run_ends(nb::handle ends, std::int64_t at, std::int64_t limit, std::int64_t room, bool alone,
-                     std::int64_t most) {
+                     std::int64_t max_runs) {
     const Ints bounds(ends, "ends", {Ints::kInt64}, "run_ends");
     const auto n = static_cast<std::int64_t>(bounds.size()) - 1;
     if (at < 0 || at > limit || limit > n)
         raise<nb::value_error>({"run_ends: expected 0 <= at <= limit <= ", n, ", got at = ", at, " and limit = ",
                                 limit});
-    if (room < 0 || most < 1 || most > kMostRuns)
-        raise<nb::value_error>({"run_ends: expected room >= 0 and most from 1 to ", kMostRuns, ", got room = ", room,
-                                " and most = ", most});
-    std::int64_t out[kMostRuns];
+    if (room < 0 || max_runs < 1 || max_runs > kMaxRuns)
+        raise<nb::value_error>({"run_ends: expected room >= 0 and max_runs from 1 to ", kMaxRuns, ", got room = ", room,
+                                " and max_runs = ", max_runs});
+    std::int64_t out[kMaxRuns];
     const std::size_t count =
         run_ends(bounds.int64(), static_cast<std::size_t>(at), static_cast<std::size_t>(limit), room, alone,
-                 static_cast<std::size_t>(most), out);
-    nb::list found;
-    for (std::size_t i = 0; i < count; ++i) found.append(out[i]);
-    return found;
+                 static_cast<std::size_t>(max_runs), out);
+    nb::list stops;
+    for (std::size_t i = 0; i < count; ++i) stops.append(out[i]);
+    return stops;
 }
 
 }  // namespace
@@ -116,18 +117,19 @@ void bind_packing(nb::module_& m) {
           "Return the row of each document (int64[n]), its offset in it (int64[n]), and the number of rows, by\n"
           "best-fit decreasing.\n\n"
           "lengths: int64[n], 1 to row each. row: 1 to 2**24. order: a permutation of 0 … n-1 (int64[n] or\n"
-          "uint32[n]), by which documents of equal length are taken; None: by number. The number of rows does not\n"
+          "uint32[n]), by which documents of equal length are taken, None: by number. The number of rows does not\n"
           "depend on it. ValueError for other lengths, rows or orders.");
     m.def("first_fit", &py_first_fit, "lengths"_a.none(), "row"_a, "order"_a.none() = nb::none(),
-          "Return the row of each document, its offset in it, and the number of rows, as best_fit() does, where\n"
-          "documents are taken by `order`, and each goes into the first row that has room for it.");
+          "Return the row of each document, its offset in it, and the number of rows, as best_fit() does, by\n"
+          "first-fit: documents are taken by `order`, and each goes into the first row that has room for it.");
     m.def("row_contents", &py_row_contents, "rows"_a.none(), "offsets"_a.none(), "count"_a,
-          "Return what each of `count` rows holds: (starts int64[count + 1], documents int64[n]). Documents\n"
-          "starts[r] … starts[r + 1]-1 are those of row r, by offset.\n\n"
-          "rows, offsets: int64[n], as best_fit() returns them. ValueError for a row outside of 0 … count-1.");
-    m.def("run_ends", &py_run_ends, "ends"_a, "at"_a, "limit"_a, "room"_a, "alone"_a = true, "most"_a = 1,
-          "Return where runs of sequences end that hold at most `room` samples each, the first from index `at`.\n\n"
-          "ends: int64[n + 1], samples before each sequence, and of all, ascending. A run stops once it is full. One\n"
-          "sequence that is longer is a run; as the first, only if `alone`. No run passes `limit`, none follows one\n"
-          "that reaches it. At most `most` (1 to 64) are returned. ValueError for an index or number out of range.");
+          "Return the documents of each of `count` rows: (starts int64[count + 1], documents int64[n]). Row r has\n"
+          "documents[starts[r]:starts[r + 1]], ordered by offset.\n\n"
+          "rows, offsets: int64[n], as best_fit() returns them. ValueError for a row outside 0 … count-1.");
+    m.def("run_ends", &py_run_ends, "ends"_a, "at"_a, "limit"_a, "room"_a, "alone"_a = true, "max_runs"_a = 1,
+          "Return the ends of runs of sequences with at most `room` samples each, the first from index `at`.\n\n"
+          "ends: int64[n + 1], samples before each sequence, and of all, ascending. A run stops once it is full. A\n"
+          "single longer sequence is a run, for the first run only if `alone`. No run goes beyond `limit`, and none\n"
+          "follows one that ends there. Returns at most `max_runs` (1 to 64). ValueError for an index or number out\n"
+          "of range.");
 }

@@ -1,4 +1,4 @@
-// Paths as Python has them: bytes of a name that are no UTF-8 are half surrogates there (PEP 383).
+// Paths in Python's form, in which bytes that are not UTF-8 are lone surrogates (PEP 383).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,7 +11,7 @@ namespace feedline::bindings {
 inline std::string bytes_of_path(nanobind::handle path) {
     PyObject* encoded = nullptr;
     if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) throw nanobind::python_error();
-    const nanobind::object held = nanobind::steal(encoded);
+    const nanobind::object owner = nanobind::steal(encoded);
     return {PyBytes_AS_STRING(encoded), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded))};
 }
 

@@ -10,7 +10,8 @@
 
 namespace feedline::bindings {
 
-// None is an empty one. May be called without the GIL, and must be destroyed with it.
+// The function of a Python function, or an empty one for None. May be called without the GIL, and must be destroyed
+// with it.
 inline Reach reach_of(nanobind::object function) {
     if (function.is_none()) return nullptr;
     return [function = std::move(function)](std::uint64_t begin, std::uint64_t end) {

@@ -19,18 +19,20 @@ using feedline::bindings::Field;
 using feedline::bindings::Input;
 using feedline::bindings::kParseDoc;
 using feedline::bindings::parse;
+using feedline::bindings::raise;
 using feedline::bindings::Unlocked;
 
 using Output = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-std::shared_ptr<feedline::JsonParser> make_json(const std::vector<Field>& given,
+std::shared_ptr<feedline::JsonParser> make_json(const std::vector<Field>& declared,
                                                 const std::vector<std::vector<nb::bytes>>& keys,
                                                 std::uint64_t memory_bytes) {
-    auto fields = checked_fields(given, memory_bytes);
-    if (keys.size() != fields.size()) throw nb::value_error("one path a field");
+    auto fields = checked_fields(declared, memory_bytes);
+    if (keys.size() != fields.size()) 
+        raise<nb::value_error>({"expected one path for each of ", fields.size(), " fields, got ", keys.size()});
     std::vector<std::vector<std::string>> paths;
     for (const auto& path : keys) {
-        if (path.empty()) throw nb::value_error("a path has at least one key");
+        if (path.empty()) throw nb::value_error("expected paths of at least one key, got an empty one");
         paths.emplace_back();
         for (const nb::bytes& key : path) paths.back().emplace_back(key.c_str(), key.size());
     }
@@ -38,37 +40,42 @@ std::shared_ptr<feedline::JsonParser> make_json(const std::vector<Field>& given,
         for (std::size_t b = 0; b < paths.size(); ++b) {
             if (a == b || paths[a].size() > paths[b].size()) continue;
             if (std::equal(paths[a].begin(), paths[a].end(), paths[b].begin()))
-                throw nb::value_error("a path that another one begins with");
+                throw nb::value_error("expected paths of which none begins with another, got one that does");
         }
     }
     return std::make_shared<feedline::JsonParser>(std::move(fields), std::move(paths), memory_bytes);
 }
 
-feedline::CsvParser make_csv(const std::vector<Field>& given,
+feedline::CsvParser make_csv(const std::vector<Field>& declared,
                              const std::vector<std::pair<std::int32_t, std::int64_t>>& columns, std::uint8_t delimiter,
                              std::uint64_t memory_bytes) {
-    auto fields = checked_fields(given, memory_bytes);
+    auto fields = checked_fields(declared, memory_bytes);
     std::vector<std::int64_t> cells(fields.size(), 0), sizes;
     for (const auto& field : fields) {
         std::int64_t size = 1;
         for (const std::int64_t dim : field.shape)
-            if (__builtin_mul_overflow(size, dim, &size)) throw nb::value_error("a sample of too many values");
+            if (__builtin_mul_overflow(size, dim, &size))
+                throw nb::value_error("expected samples of fewer than 2**63 values, got a larger shape");
         sizes.push_back(size);
-        if (field.ragged) throw nb::value_error("a row of cells has one sample of each stream");
+        if (field.ragged) throw nb::value_error("expected one sample per row, got a ragged field");
     }
     std::vector<feedline::CsvTarget> targets;
     for (const auto& [stream, place] : columns) {
-        if (stream >= static_cast<std::int64_t>(fields.size()) || stream < -1) throw nb::value_error("an unknown stream");
+        if (stream >= static_cast<std::int64_t>(fields.size()) || stream < -1)
+            raise<nb::value_error>({"expected the index of one of ", fields.size(), " fields, or -1, got ", stream});
         if (stream >= 0) {
-            if (place < 0 || place >= sizes[stream]) throw nb::value_error("a place outside the sample");
+            if (place < 0 || place >= sizes[stream])
+                raise<nb::value_error>({"expected a place from 0 to below ", sizes[stream], ", got ", place});
             ++cells[stream];
         }
         targets.push_back({stream, place});
     }
     for (std::size_t s = 0; s < fields.size(); ++s)
-        if (cells[s] != sizes[s]) throw nb::value_error("one column for each value of a sample");
+        if (cells[s] != sizes[s])
+            raise<nb::value_error>({"expected ", sizes[s], " columns for field ", s, ", got ", cells[s]});
     if (delimiter == '"' || delimiter == '\n' || delimiter == '\r' || delimiter >= 0x80)
-        throw nb::value_error("a delimiter is one byte of ASCII, neither a quote nor the end of a line");
+        raise<nb::value_error>({"expected an ASCII delimiter other than a quote or an end of line, got byte ",
+                                delimiter});
     return feedline::CsvParser(std::move(fields), std::move(targets), delimiter, memory_bytes);
 }
 
@@ -113,8 +120,10 @@ nb::dict error_codes() {
 
 nb::tuple inflate(feedline::Inflater& self, Input<std::uint8_t> in, std::size_t start, std::size_t stop, bool last,
                   Output out, std::size_t position, std::size_t point_after) {
-    if (start > stop || stop > in.size()) throw nb::value_error("expected 0 <= start <= stop <= bytes of input");
-    if (position > out.size()) throw nb::value_error("expected a position inside the output");
+    if (start > stop || stop > in.size()) 
+        raise<nb::value_error>({"expected 0 <= start <= stop <= ", in.size(), ", got ", start, " and ", stop});
+    if (position > out.size())
+        raise<nb::value_error>({"expected a position of at most ", out.size(), ", got ", position});
     feedline::Inflater::Result result{};
     {
         const Unlocked unlocked;
@@ -130,12 +139,12 @@ void bind_rows(nb::module_& m) {
 
     nb::class_<feedline::JsonParser>(m, "JsonParser",
                                      "Parses rows that are JSON objects. Immutable and thread-safe.\n\n"
-                                     "fields: (type, shape, ragged); paths: the keys that lead to each.")
+                                     "fields: (type, shape, ragged). paths: for each field the keys that lead to it.")
         .def(nb::new_(&make_json), "fields"_a, "paths"_a, "memory_bytes"_a)
         .def("parse", &parse<feedline::JsonParser>, "text"_a, "start"_a, "entries"_a, "origin"_a, kParseDoc);
     nb::class_<feedline::CsvParser>(m, "CsvParser",
                                     "Parses rows of cells. Immutable and thread-safe.\n\n"
-                                    "columns: (field, or -1 to skip the column; place of its value in the sample).")
+                                    "columns: (field, or -1 to skip the column, place of its value in the sample).")
         .def(nb::new_(&make_csv), "fields"_a, "columns"_a, "delimiter"_a, "memory_bytes"_a)
         .def("parse", &parse<feedline::CsvParser>, "text"_a, "start"_a, "entries"_a, "origin"_a, kParseDoc);
     nb::class_<feedline::RowIndexer> indexer(
@@ -146,35 +155,37 @@ void bind_rows(nb::module_& m) {
     indexer
         .def_static(
             "json",
-            [](std::shared_ptr<feedline::JsonParser> parser, int size_stream, std::uint64_t most) {
+            [](std::shared_ptr<feedline::JsonParser> parser, int size_stream, std::uint64_t max_bytes) {
                 if (parser != nullptr && size_stream >= static_cast<int>(parser->fields().size()))
-                    throw nb::value_error("size_stream must be the index of a field, or -1");
-                return feedline::RowIndexer(std::move(parser), size_stream, most);
+                    raise<nb::value_error>({"expected size_stream to be the index of one of ", parser->fields().size(),
+                                            " fields, or -1, got ", size_stream});
+                return feedline::RowIndexer(std::move(parser), size_stream, max_bytes);
             },
-            "parser"_a.none(), "size_stream"_a, "most"_a,
-            "Lines of at most `most` bytes; with a parser their samples are counted.")
+            "parser"_a.none(), "size_stream"_a, "max_bytes"_a,
+            "Return an indexer of lines of at most `max_bytes`. With a parser it counts samples.")
         .def_static(
             "csv",
-            [](std::uint8_t delimiter, std::uint64_t skip, std::uint64_t most) {
-                return feedline::RowIndexer(delimiter, skip, most);
+            [](std::uint8_t delimiter, std::uint64_t skip, std::uint64_t max_bytes) {
+                return feedline::RowIndexer(delimiter, skip, max_bytes);
             },
-            "delimiter"_a, "skip"_a, "most"_a, "Rows of cells, without the first `skip`, of at most `most` bytes.");
+            "delimiter"_a, "skip"_a, "max_bytes"_a,
+            "Return an indexer of rows of cells of at most `max_bytes`, without the first `skip`.");
 
     nb::class_<feedline::Inflater>(m, "Inflater",
                                    "Decodes gzip or zlib, from a member's first byte, or from a point between two\n"
                                    "blocks: with the upper `bits` of the byte before. Not thread-safe.")
         .def(nb::new_([](unsigned bits, std::uint8_t byte, bool zlib) {
-                 if (bits > 7) throw nb::value_error("at most 7 bits");
+                 if (bits > 7) raise<nb::value_error>({"expected at most 7 bits, got ", bits});
                  return feedline::Inflater(bits, byte, zlib);
              }),
              "bits"_a, "byte"_a, "zlib"_a = false)
         .def_static("file", [](bool zlib) { return feedline::Inflater(zlib); }, "zlib"_a = false,
-                    "At the first byte of a file, or of a member of gzip.")
+                    "Return an Inflater for the first byte of a file, or of a member of gzip.")
         .def("run", &inflate, "input"_a, "start"_a, "stop"_a, "last"_a, "out"_a, "position"_a, "point_after"_a,
              "Decode input[start:stop] into out[position:] and return (status, consumed, position, at a member).\n\n"
-             "status: 0 needs more input, 1 more room, 2 at a point with position >= point_after, 3 the file has ended,\n"
-             "-1 damaged. out[:position] is the text before; the last 264 bytes of `out` may stay unused.")
+             "status: 0 needs more input, 1 needs more room, 2 at a point with position >= point_after, 3 the file\n"
+             "has ended, -1 damaged. out[:position] is the text before. The last 264 bytes of `out` may stay unused.")
         .def_prop_ro("bits", &feedline::Inflater::bits, "At a point: bits of `byte` that belong to the next block.")
         .def_prop_ro("byte", &feedline::Inflater::byte, "At a point: the byte before it.")
-        .def_prop_ro("problem", &feedline::Inflater::problem, "What is damaged.");
+        .def_prop_ro("problem", &feedline::Inflater::problem, "The damage, in words.");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the bindings of rows and of records share: arrays of parsed columns, and indexers.
+// Common code of the bindings of rows and of records: arrays of parsed columns, and indexers.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -25,7 +25,7 @@ using namespace nb::literals;
 template <class T>
 using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Hands the memory to a numpy array.
+// Passes the memory to a numpy array, which then owns it.
 template <class T>
 nb::object to_array(CtfBytes& bytes) {
     const std::size_t n = bytes.size / sizeof(T);
@@ -37,45 +37,49 @@ nb::object to_array(CtfBytes& bytes) {
 
 using Field = std::tuple<int, std::vector<std::int64_t>, bool>;
 
-inline std::vector<RowField> checked_fields(const std::vector<Field>& given, std::uint64_t memory_bytes) {
-    if (given.empty() || given.size() > std::numeric_limits<std::int16_t>::max())
-        throw nb::value_error("1 to 32767 fields");
+inline std::vector<RowField> checked_fields(const std::vector<Field>& declared, std::uint64_t memory_bytes) {
+    if (declared.empty() || declared.size() > std::numeric_limits<std::int16_t>::max())
+        raise<nb::value_error>({"expected 1 to 32767 fields, got ", declared.size()});
     if (memory_bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-        throw nb::value_error("memory_bytes must fit 63 bits");
+        raise<nb::value_error>({"expected memory_bytes below 2**63, got ", memory_bytes});
     std::vector<RowField> fields;
-    for (const auto& [type, shape, ragged] : given) {
-        if (type < 0 || type >= kRowTypes) throw nb::value_error("an unknown type");
+    for (const auto& [type, shape, ragged] : declared) {
+        if (type < 0 || type >= kRowTypes)
+            raise<nb::value_error>({"expected a type from 0 to ", kRowTypes - 1, ", got ", type});
         for (const std::int64_t dim : shape)
-            if (dim < 0) throw nb::value_error("a dimension must be at least 0");
-        if (shape.size() > 32) throw nb::value_error("at most 32 dimensions");
+            if (dim < 0) raise<nb::value_error>({"expected dimensions of at least 0, got ", dim});
+        if (shape.size() > 32) raise<nb::value_error>({"expected at most 32 dimensions, got ", shape.size()});
         fields.push_back({static_cast<RowType>(type), shape, ragged});
     }
     return fields;
 }
 
 constexpr const char* kParseDoc =
-    "Parse rows and return (streams, errors). Entries are those of an indexer; a row is\n"
-    "text[start + offset - origin:][:size], so that `origin` is the offset of text[start].\n\n"
-    "streams: for each field (values uint8, bounds, offsets); bounds of strings, offsets of ragged streams, else\n"
-    "None. errors: uint8 array of 32-byte records: byte u8 (from text[start]), expected i8, got i8, row u4, stream\n"
-    "i2, code u2; at most one a row.";
+    "Parse rows and return (streams, errors).\n\n"
+    "Entries are from an indexer. A row is text[start + offset - origin:][:size], so `origin` is the file offset of\n"
+    "text[start].\n\n"
+    "streams: for each field (values uint8, bounds, offsets). bounds is None except for strings, offsets except for\n"
+    "ragged streams. errors: uint8 array of 32-byte records, at most one for each row: byte u8 (from text[start]),\n"
+    "expected i8, got i8, row u4, stream i2, code u2.";
 
 template <class Parser>
 nb::tuple parse(const Parser& self, Input<std::uint8_t> text, std::int64_t start, Input<std::uint8_t> entries,
                 std::uint64_t origin) {
     constexpr std::int64_t pad = 64;
     const std::size_t n = checked_entries(entries);
-    if (n > std::numeric_limits<std::uint32_t>::max()) throw nb::value_error("more than 2**32 - 1 rows");
+    if (n > std::numeric_limits<std::uint32_t>::max())
+        raise<nb::value_error>({"expected fewer than 2**32 rows, got ", n});
     const auto total = static_cast<std::int64_t>(text.size());
     if (start < pad || start > total - pad)
-        throw nb::value_error("64 bytes before `start` and behind the text must be readable");
+        raise<nb::value_error>({"expected 64 readable bytes before and after the text, got start = ", start, " in ",
+                                total, " bytes"});
     RowColumns columns;
     {
         const Unlocked unlocked;
         columns = self.parse({text.data() + start, static_cast<std::size_t>(total - pad - start),
                               reinterpret_cast<const CtfEntry*>(entries.data()), n, origin});
     }
-    if (columns.outside) throw nb::value_error("a row lies outside the text");
+    if (columns.outside) throw nb::value_error("expected rows within the text, got one outside the text");
     nb::list streams;
     for (std::size_t s = 0; s < columns.streams.size(); ++s) {
         RowColumn& c = columns.streams[s];
@@ -87,7 +91,7 @@ nb::tuple parse(const Parser& self, Input<std::uint8_t> text, std::int64_t start
     return nb::make_tuple(streams, to_array<std::uint8_t>(columns.errors));
 }
 
-// The methods that every indexer of rows has.
+// Binds the methods of any indexer of rows.
 template <class Indexer>
 void bind_indexer(nb::class_<Indexer>& type) {
     type.def(
@@ -116,7 +120,7 @@ void bind_indexer(nb::class_<Indexer>& type) {
                 return nb::make_tuple(static_cast<int>(self.error()), self.error_byte());
             },
             "The first error: (code of ROW_ERRORS, byte from the start of the text), or None.")
-        .def_prop_ro("has_ids", [](const Indexer&) { return false; }, "Never: rows have no ids.")
+        .def_prop_ro("has_ids", [](const Indexer&) { return false; }, "Always False, as rows have no ids.")
         .def_prop_ro("lines", &Indexer::lines, "Number of complete lines, or records, so far.")
         .def_prop_ro("bytes", &Indexer::bytes, "Number of bytes fed so far.");
 }

@@ -13,20 +13,20 @@ using namespace feedline;
 using namespace feedline::bindings;
 using namespace nb::literals;
 
-// Neither type takes part in garbage collection: a collector that finds a cycle calls finalisers in any order, while
-// a view of these objects counts a reference, and the memory goes with the last of them.
+// Neither type takes part in garbage collection. The collector calls the finalisers of a cycle in any order, but views
+// of these objects count as references, and the memory must be freed with the last of them.
 
 namespace {
 
-struct Mapped {
-    Mapped(int fd, std::size_t size) {
+struct SharedBuffer {
+    SharedBuffer(int fd, std::size_t size) {
         try {
             memory = SharedMemory::map(fd, size);
         } catch (const std::system_error& error) {
             const std::string what =
                 join({error.code().message(), " while mapping ", size, " bytes of shared memory"});
-            nb::object raised = nb::handle(PyExc_OSError)(error.code().value(), what.c_str());
-            PyErr_SetObject(PyExc_OSError, raised.ptr());
+            nb::object exception = nb::handle(PyExc_OSError)(error.code().value(), what.c_str());
+            PyErr_SetObject(PyExc_OSError, exception.ptr());
             throw nb::python_error();
         }
     }
@@ -34,8 +34,9 @@ struct Mapped {
     std::shared_ptr<SharedMemory> memory;
 };
 
-struct Lent {
-    Lent(const Mapped& memory, const Mapped& table, std::size_t at, std::uint8_t free, std::uint8_t forgotten)
+struct LoanBuffer {
+    LoanBuffer(const SharedBuffer& memory, const SharedBuffer& table, std::size_t at, std::uint8_t free,
+               std::uint8_t forgotten)
         : loan(memory.memory, table.memory, at, free, forgotten) {}
     const SharedMemory& bytes() const { return loan.memory(); }
     Loan loan;
@@ -53,21 +54,21 @@ PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buff
 }  // namespace
 
 void bind_shared_memory(nb::module_& m) {
-    nb::class_<Mapped>(m, "SharedMemory", nb::type_slots(buffer_slots<Mapped>),
+    nb::class_<SharedBuffer>(m, "SharedMemory", nb::type_slots(buffer_slots<SharedBuffer>),
                        "Memory mapped from a file descriptor, as a writable buffer. It is unmapped once this object\n"
                        "and all views of it are gone.")
         .def(nb::init<int, std::size_t>(), "fd"_a, "size"_a)
         .def_prop_ro("address",
-                     [](const Mapped& self) { return reinterpret_cast<std::uintptr_t>(self.memory->data()); })
-        .def_prop_ro("size", [](const Mapped& self) { return self.memory->size(); });
-    nb::class_<Lent>(m, "Loan", nb::type_slots(buffer_slots<Lent>),
+                     [](const SharedBuffer& self) { return reinterpret_cast<std::uintptr_t>(self.memory->data()); })
+        .def_prop_ro("size", [](const SharedBuffer& self) { return self.memory->size(); });
+    nb::class_<LoanBuffer>(m, "Loan", nb::type_slots(buffer_slots<LoanBuffer>),
                      "A SharedMemory that is lent out, as a writable buffer.\n\n"
                      "After begin(), byte `at` of `table` is set to `free` once this object and all views of it are\n"
                      "gone, or to `forgotten` if the process was forked in between.")
-        .def(nb::init<const Mapped&, const Mapped&, std::size_t, std::uint8_t, std::uint8_t>(), "memory"_a,
+        .def(nb::init<const SharedBuffer&, const SharedBuffer&, std::size_t, std::uint8_t, std::uint8_t>(), "memory"_a,
              "table"_a, "at"_a, "free"_a, "forgotten"_a)
-        .def("begin", [](Lent& self) { self.loan.begin(); },
-             "Begin the loan: from now on its end is recorded in the table.")
+        .def("begin", [](LoanBuffer& self) { self.loan.begin(); },
+             "Begin the loan, so that its end is recorded in the table.")
         .def_static("forking", &Loan::forking,
-             "Tell all loans of a fork. Call it in the parent, before and after each fork.");
+             "Record a fork for all loans. Call it in the parent, before and after each fork.");
 }

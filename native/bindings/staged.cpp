@@ -1,4 +1,4 @@
-// Runs of sequences that are brought into memory before they are gathered.
+// Runs of sequences that are read into memory before they are gathered.
 #include <nanobind/stl/string.h>
 
 #include <numeric>
@@ -16,15 +16,15 @@ using namespace nb::literals;
 
 namespace feedline::bindings {
 
-// The arguments that name runs, looked at while the GIL is held.
+// The arguments that name runs. Created and destroyed with the GIL held.
 struct RunArrays {
-    RunArrays(const ChunkTable& table, nb::handle slots, nb::handle index, nb::handle given_counts)
+    RunArrays(const ChunkTable& table, nb::handle slots, nb::handle index, nb::handle run_counts)
         : first(slots, index) {
         const Picks& picks = first.picks;
         check_picks(table, picks);
         runs = {picks.slots, picks.index, nullptr, picks.count};
-        if (given_counts.is_none()) return;
-        counts = std::make_unique<Ints>(given_counts, "counts", std::initializer_list<Ints::Type>{Ints::kInt64});
+        if (run_counts.is_none()) return;
+        counts = std::make_unique<Ints>(run_counts, "counts", std::initializer_list<Ints::Type>{Ints::kInt64});
         if (counts->size() != picks.count)
             raise<nb::value_error>({"expected `index` and `counts` of equal length, got ", picks.count, " and ",
                                     counts->size()});
@@ -50,34 +50,36 @@ Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, 
     nb::object disk = checked_fetcher(fetcher);
     const RunArrays arrays(chunks_->table, slots, index, counts);
     if (nb::len(keep) != classes_.size())
-        raise<nb::value_error>({"expected to know for ", classes_.size(), " streams what to keep, got ", nb::len(keep)});
-    // Only the slots concerned: the others may come and go.
-    RunSlots chosen(arrays.runs);
+        raise<nb::value_error>({"expected `keep` for ", classes_.size(), " streams, got ", nb::len(keep)});
+    // Only the slots of the runs, as other slots may be added and removed.
+    RunSlots run_slots(arrays.runs);
     for (std::size_t s = 0; s < classes_.size(); ++s)
-        for (const std::uint32_t slot : chosen.slots)
+        for (const std::uint32_t slot : run_slots.slots)
             if (chunks_->table.streams()[s].sparse() && chunks_->table.sparse(s)[slot].spans)
-                raise<nb::value_error>({"stream ", s, ": byte strings with gaps cannot be staged"});
-    auto base = std::make_shared<Chunks>(chunks_->table.only(chosen.slots), chunks_->columns);
-    for (std::size_t k = 0; k < chosen.slots.size(); ++k) base->owners[k] = chunks_->owners[chosen.slots[k]];
+                raise<nb::value_error>({"stream ", s,
+                                        ": expected byte strings without gaps, got spans, which cannot be staged"});
+    auto base = std::make_shared<Chunks>(chunks_->table.only(run_slots.slots), chunks_->columns);
+    for (std::size_t k = 0; k < run_slots.slots.size(); ++k) base->owners[k] = chunks_->owners[run_slots.slots[k]];
     std::vector<StageWork::Stream> streams = stage_streams(base->table);
     for (std::size_t s = 0; s < streams.size(); ++s) {
         const auto bits = nb::cast<unsigned>(nb::object(keep[s]));
         streams[s].keep_rows = (bits & 1) != 0;
         streams[s].keep_bounds = (bits & 2) != 0;
     }
-    const Runs wanted{chosen.places.data(), arrays.runs.index, arrays.runs.counts, arrays.runs.count};
+    const Runs runs{run_slots.places.data(), arrays.runs.index, arrays.runs.counts, arrays.runs.count};
     const Disk& from = *nb::inst_ptr<Disk>(disk);
-    auto work = std::make_shared<StageWork>(std::move(streams), wanted, from.mapped, from.pool);
-    return new Staged(std::move(base), std::move(chosen.places), std::move(disk), std::move(work));
+    auto work = std::make_shared<StageWork>(std::move(streams), runs, from.mapped, from.pool);
+    return new Staged(std::move(base), std::move(run_slots.places), std::move(disk), std::move(work));
 }
 
 std::size_t Gatherer::lacking(nb::handle fetcher, nb::handle slots, nb::handle index, nb::handle counts,
-                              std::int64_t most, std::int64_t pages) {
+                              std::int64_t max_runs, std::int64_t max_pages) {
     const nb::object disk = checked_fetcher(fetcher);
     const RunArrays arrays(chunks_->table, slots, index, counts);
-    if (most < 0 || pages < 1) raise<nb::value_error>("expected most >= 0 and pages >= 1");
+    if (max_runs < 0 || max_pages < 1)
+        raise<nb::value_error>({"expected max_runs >= 0 and max_pages >= 1, got ", max_runs, " and ", max_pages});
     return count_lacking(chunks_->table, arrays.runs, *nb::inst_ptr<Disk>(disk)->mapped,
-                         static_cast<std::size_t>(most), static_cast<std::size_t>(pages));
+                         static_cast<std::size_t>(max_runs), static_cast<std::size_t>(max_pages));
 }
 
 void Gatherer::adopt(std::int64_t slot, nb::handle staged, std::int64_t run) {
@@ -86,7 +88,7 @@ void Gatherer::adopt(std::int64_t slot, nb::handle staged, std::int64_t run) {
     const Chunks& outcome = nb::inst_ptr<Staged>(staged)->outcome();
     const ChunkTable& from = outcome.table;
     if (!from.same_streams(chunks_->table))
-        throw nb::value_error("expected a Staged of a Gatherer with the same streams, got one with others");
+        throw nb::value_error("expected a Staged of a Gatherer with the same streams, got one with other streams");
     if (run < 0 || static_cast<std::size_t>(run) >= from.slots() || from.sequences()[static_cast<std::size_t>(run)] == 0)
         raise<nb::index_error>({"expected a run that could be read, got number ", run});
     for (std::size_t s = 0; s < classes_.size(); ++s) must_fit(outcome.columns[s], s, slot);
@@ -106,13 +108,13 @@ Staged::Staged(std::shared_ptr<const Chunks> base, std::vector<std::uint32_t> sl
 
 const Chunks& Staged::outcome() {
     if (outcome_ != nullptr) return *outcome_;
-    if (work_->of_a_parent() && !work_->done()) {
-        // The threads that would have read stayed in the parent.
-        work_ = work_->again();
+    if (work_->made_before_fork() && !work_->done()) {
+        // The threads that would have read exist only in the parent.
+        work_ = work_->copy_not_begun();
         disk().fetcher.start(work_);
     }
     disk().wait(*work_);
-    if (outcome_ != nullptr) return *outcome_;  // another thread was here first
+    if (outcome_ != nullptr) return *outcome_;  // another thread has set it meanwhile
     disk().disk_bytes += work_->disk_bytes();
     outcome_ = std::make_shared<const Chunks>(base_->table.staged(slots_, work_), base_->columns);
     return *outcome_;
@@ -120,17 +122,17 @@ const Chunks& Staged::outcome() {
 
 nb::list Staged::faults() {
     outcome();
-    nb::list found;
+    nb::list tuples;
     for (const StageWork::Fault& fault : work_->faults()) {
         const std::string path = fault.error == 0 ? std::string() : work_->files()[fault.file]->path();
-        found.append(nb::make_tuple(fault.pick, fault.stream, fault.error, path_of_bytes(path), fault.at));
+        tuples.append(nb::make_tuple(fault.pick, fault.stream, fault.error, path_of_bytes(path), fault.at));
     }
-    return found;
+    return tuples;
 }
 
 nb::tuple Staged::found() {
     outcome();
-    return nb::make_tuple(work_->asked(), work_->missing(), work_->disk_bytes());
+    return nb::make_tuple(work_->pieces_in_files(), work_->missing_pieces(), work_->disk_bytes());
 }
 
 std::uint64_t Staged::memory() {
@@ -152,9 +154,9 @@ nb::list Staged::gather(nb::handle which) {
         slots.resize(n);
         std::iota(slots.begin(), slots.end(), 0u);
     } else {
-        const Ints chosen(which, "which", {Ints::kInt64});
-        for (std::size_t i = 0; i < chosen.size(); ++i) {
-            const std::int64_t run = chosen.int64()[i];
+        const Ints numbers(which, "which", {Ints::kInt64});
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+            const std::int64_t run = numbers.int64()[i];
             if (run < 0 || static_cast<std::size_t>(run) >= n)
                 raise<nb::index_error>({"place ", i, ": expected a run from 0 to below ", n, ", got ", run});
             slots.push_back(static_cast<std::uint32_t>(run));
@@ -172,20 +174,20 @@ nb::list Staged::gather(nb::handle which) {
 void bind_staged(nb::module_& m) {
     nb::class_<Staged>(m, "Staged",
                        "Runs of sequences that are being read into memory, made by Gatherer.stage(). Its methods\n"
-                       "wait for the reads, without the GIL; Ctrl-C interrupts the wait. Safe to drop before its\n"
-                       "end.")
+                       "wait for the reads, without the GIL. Ctrl-C interrupts the wait. Safe to drop before the\n"
+                       "reads have ended.")
         .def("faults", &Staged::faults,
              "Return the runs that could not be read: tuples (run, stream, errno, path, offset of the first byte\n"
              "that could not be read). errno is -1 if the file ended too early, and 0 if offsets or bounds of rows\n"
              "are impossible.")
         .def("gather", &Staged::gather, "which"_a.none() = nb::none(),
-             "Return the first sequence of each run in `which` (int64[n]; None: all runs), in that order, as\n"
+             "Return the first sequence of each run in `which` (int64[n], None: all runs), in that order, as\n"
              "Gatherer.gather() does. ValueError for a run that could not be read.")
         .def("found", &Staged::found,
-             "Return (pieces looked up in files, number of them that the page cache lacked, bytes read for those).")
+             "Return (pieces in files, pieces of which the page cache lacked a page, bytes read for those).")
         .def("forget", &Staged::forget,
-             "Evict from the page cache what was read through it for other processes (from files added with\n"
-             "`share`).")
-        .def_prop_ro("memory", &Staged::memory, "Bytes of memory that hold what was read.")
+             "Evict the pages from the page cache that were read through it for other processes (from files added\n"
+             "with `share`).")
+        .def_prop_ro("memory", &Staged::memory, "Bytes of memory that hold the bytes read.")
         .def_prop_ro("done", &Staged::done, "Whether all reads have ended.");
 }

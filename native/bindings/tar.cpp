@@ -16,6 +16,7 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using feedline::bindings::raise;
 using feedline::bindings::Unlocked;
 
 namespace {
@@ -50,12 +51,14 @@ nb::object error(const feedline::TarIndexer& self) {
 nb::tuple members(Input<std::uint8_t> data, Input<std::int64_t> begin, Input<std::int64_t> sizes,
                   const std::vector<nb::bytes>& fields, bool keys) {
     const std::size_t n = begin.size();
-    if (sizes.size() != n) throw nb::value_error("begin and sizes must have one length");
+    if (sizes.size() != n)
+        raise<nb::value_error>({"expected `begin` and `sizes` of equal length, got ", n, " and ", sizes.size()});
     for (std::size_t i = 0; i < n; ++i) {
         const std::int64_t at = begin.data()[i], size = sizes.data()[i];
         if (at < 0 || size < 0 || static_cast<std::uint64_t>(at) > data.size() ||
             static_cast<std::uint64_t>(size) > data.size() - static_cast<std::uint64_t>(at))
-            throw nb::value_error("a sample lies outside the data");
+            raise<nb::value_error>({"expected samples within the ", data.size(), " bytes of data, got ", size,
+                                    " bytes at ", at});
     }
     std::vector<std::string> suffixes;
     for (const nb::bytes& name : fields) suffixes.emplace_back(name.c_str(), name.size());
@@ -74,16 +77,16 @@ nb::tuple members(Input<std::uint8_t> data, Input<std::int64_t> begin, Input<std
     }
     if (unreadable != nullptr)
         feedline::bindings::raise_fault("unreadable", feedline::bindings::address_of(unreadable));
-    const nb::object found = bytes_array(faults.data(), faults.size() * sizeof(feedline::TarFault));
-    if (!keys) return nb::make_tuple(spans, found, nb::none(), nb::none());
-    return nb::make_tuple(spans, found, bounds, bytes_array(text.data(), text.size()));
+    const nb::object records = bytes_array(faults.data(), faults.size() * sizeof(feedline::TarFault));
+    if (!keys) return nb::make_tuple(spans, records, nb::none(), nb::none());
+    return nb::make_tuple(spans, records, bounds, bytes_array(text.data(), text.size()));
 }
 
 nb::list suffixes(Input<std::uint8_t> data) {
-    nb::list found;
-    for (const feedline::TarSuffix& one : feedline::list_tar_members(data.data(), data.size()))
-        found.append(nb::make_tuple(nb::bytes(one.suffix.data(), one.suffix.size()), one.begin, one.end));
-    return found;
+    nb::list members;
+    for (const feedline::TarSuffix& member : feedline::list_tar_members(data.data(), data.size()))
+        members.append(nb::make_tuple(nb::bytes(member.suffix.data(), member.suffix.size()), member.begin, member.end));
+    return members;
 }
 
 nb::dict error_codes() {
@@ -105,20 +108,21 @@ void bind_tar(nb::module_& m) {
     m.attr("TAR_ERRORS") = error_codes();
     nb::class_<feedline::TarIndexer>(
         m, "TarIndexer",
-        "Finds the samples of an open tar archive by its headers. Entries are uint8 arrays of 24-byte records (key u8, "
-        "offset u8, size u4, samples u4). Not for several threads at once.")
+        "Finds the samples of an open tar archive by its headers. Not thread-safe.\n\n"
+        "Entries are uint8 arrays of 24-byte records: key u8, offset u8, size u4, samples u4.")
         .def("__init__", &init, "descriptor"_a, "size"_a, "reach"_a = nb::none(),
-             "reach(begin, end), if given, makes bytes readable before they are read, and returns between which bytes "
-             "that holds until it is called again.")
-        .def("next", &next, "members"_a, "Samples that the next members finish.")
-        .def_prop_ro("done", &feedline::TarIndexer::done, "Whether there are no more.")
-        .def_prop_ro("error", &error, "None, or (code of TAR_ERRORS, byte from the start of the file).")
-        .def_prop_ro("error_number", &feedline::TarIndexer::error_number, "errno of a failed read.")
-        .def_prop_ro("bytes", &feedline::TarIndexer::bytes, "Bytes up to which headers were read.");
+             "reach(begin, end), if not None, is called before bytes are read and makes them readable. It returns the\n"
+             "range of bytes that may be read until the next call.")
+        .def("next", &next, "members"_a, "Return the entries that the next `members` members complete.")
+        .def_prop_ro("done", &feedline::TarIndexer::done, "Whether all members were read.")
+        .def_prop_ro("error", &error, "The first error: (code of TAR_ERRORS, byte from the start of the file), or None.")
+        .def_prop_ro("error_number", &feedline::TarIndexer::error_number, "The errno of a failed read.")
+        .def_prop_ro("bytes", &feedline::TarIndexer::bytes, "Number of bytes up to which headers were read.");
     m.def("tar_members", &members, "data"_a, "begin"_a, "sizes"_a, "fields"_a, "keys"_a = false,
-          "(spans, faults, bounds, keys) of the samples data[begin[i]:begin[i] + sizes[i]]: for each field (suffix, in "
-          "lower case) and sample begin and end of its member in data; uint8 records of 24 bytes (byte i8, sample i4, "
-          "field i4, code i4, zero i4) of those that are not whole, whose spans are empty; the keys of the samples, or "
-          "None.");
-    m.def("tar_suffixes", &suffixes, "data"_a, "(suffix, begin, end) of the members of one sample.");
+          "Find the members of samples data[begin[i]:begin[i] + sizes[i]] and return (spans, faults, bounds, keys).\n\n"
+          "fields: suffixes in lower case. spans: int64[fields, samples, 2]: begin and end of the member in data, 0\n"
+          "and 0 for a sample with a fault. faults: uint8 array of 24-byte records: byte i8, sample i4, field i4,\n"
+          "code i4, zero i4. bounds, keys: the keys of the samples, as byte strings, if `keys`, else None. ValueError\n"
+          "for samples outside the data. DataError as in copied().");
+    m.def("tar_suffixes", &suffixes, "data"_a, "Return (suffix, begin, end) of each member of one sample.");
 }

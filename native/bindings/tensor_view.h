@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of a framework that gives DLPack's table of C functions: looked at in tens of nanoseconds each, where their
-// Python attributes take microseconds. Nothing of the framework is linked.
+// Views of the tensors of a framework that has DLPack's table of C functions. A view takes tens of nanoseconds, where
+// the Python attributes of a tensor take microseconds. The framework is not linked.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -26,34 +26,36 @@ struct Exchange {
     void* allocate;
     void* to_managed;
     void* from_managed;
-    int (*look)(void* object, Tensor* out);
+    int (*from_object)(void* object, Tensor* out);
     void* stream;
 };
 
-// Looks at tensors of exactly one type, or two; no other thread may change them meanwhile, which the GIL sees to.
+// Makes views of tensors of exactly one type, or two. No other thread may change a tensor while its view is used, so
+// the GIL must be held.
 class Viewer {
 public:
     explicit Viewer(nb::handle type, nb::handle other = nb::handle()) : type_(type.ptr()), other_(other.ptr()) {
         const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__");
         const auto* table = static_cast<const Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
         if (table == nullptr) throw nb::python_error();
-        if (table->major != 1 || table->look == nullptr)
+        if (table->major != 1 || table->from_object == nullptr)
             raise<nb::value_error>({"expected version 1 of DLPack's functions, got ", table->major});
-        look_ = table->look;
+        from_object_ = table->from_object;
     }
 
-    // False for what is of another type, or has no strides.
-    bool look(nb::handle object, Tensor& out) const {
+    // Sets `out` to a view, which is valid as long as the tensor. Returns false for other types, and tensors without
+    // strides.
+    bool view(nb::handle object, Tensor& out) const {
         auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()));
         if (type != type_ && type != other_) return false;
-        if (look_(object.ptr(), &out) == 0) return true;
+        if (from_object_(object.ptr(), &out) == 0) return true;
         PyErr_Clear();
         return false;
     }
 
 private:
     PyObject *type_, *other_;
-    int (*look_)(void*, Tensor*);
+    int (*from_object_)(void*, Tensor*);
 };
 
 inline bool contiguous(const Tensor& tensor) {
@@ -91,12 +93,12 @@ inline bool same_layout(const Tensor& a, const Tensor& b) {
 inline bool dense(const Tensor& tensor) {
     if (contiguous(tensor)) return true;
     std::int64_t expected = 1;
-    for (std::int32_t found = 0, rest = 0; found < tensor.ndim; ++found) {
-        // The next dimension is the one whose stride is the size of those before.
-        rest = 0;
-        while (rest < tensor.ndim && (tensor.shape[rest] == 1 || tensor.strides[rest] != expected)) ++rest;
-        if (rest == tensor.ndim) break;
-        expected *= tensor.shape[rest];
+    for (std::int32_t checked = 0; checked < tensor.ndim; ++checked) {
+        // The next dimension is the one whose stride is the size of the dimensions before it.
+        std::int32_t next = 0;
+        while (next < tensor.ndim && (tensor.shape[next] == 1 || tensor.strides[next] != expected)) ++next;
+        if (next == tensor.ndim) break;
+        expected *= tensor.shape[next];
     }
     return expected == static_cast<std::int64_t>(count_of(tensor));
 }

@@ -9,9 +9,9 @@ namespace feedline::bindings {
 
 // Releases the GIL until the end of the scope.
 //
-// Python terminates a daemon thread that requests the GIL during interpreter shutdown: before 3.14 by stack unwinding,
-// which aborts the process if it passes a destructor. Such a thread waits here forever instead, as it does from 3.14 on,
-// and ends with the process.
+// During interpreter shutdown, Python before 3.14 ends a daemon thread that requests the GIL by unwinding its stack,
+// which aborts the process at a destructor. Such a thread waits here forever instead, as it does from 3.14 on, and ends
+// with the process.
 class Unlocked {
   public:
     Unlocked() noexcept : state_(PyEval_SaveThread()) {}

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint32_t kMarker = 0xFFFFFFFFu;
 constexpr std::size_t kPrefix = 8;               // marker, int32 bytes of metadata; before Arrow 0.15 without marker
 constexpr std::size_t kFirstRead = 4096;         // most heads are shorter
-constexpr std::int64_t kMostHead = 64 << 20;     // bytes of metadata; each column takes some hundred
+constexpr std::int64_t kMaxHead = 64 << 20;      // bytes of metadata; each column takes some hundred
 
 template <class T>
 T load(const std::uint8_t* p) {
@@ -31,24 +31,24 @@ struct Bytes {
     template <class T>
     T at(std::size_t offset) const {
         if (offset > size || size - offset < sizeof(T))
-            throw ArrowError("metadata that points outside of itself", size);
+            throw ArrowError("metadata with an offset outside its bytes", size);
         return load<T>(data + offset);
     }
 };
 
-// A table: fields by number, each optional. A field's place is looked up in a vtable before the table.
+// A table: fields by number, each optional. The place of a field is in a vtable before the table.
 class Table {
 public:
     Table(const Bytes& bytes, std::size_t at) : bytes_(bytes), at_(at) {
         const std::int64_t fields = static_cast<std::int64_t>(at) - bytes.at<std::int32_t>(at);
-        if (fields < 0) throw ArrowError("metadata that points outside of itself", at);
+        if (fields < 0) throw ArrowError("metadata with an offset outside its bytes", at);
         fields_ = static_cast<std::size_t>(fields);
         size_ = bytes.at<std::uint16_t>(fields_);
     }
 
     static Table root(const Bytes& bytes) { return Table(bytes, bytes.at<std::uint32_t>(0)); }
 
-    // The place of a field; 0: it is absent.
+    // The place of a field, or 0 if it is absent.
     std::size_t place(std::size_t field) const {
         const std::size_t slot = 4 + 2 * field;
         if (slot + 2 > size_) return 0;
@@ -62,14 +62,14 @@ public:
         return at == 0 ? absent : bytes_.at<T>(at);
     }
 
-    // What a field refers to.
+    // The place to which a field refers.
     std::size_t target(std::size_t field, const char* name) const {
         const std::size_t at = place(field);
         if (at == 0) throw ArrowError(std::string("metadata without ") + name, at_);
         return at + bytes_.at<std::uint32_t>(at);
     }
 
-    // Where a vector of structures of `bytes` bytes begins, and how many it has; none if it is absent.
+    // The place of a vector of structures of `bytes` bytes, and their number, 0 if it is absent.
     std::pair<std::size_t, std::size_t> vector(std::size_t field, const char* name, std::size_t bytes) const {
         if (place(field) == 0) return {0, 0};
         const std::size_t vector = target(field, name);
@@ -80,23 +80,23 @@ public:
         return {from, count};
     }
 
-    // Fills in the pairs of a vector of structures of two int64.
+    // Sets `out` to the numbers of a vector of structures of two int64.
     void pairs(std::size_t field, const char* name, std::vector<std::int64_t>& out) const {
         const auto [from, count] = vector(field, name, 16);
         out.resize(2 * count);
         if (count != 0) std::memcpy(out.data(), bytes_.data + from, 16 * count);
     }
 
-    // Whether one of a vector of tables has a text as its first field.
+    // Whether one table of a vector has this text as its first field.
     bool has_key(std::size_t field, const std::string& key) const {
         const auto [from, count] = vector(field, "custom metadata", 4);
         for (std::size_t i = 0; i < count; ++i) {
             const std::size_t entry = from + 4 * i;
             const std::size_t text = Table(bytes_, entry + bytes_.at<std::uint32_t>(entry)).target(0, "a key");
             if (bytes_.at<std::uint32_t>(text) != key.size()) continue;
-            std::size_t same = 0;
-            while (same < key.size() && bytes_.at<char>(text + 4 + same) == key[same]) ++same;
-            if (same == key.size()) return true;
+            std::size_t equal = 0;
+            while (equal < key.size() && bytes_.at<char>(text + 4 + equal) == key[equal]) ++equal;
+            if (equal == key.size()) return true;
         }
         return false;
     }
@@ -135,13 +135,13 @@ struct FileBytes {
     int fd;
     std::uint64_t size;
     const Reach& reach;
-    std::pair<std::uint64_t, std::uint64_t> within{0, 0};  // what was reached last
+    std::pair<std::uint64_t, std::uint64_t> readable{0, 0};  // range that `reach` returned last
 
-    // Up to n bytes, fewer at the end of the file.
+    // Reads up to n bytes, fewer at the end of the file. Returns their number.
     std::size_t get(std::uint8_t* out, std::size_t n, std::uint64_t at) {
         if (at >= size) return 0;
         n = static_cast<std::size_t>(std::min<std::uint64_t>(n, size - at));
-        if (reach && (at < within.first || at + n > within.second)) within = reach(at, at + n);
+        if (reach && (at < readable.first || at + n > readable.second)) readable = reach(at, at + n);
         std::size_t done = 0;
         while (done < n) {
             const ssize_t got = pread(fd, out + done, n - done, static_cast<off_t>(at + done));
@@ -156,33 +156,34 @@ struct FileBytes {
     }
 };
 
-// What is before the metadata of a message whose first word is `word`: its length, since Arrow 0.15 behind a marker.
+// Bytes before the metadata of a message whose first word is `word`: their length, since Arrow 0.15 after a marker.
 std::size_t prefix_of(std::uint32_t word) { return word == kMarker ? kPrefix : kPrefix / 2; }
 
-// Reads the head of the message at `at` into `head`. False: there is the marker of the end instead.
+// Reads the head of the message at `at` into `head`. Returns false if an end-of-stream marker is there instead.
 bool read_message(FileBytes& bytes, std::uint64_t at, std::vector<std::uint8_t>& head, ArrowMessage& message,
                   bool& big_endian) {
     if (head.size() < kFirstRead) head.resize(kFirstRead);
-    std::size_t held = bytes.get(head.data(), kFirstRead, at);
-    if (held < kPrefix / 2) throw ArrowError("a message that is cut", at);
+    std::size_t length_read = bytes.get(head.data(), kFirstRead, at);
+    if (length_read < kPrefix / 2) throw ArrowError("a message that is cut", at);
     const std::size_t prefix = prefix_of(load<std::uint32_t>(head.data()));
-    if (held < prefix) throw ArrowError("a message that is cut", at);
+    if (length_read < prefix) throw ArrowError("a message that is cut", at);
     const std::int64_t length = load<std::int32_t>(head.data() + prefix - 4);
     if (length == 0) return false;
-    if (length < 0 || length > kMostHead) {
+    if (length < 0 || length > kMaxHead) {
         if (prefix != kPrefix) throw ArrowError("no message where one should begin", at);
         throw ArrowError("metadata of " + std::to_string(length) + " bytes", at);
     }
-    const std::size_t whole = prefix + static_cast<std::size_t>(length);
-    if (whole > bytes.size - at) throw ArrowError("a message that is cut", at);
-    if (whole > held) {
-        if (whole > head.size()) head.resize(whole);
-        held += bytes.get(head.data() + held, whole - held, at + held);
-        if (held < whole) throw ArrowError("a message that is cut", at);
+    const std::size_t head_bytes = prefix + static_cast<std::size_t>(length);
+    if (head_bytes > bytes.size - at) throw ArrowError("a message that is cut", at);
+    if (head_bytes > length_read) {
+        if (head_bytes > head.size()) head.resize(head_bytes);
+        length_read += bytes.get(head.data() + length_read, head_bytes - length_read, at + length_read);
+        if (length_read < head_bytes) throw ArrowError("a message that is cut", at);
     }
     try {
-        const Message parsed({head.data() + prefix, whole - prefix});
-        message = {parsed.kind, static_cast<std::int64_t>(at), static_cast<std::int64_t>(whole), parsed.body, 0, 0};
+        const Message parsed({head.data() + prefix, head_bytes - prefix});
+        message = {parsed.kind, static_cast<std::int64_t>(at), static_cast<std::int64_t>(head_bytes), parsed.body, 0,
+                   0};
         if (parsed.kind == kArrowSchema) {
             big_endian = parsed.header().number<std::int16_t>(0) != 0;
         } else if (parsed.kind == kArrowBatch || parsed.kind == kArrowDictionary) {
@@ -195,14 +196,14 @@ bool read_message(FileBytes& bytes, std::uint64_t at, std::vector<std::uint8_t>&
     } catch (const ArrowError& error) {
         throw ArrowError(error.what(), at + prefix + error.byte);
     }
-    if (message.body < 0 || static_cast<std::uint64_t>(message.body) > bytes.size - at - whole)
+    if (message.body < 0 || static_cast<std::uint64_t>(message.body) > bytes.size - at - head_bytes)
         throw ArrowError("a message that is cut: " + std::to_string(message.body) + " bytes follow its head", at);
     return true;
 }
 
-// A message with the schema of a footer: a table that refers to that of the footer, whose bytes follow.
+// A message with the schema of a footer: a table that refers to the footer's table, whose bytes follow.
 std::string schema_message(const std::vector<std::uint8_t>& footer, std::size_t schema, std::int16_t version) {
-    constexpr std::size_t kTables = 32;  // bytes before the footer's
+    constexpr std::size_t kTables = 32;  // bytes before the footer
     const std::size_t length = (kTables + footer.size() + 7) / 8 * 8;
     std::string bytes(kPrefix + length, '\0');
     const auto set = [&](std::size_t at, auto value) { std::memcpy(&bytes[kPrefix + at], &value, sizeof value); };
@@ -223,27 +224,27 @@ std::string schema_message(const std::vector<std::uint8_t>& footer, std::size_t 
 }  // namespace
 
 ArrowStream walk_arrow(int fd, std::uint64_t size, std::uint64_t start, bool keep_heads, const Reach& reach) {
-    ArrowStream found;
+    ArrowStream stream;
     FileBytes bytes{fd, size, reach};
     std::vector<std::uint8_t> head;
     std::uint32_t first = 0;
     std::uint64_t at = start;
     while (at < size) {
         ArrowMessage message{};
-        found.ended = !read_message(bytes, at, head, message, found.big_endian);
-        // A writer marks all of its messages or none. So zeros in a damaged stream are not taken for its end.
+        stream.ended = !read_message(bytes, at, head, message, stream.big_endian);
+        // A writer marks all of its messages or none. This check keeps zeros in a damaged stream from ending it.
         const auto word = load<std::uint32_t>(head.data());
         if (at == start) first = word;
         if (prefix_of(word) != prefix_of(first)) throw ArrowError("no message where one should begin", at);
-        if (found.ended) break;
-        const auto whole = static_cast<std::size_t>(message.head);
-        if (found.messages.empty() && message.kind == kArrowSchema)
-            found.schema.assign(reinterpret_cast<const char*>(head.data()), whole);
-        found.messages.push_back(message);
-        if (keep_heads) found.heads.append(reinterpret_cast<const char*>(head.data()), whole);
-        at += whole + static_cast<std::uint64_t>(message.body);
+        if (stream.ended) break;
+        const auto head_bytes = static_cast<std::size_t>(message.head);
+        if (stream.messages.empty() && message.kind == kArrowSchema)
+            stream.schema.assign(reinterpret_cast<const char*>(head.data()), head_bytes);
+        stream.messages.push_back(message);
+        if (keep_heads) stream.heads.append(reinterpret_cast<const char*>(head.data()), head_bytes);
+        at += head_bytes + static_cast<std::uint64_t>(message.body);
     }
-    return found;
+    return stream;
 }
 
 ArrowStream read_arrow_footer(int fd, std::uint64_t size, std::uint64_t start, bool keep_heads, const Reach& reach) {
@@ -258,15 +259,15 @@ ArrowStream read_arrow_footer(int fd, std::uint64_t size, std::uint64_t start, b
     std::vector<std::uint8_t> footer(static_cast<std::size_t>(length)), head;
     if (bytes.get(footer.data(), footer.size(), begin) < footer.size()) throw ArrowError("a footer that is cut", begin);
 
-    ArrowStream found;
-    found.ended = true;
+    ArrowStream stream;
+    stream.ended = true;
     std::vector<std::pair<std::int64_t, std::uint64_t>> blocks;  // kind and place
     try {
         const Bytes metadata{footer.data(), footer.size()};
         const Table root = Table::root(metadata);
         const std::size_t schema = root.target(1, "a schema");
-        found.big_endian = Table(metadata, schema).number<std::int16_t>(0) != 0;
-        found.schema = schema_message(footer, schema, root.number<std::int16_t>(0));
+        stream.big_endian = Table(metadata, schema).number<std::int16_t>(0) != 0;
+        stream.schema = schema_message(footer, schema, root.number<std::int16_t>(0));
         for (const std::int64_t kind : {kArrowDictionary, kArrowBatch}) {
             const std::size_t field = kind == kArrowDictionary ? 2 : 3;
             const auto [from, count] = root.vector(field, "blocks", kBlock);
@@ -276,8 +277,8 @@ ArrowStream read_arrow_footer(int fd, std::uint64_t size, std::uint64_t start, b
     } catch (const ArrowError& error) {
         throw ArrowError(error.what(), begin + error.byte);
     }
-    found.messages.push_back({kArrowSchema, static_cast<std::int64_t>(begin), length, 0, 0, 0});
-    if (keep_heads) found.heads.append(reinterpret_cast<const char*>(footer.data()), footer.size());
+    stream.messages.push_back({kArrowSchema, static_cast<std::int64_t>(begin), length, 0, 0, 0});
+    if (keep_heads) stream.heads.append(reinterpret_cast<const char*>(footer.data()), footer.size());
     for (const auto& [kind, place] : blocks) {
         if (place < kHead || place >= begin - start)
             throw ArrowError("a footer with a message at byte " + std::to_string(static_cast<std::int64_t>(place)), begin);
@@ -285,11 +286,11 @@ ArrowStream read_arrow_footer(int fd, std::uint64_t size, std::uint64_t start, b
         bool ignored = false;
         if (!read_message(bytes, start + place, head, message, ignored) || message.kind != kind)
             throw ArrowError("no message where one should begin", start + place);
-        found.messages.push_back(message);
+        stream.messages.push_back(message);
         if (keep_heads)
-            found.heads.append(reinterpret_cast<const char*>(head.data()), static_cast<std::size_t>(message.head));
+            stream.heads.append(reinterpret_cast<const char*>(head.data()), static_cast<std::size_t>(message.head));
     }
-    return found;
+    return stream;
 }
 
 ArrowLayout parse_arrow_batch(const std::uint8_t* head, std::size_t n, std::int64_t body) {
@@ -299,25 +300,25 @@ ArrowLayout parse_arrow_batch(const std::uint8_t* head, std::size_t n, std::int6
     if (parsed.kind != kArrowBatch) throw ArrowError("no record batch", prefix);
     if (parsed.body != body) throw ArrowError("a body of " + std::to_string(parsed.body) + " bytes", prefix);
     const Table batch = parsed.header();
-    ArrowLayout found;
-    found.rows = batch.number<std::int64_t>(0);
-    check_rows(found.rows);
-    found.compressed = parsed.compressed(batch);
-    batch.pairs(1, "fields", found.nodes);
-    batch.pairs(2, "buffers", found.buffers);
-    for (std::size_t i = 0; i < found.nodes.size(); i += 2)
-        if (found.nodes[i] < 0 || found.nodes[i + 1] < 0 || found.nodes[i + 1] > found.nodes[i])
-            throw ArrowError("a column of " + std::to_string(found.nodes[i]) + " items, " +
-                                 std::to_string(found.nodes[i + 1]) + " of them null",
+    ArrowLayout layout;
+    layout.rows = batch.number<std::int64_t>(0);
+    check_rows(layout.rows);
+    layout.compressed = parsed.compressed(batch);
+    batch.pairs(1, "fields", layout.nodes);
+    batch.pairs(2, "buffers", layout.buffers);
+    for (std::size_t i = 0; i < layout.nodes.size(); i += 2)
+        if (layout.nodes[i] < 0 || layout.nodes[i + 1] < 0 || layout.nodes[i + 1] > layout.nodes[i])
+            throw ArrowError("a column of " + std::to_string(layout.nodes[i]) + " items, " +
+                                 std::to_string(layout.nodes[i + 1]) + " of them null",
                              prefix);
-    for (std::size_t i = 0; i < found.buffers.size(); i += 2) {
-        const std::int64_t offset = found.buffers[i], size = found.buffers[i + 1];
+    for (std::size_t i = 0; i < layout.buffers.size(); i += 2) {
+        const std::int64_t offset = layout.buffers[i], size = layout.buffers[i + 1];
         if (offset < 0 || size < 0 || offset > body || size > body - offset)
             throw ArrowError("a buffer of " + std::to_string(size) + " bytes at byte " + std::to_string(offset) +
                                  " of a body of " + std::to_string(body),
                              prefix);
     }
-    return found;
+    return layout;
 }
 
 }  // namespace feedline

@@ -10,7 +10,7 @@
 
 namespace feedline {
 
-constexpr std::size_t kCapacity = 16;  // of the process: several sources with a few tasks each
+constexpr std::size_t kCapacity = 16;  // for the process: several sources with a few tasks each
 
 Task::Task(std::size_t parts, std::function<void(std::size_t)> part)
     : parts_(parts), part_(std::move(part)), pid_(getpid()) {}
@@ -24,7 +24,7 @@ void Task::take_parts() {
     }
 }
 
-bool Task::of_a_parent() const { return pid_ != getpid(); }
+bool Task::made_before_fork() const { return pid_ != getpid(); }
 
 Background::Background(std::size_t capacity) : capacity_(capacity) {}
 
@@ -72,7 +72,7 @@ void Background::start(std::shared_ptr<Task> task) {
 
 bool Background::finish(Task& task, std::chrono::milliseconds limit) {
     if (task.done()) return true;
-    if (task.of_a_parent()) {
+    if (task.made_before_fork()) {
         for (std::size_t k = 0; k < task.parts_; ++k) task.part_(k);
         task.next_.store(task.parts_, std::memory_order_relaxed);
         task.completed_.store(task.parts_, std::memory_order_release);
@@ -91,20 +91,20 @@ bool Background::finish(Task& task, std::chrono::milliseconds limit) {
 }
 
 void Background::abandon(Task& task) {
-    if (task.done() || task.of_a_parent()) return;
+    if (task.done() || task.made_before_fork()) return;
     const std::size_t taken =
         std::min(task.next_.exchange(task.parts_, std::memory_order_relaxed), task.parts_);
-    const auto settled = [&] { return task.completed_.load(std::memory_order_acquire) == taken; };
-    if (settled()) return;
+    const auto all_completed = [&] { return task.completed_.load(std::memory_order_acquire) == taken; };
+    if (all_completed()) return;
     std::unique_lock lock(mutex_);
     ++waiting_;
-    progress_.wait(lock, settled);
+    progress_.wait(lock, all_completed);
     --waiting_;
 }
 
 void Background::start_thread() {
-    // Under the lock. A signal taken by this thread would not interrupt the call that waits for it in another. Faults
-    // are the thread's own, though: blocked, they would end the process where `guarded` could tell of them.
+    // Called with the lock. A signal taken by this thread would not interrupt the call of another thread that waits for
+    // it. Faults are the thread's own, though: if blocked, they would end the process, where `guarded` returns them.
     sigset_t all, before;
     sigfillset(&all);
     for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
@@ -112,7 +112,7 @@ void Background::start_thread() {
     try {
         thread_ = std::thread([this] { run(); });
     } catch (const std::system_error&) {
-        // No thread is available: whoever needs a task does it.
+        // No thread is available, so `finish` does the tasks.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

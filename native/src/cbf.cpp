@@ -20,7 +20,7 @@ T load(const std::uint8_t* at) {
 struct Place {
     const std::uint8_t* bytes;  // of the run
     std::int64_t first, size;   // of the chunk
-    std::size_t at, count;      // its sequences
+    std::size_t at, count;      // its first sequence in the arrays, and their number
     std::size_t n;              // entries of a row
     std::int64_t* begin;
     std::uint32_t* samples;
@@ -28,14 +28,14 @@ struct Place {
 
     CbfFault fault(CbfError code, std::int64_t byte, std::int64_t expected, std::int64_t got,
                    std::size_t sequence = ~std::size_t{0}, std::int32_t stream = -1) const {
-        CbfFault found;
-        found.byte = byte;
-        found.expected = expected;
-        found.got = got;
-        found.stream = stream;
-        found.code = static_cast<std::int32_t>(code);
-        found.sequence = static_cast<std::int64_t>(at + (sequence < count ? sequence : 0));
-        return found;
+        CbfFault fault;
+        fault.byte = byte;
+        fault.expected = expected;
+        fault.got = got;
+        fault.stream = stream;
+        fault.code = static_cast<std::int32_t>(code);
+        fault.sequence = static_cast<std::int64_t>(at + (sequence < count ? sequence : 0));
+        return fault;
     }
 
     CbfFault find(const CbfStream* streams, std::size_t num_streams, std::uint32_t expected_samples,
@@ -69,8 +69,8 @@ struct Place {
                     stored[entry] = 0;
                 }
                 if (taken > room) return fault(CbfError::sequence_cut, byte, taken, room, i, number);
-                // Where the lengths lie that follow if sequences are alike: each is a cache miss that the next one
-                // waits for.
+                // The lengths that follow are here if sequences are of like size. Without the prefetch each would be a
+                // cache miss for which the next one waits.
                 if (const auto ahead = static_cast<std::int64_t>(kAhead) * (prefix + taken); ahead < room)
                     __builtin_prefetch(bytes + byte + ahead);
                 begin[entry] = byte + prefix;
@@ -84,8 +84,8 @@ struct Place {
             std::uint32_t longest = 0;
             for (std::size_t s = 0; s < num_streams; ++s) longest = std::max(longest, samples[s * n + at + i]);
             const std::int64_t length_at = first + static_cast<std::int64_t>(i) * 4;
-            const auto told = load<std::uint32_t>(bytes + length_at);
-            if (told != longest) return fault(CbfError::wrong_length, length_at, longest, told, i);
+            const auto stated = load<std::uint32_t>(bytes + length_at);
+            if (stated != longest) return fault(CbfError::wrong_length, length_at, longest, stated, i);
             total += longest;
         }
         if (total != expected_samples) return fault(CbfError::wrong_samples, first, expected_samples, total);

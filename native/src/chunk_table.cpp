@@ -34,19 +34,19 @@ bool ChunkTable::same_streams(const ChunkTable& other) const {
                       });
 }
 
-// The place of these in `seals_`, for one more slot.
-std::uint32_t ChunkTable::place_of(const std::vector<Seal>& wanted) {
-    const auto same = [&](const Seals& held) {
-        return std::equal(held.seals.begin(), held.seals.end(), wanted.begin(), wanted.end(),
+// The place of these seals in `seals_`, for one more slot.
+std::uint32_t ChunkTable::place_of(const std::vector<Seal>& seals) {
+    const auto same = [&](const Seals& entry) {
+        return std::equal(entry.seals.begin(), entry.seals.end(), seals.begin(), seals.end(),
                           [](const Seal& a, const Seal& b) { return a.bytes == b.bytes && a.expected == b.expected; });
     };
     auto at = seals_.begin();
-    if (!wanted.empty()) {
-        at = std::find_if(at + 1, seals_.end(), [&](const Seals& held) { return held.slots != 0 && same(held); });
+    if (!seals.empty()) {
+        at = std::find_if(at + 1, seals_.end(), [&](const Seals& entry) { return entry.slots != 0 && same(entry); });
         if (at == seals_.end())
-            at = std::find_if(seals_.begin() + 1, seals_.end(), [](const Seals& held) { return held.slots == 0; });
+            at = std::find_if(seals_.begin() + 1, seals_.end(), [](const Seals& entry) { return entry.slots == 0; });
         if (at == seals_.end()) at = seals_.emplace(at);
-        at->seals = wanted;
+        at->seals = seals;
     }
     ++at->slots;
     return static_cast<std::uint32_t>(at - seals_.begin());
@@ -54,7 +54,7 @@ std::uint32_t ChunkTable::place_of(const std::vector<Seal>& wanted) {
 
 void ChunkTable::reserve(std::size_t slot) {
     const std::size_t size = slot + 1;
-    if (size <= held_.size()) return;
+    if (size <= occupied_.size()) return;
     for (std::size_t s = 0; s < streams_.size(); ++s) {
         if (streams_[s].sparse())
             sparse_[s].resize(size);
@@ -64,7 +64,7 @@ void ChunkTable::reserve(std::size_t slot) {
     origins_.resize(size);
     sealed_by_.resize(size, 0);
     sequences_.resize(size, 0);
-    held_.resize(size, 0);
+    occupied_.resize(size, 0);
 }
 
 void ChunkTable::hold(std::size_t slot, const std::vector<ChunkSource>& sources, std::int64_t sequences,
@@ -86,7 +86,7 @@ void ChunkTable::hold(std::size_t slot, const std::vector<ChunkSource>& sources,
         stream.item_bytes = source.item_bytes;
     }
     sequences_[slot] = sequences;
-    held_[slot] = 1;
+    occupied_[slot] = 1;
 }
 
 void ChunkTable::hold(std::size_t slot, const ChunkTable& from, std::size_t from_slot) {
@@ -102,11 +102,11 @@ void ChunkTable::hold(std::size_t slot, const ChunkTable& from, std::size_t from
     }
     origins_[slot] = from.origins_[from_slot];
     sequences_[slot] = from.sequences_[from_slot];
-    held_[slot] = 1;
+    occupied_[slot] = 1;
 }
 
 void ChunkTable::remove(std::size_t slot) {
-    held_[slot] = 0;
+    occupied_[slot] = 0;
     origins_[slot].reset();
     --seals_[sealed_by_[slot]].slots;
     sealed_by_[slot] = 0;
@@ -118,10 +118,10 @@ void ChunkTable::remove(std::size_t slot) {
 }
 
 ChunkTable ChunkTable::only(const std::vector<std::uint32_t>& slots) const {
-    ChunkTable few(streams_);
-    if (!slots.empty()) few.reserve(slots.size() - 1);
-    for (std::size_t k = 0; k < slots.size(); ++k) few.hold(k, *this, slots[k]);
-    return few;
+    ChunkTable selected(streams_);
+    if (!slots.empty()) selected.reserve(slots.size() - 1);
+    for (std::size_t k = 0; k < slots.size(); ++k) selected.hold(k, *this, slots[k]);
+    return selected;
 }
 
 ChunkTable ChunkTable::staged(const std::vector<std::uint32_t>& slots, std::shared_ptr<const StageWork> work) const {
@@ -132,11 +132,11 @@ ChunkTable ChunkTable::staged(const std::vector<std::uint32_t>& slots, std::shar
     }
     for (std::size_t i = 0; i < slots.size(); ++i) {
         runs.sequences_.push_back(work->sequences(i));
-        // What was left in its file may still be cut there; what is in memory is safe.
+        // Bytes that stayed in their file may still be cut there. Bytes in memory are safe.
         runs.sealed_by_.push_back(runs.place_of(work->in_place(i) ? seals(slots[i]) : std::vector<Seal>()));
     }
     for (const StageWork::Fault& fault : work->faults()) runs.sequences_[fault.pick] = 0;
-    runs.held_.assign(slots.size(), 1);
+    runs.occupied_.assign(slots.size(), 1);
     runs.origins_.assign(slots.size(), std::move(work));
     return runs;
 }
@@ -172,15 +172,15 @@ std::vector<StageWork::Stream> stage_streams(const ChunkTable& table) {
     return streams;
 }
 
-std::size_t count_lacking(const ChunkTable& table, const Runs& runs, const MappedFiles& files, std::size_t most,
-                          std::size_t pages) {
-    const std::size_t n = runs.count, looked = std::min(n, most);
+std::size_t count_lacking(const ChunkTable& table, const Runs& runs, const MappedFiles& files, std::size_t max_runs,
+                          std::size_t max_pages) {
+    const std::size_t n = runs.count, checked = std::min(n, max_runs);
     const std::vector<StageWork::Stream> streams = stage_streams(table);
     std::size_t lacking = 0;
-    for (std::size_t k = 0; k < looked; ++k) {
-        const std::size_t i = (2 * k + 1) * n / (2 * looked);  // in the middle of equal parts
+    for (std::size_t k = 0; k < checked; ++k) {
+        const std::size_t i = (2 * k + 1) * n / (2 * checked);  // in the middle of equal parts
         const std::int64_t count = runs.counts == nullptr ? 1 : runs.counts[i];
-        lacking += lacks_pages(streams, slot_of(runs, i), runs.index[i], count, files, pages);
+        lacking += lacks_pages(streams, slot_of(runs, i), runs.index[i], count, files, max_pages);
     }
     return lacking;
 }

@@ -10,7 +10,7 @@
 namespace feedline {
 namespace {
 
-// Values that are decoded from one code before the next one's are added: they stay in a cache.
+// Values that are decoded from one array of codes before the next array's are added. They stay in a cache.
 constexpr std::size_t kBlock = 8192;
 
 std::uint32_t bits_of(float value) {
@@ -36,14 +36,14 @@ float from_bfloat16(std::uint16_t code) { return float_of(static_cast<std::uint3
 std::uint16_t to_float16(float value) {
     const std::uint32_t bits = bits_of(value), magnitude = bits & 0x7FFFFFFF;
     const auto sign = static_cast<std::uint32_t>(bits >> 16 & 0x8000);
-    // A NaN stays quiet, and keeps the top of what it carries, as the processor's own conversion does.
+    // A NaN becomes quiet, and keeps the top bits of its payload, as in the processor's own conversion.
     if (magnitude > 0x7F800000) return static_cast<std::uint16_t>(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
     if (magnitude >= 0x477FF000) return static_cast<std::uint16_t>(sign | 0x7C00);  // 65520 rounds to infinity
     if (magnitude >= 0x38800000) {
         const std::uint32_t half = magnitude - 0x38000000;  // the exponent's bias is 112 less
         return static_cast<std::uint16_t>(sign | (half + 0xFFF + (half >> 13 & 1)) >> 13);
     }
-    // Below 2^-14: adding 2^-1 moves the 24 bits of a float to where its unit is 2^-24, and rounds on the way.
+    // Below 2^-14: adding 2^-1 moves the 24 bits of a float to where its unit is 2^-24, and rounds it.
     return static_cast<std::uint16_t>(sign | (bits_of(float_of(magnitude) + 0.5f) - 0x3F000000));
 }
 
@@ -84,22 +84,22 @@ void decode(Code code, float threshold, const std::uint8_t* codes, std::size_t n
     }
 }
 
-// How many values of n the variant for this processor has done: a multiple of kCodeStep.
-std::size_t encoded_by_variant(Code code, float threshold, const float* value, const float* residual, std::size_t n,
+// Encodes values with the variant for this processor. Returns their number, a multiple of kCodeStep.
+std::size_t encode_by_variant(Code code, float threshold, const float* value, const float* residual, std::size_t n,
                                float* left, std::uint8_t* codes) {
 #ifdef FEEDLINE_X86
-    const std::size_t whole = n / kCodeStep * kCodeStep;
+    const std::size_t vectorised = n / kCodeStep * kCodeStep;
     if (cpu().avx2 && code == Code::two_bits) {
-        encode_two_bits_avx2(value, residual, whole, threshold, left, codes);
-        return whole;
+        encode_two_bits_avx2(value, residual, vectorised, threshold, left, codes);
+        return vectorised;
     }
     if (cpu().avx2 && code == Code::bfloat16) {
-        encode_bfloat16_avx2(value, whole, codes);
-        return whole;
+        encode_bfloat16_avx2(value, vectorised, codes);
+        return vectorised;
     }
     if (cpu().f16c && code == Code::float16) {
-        encode_float16_avx2(value, whole, codes);
-        return whole;
+        encode_float16_avx2(value, vectorised, codes);
+        return vectorised;
     }
 #endif
     static_cast<void>(code), static_cast<void>(threshold), static_cast<void>(value), static_cast<void>(residual);
@@ -107,21 +107,22 @@ std::size_t encoded_by_variant(Code code, float threshold, const float* value, c
     return 0;
 }
 
-std::size_t summed_by_variant(Code code, float threshold, const std::uint8_t* const* codes, std::size_t num,
+// Likewise for sums.
+std::size_t sum_by_variant(Code code, float threshold, const std::uint8_t* const* codes, std::size_t num,
                               std::size_t n, float* out) {
 #ifdef FEEDLINE_X86
-    const std::size_t whole = n / kCodeStep * kCodeStep;
+    const std::size_t vectorised = n / kCodeStep * kCodeStep;
     if (cpu().avx2 && code == Code::two_bits) {
-        sum_two_bits_avx2(codes, num, whole, threshold, out);
-        return whole;
+        sum_two_bits_avx2(codes, num, vectorised, threshold, out);
+        return vectorised;
     }
     if (cpu().avx2 && code == Code::bfloat16) {
-        sum_bfloat16_avx2(codes, num, whole, out);
-        return whole;
+        sum_bfloat16_avx2(codes, num, vectorised, out);
+        return vectorised;
     }
     if (cpu().f16c && code == Code::float16) {
-        sum_float16_avx2(codes, num, whole, out);
-        return whole;
+        sum_float16_avx2(codes, num, vectorised, out);
+        return vectorised;
     }
 #endif
     static_cast<void>(code), static_cast<void>(threshold), static_cast<void>(codes), static_cast<void>(num);
@@ -133,23 +134,23 @@ std::size_t summed_by_variant(Code code, float threshold, const std::uint8_t* co
 
 void encode(Code code, float threshold, const float* value, const float* residual, std::size_t n, float* left,
             std::uint8_t* codes) {
-    const std::size_t done = encoded_by_variant(code, threshold, value, residual, n, left, codes);
+    const std::size_t done = encode_by_variant(code, threshold, value, residual, n, left, codes);
     if (done == n) return;
-    const std::size_t rest = n - done;
+    const std::size_t remaining = n - done;
     value += done;
     codes += code_bytes(code, done);
     switch (code) {
-        case Code::two_bits: quantize_two_bits(value, residual + done, rest, threshold, left + done, codes); break;
-        case Code::one_bit: quantize_one_bit(value, residual + done, rest, threshold, left + done, codes); break;
-        case Code::bfloat16: encode_half(value, rest, codes, to_bfloat16); break;
-        case Code::float16: encode_half(value, rest, codes, to_float16); break;
+        case Code::two_bits: quantize_two_bits(value, residual + done, remaining, threshold, left + done, codes); break;
+        case Code::one_bit: quantize_one_bit(value, residual + done, remaining, threshold, left + done, codes); break;
+        case Code::bfloat16: encode_half(value, remaining, codes, to_bfloat16); break;
+        case Code::float16: encode_half(value, remaining, codes, to_float16); break;
     }
 }
 
 void decode_sum(Code code, float threshold, const std::uint8_t* const* codes, std::size_t num, std::size_t n,
                 float* out) {
     float decoded[kBlock];
-    for (std::size_t at = summed_by_variant(code, threshold, codes, num, n, out); at < n; at += kBlock) {
+    for (std::size_t at = sum_by_variant(code, threshold, codes, num, n, out); at < n; at += kBlock) {
         const std::size_t length = std::min(kBlock, n - at), begin = code_bytes(code, at);
         decode(code, threshold, codes[0] + begin, length, out + at);
         for (std::size_t k = 1; k < num; ++k) {

@@ -7,7 +7,7 @@
 
 namespace feedline {
 
-// Where the codes of 8 values lie in two bytes, the first value in the top bits of the first byte.
+// The bits of the codes of 8 values in two bytes, the first value in the top bits of the first byte.
 static inline __m256i places() { return _mm256_setr_epi32(6, 4, 2, 0, 14, 12, 10, 8); }
 
 void encode_two_bits_avx2(const float* value, const float* residual, std::size_t n, float threshold, float* left,
@@ -17,7 +17,7 @@ void encode_two_bits_avx2(const float* value, const float* residual, std::size_t
     for (std::size_t i = 0; i < n; i += 8) {
         const __m256 r = _mm256_add_ps(_mm256_loadu_ps(residual + i), _mm256_loadu_ps(value + i));
         const __m256 above = _mm256_cmp_ps(r, high, _CMP_GE_OQ), below = _mm256_cmp_ps(r, low, _CMP_LE_OQ);
-        // r - 0 is r to the bit, the zero's sign included; r - (-t) is r + t.
+        // r - 0 has the bits of r, the sign of a zero included, and r - (-t) is r + t.
         const __m256 sent = _mm256_or_ps(_mm256_and_ps(above, high), _mm256_and_ps(below, low));
         _mm256_storeu_ps(left + i, _mm256_sub_ps(r, sent));
         __m256i code = _mm256_or_si256(_mm256_and_si256(_mm256_castps_si256(above), three),
@@ -33,16 +33,16 @@ void encode_two_bits_avx2(const float* value, const float* residual, std::size_t
 
 void sum_two_bits_avx2(const std::uint8_t* const* codes, std::size_t num, std::size_t n, float threshold, float* out) {
     const __m256i shifts = places();
-    // Code 01 is never written, and means nothing, too.
+    // Code 01 is never written, and decodes to 0.
     const __m256 values = _mm256_setr_ps(0, 0, -threshold, threshold, 0, 0, -threshold, threshold);
     for (std::size_t i = 0; i < n; i += 8) {
         __m256 sum = _mm256_setzero_ps();
         for (std::size_t k = 0; k < num; ++k) {
             std::uint16_t word;
             std::memcpy(&word, codes[k] + i / 4, 2);
-            // Of each element the lowest two bits choose.
-            const __m256i chosen = _mm256_srlv_epi32(_mm256_set1_epi32(word), shifts);
-            const __m256 value = _mm256_permutevar_ps(values, chosen);
+            // The lowest two bits of each element select its value.
+            const __m256i selector = _mm256_srlv_epi32(_mm256_set1_epi32(word), shifts);
+            const __m256 value = _mm256_permutevar_ps(values, selector);
             sum = k == 0 ? value : _mm256_add_ps(sum, value);
         }
         _mm256_storeu_ps(out + i, sum);

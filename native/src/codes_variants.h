@@ -1,4 +1,4 @@
-// What codes.cpp has in variants: n is a multiple of kCodeStep.
+// The loops of codes.cpp that have variants. n is a multiple of kCodeStep.
 #pragma once
 
 #include <cstddef>

@@ -5,8 +5,8 @@
 namespace feedline {
 namespace {
 
-// The instruction takes three cycles, and one can begin in each: three parts are summed at the same time, and put
-// together by what so many zero bytes do to the register, which is linear.
+// The instruction takes three cycles, and one can begin in each. So three parts are summed at the same time. They are
+// combined by the effect of as many zero bytes on the register, which is linear.
 constexpr unsigned kLongLog = 10, kShortLog = 7;
 
 struct Zeros {
@@ -14,7 +14,7 @@ struct Zeros {
 };
 
 struct Columns {
-    std::uint32_t of[32];  // what becomes of each bit
+    std::uint32_t of[32];  // the register for each bit of the register before
 };
 
 constexpr std::uint32_t times(const Columns& columns, std::uint32_t state) {
@@ -24,7 +24,7 @@ constexpr std::uint32_t times(const Columns& columns, std::uint32_t state) {
     return product;
 }
 
-// For 2^log bytes.
+// The effect of 2^log zero bytes.
 constexpr Zeros zeros(unsigned log) {
     Columns columns{};
     for (unsigned bit = 0; bit < 32; ++bit) {
@@ -37,15 +37,15 @@ constexpr Zeros zeros(unsigned log) {
         for (unsigned bit = 0; bit < 32; ++bit) twice.of[bit] = times(columns, columns.of[bit]);
         columns = twice;
     }
-    Zeros found{};
+    Zeros tables{};
     for (unsigned byte = 0; byte < 4; ++byte)
-        for (std::uint32_t v = 0; v < 256; ++v) found.table[byte][v] = times(columns, v << 8 * byte);
-    return found;
+        for (std::uint32_t v = 0; v < 256; ++v) tables.table[byte][v] = times(columns, v << 8 * byte);
+    return tables;
 }
 
 constexpr Zeros kLong = zeros(kLongLog), kShort = zeros(kShortLog);
 
-std::uint32_t behind(const Zeros& after, std::uint32_t state) {
+std::uint32_t after_zeros(const Zeros& after, std::uint32_t state) {
     return after.table[0][state & 0xFF] ^ after.table[1][state >> 8 & 0xFF] ^ after.table[2][state >> 16 & 0xFF] ^
            after.table[3][state >> 24];
 }
@@ -57,7 +57,7 @@ std::uint64_t load(const std::uint8_t* p) {
 }
 
 template <unsigned Log>
-std::uint32_t in_threes(const Zeros& after, std::uint32_t state, const std::uint8_t*& p, std::size_t& n) {
+std::uint32_t update_three_parts(const Zeros& after, std::uint32_t state, const std::uint8_t*& p, std::size_t& n) {
     constexpr std::size_t part = std::size_t{1} << Log;
     for (; n >= 3 * part; n -= 3 * part, p += 3 * part) {
         std::uint64_t a = state, b = 0, c = 0;
@@ -66,8 +66,8 @@ std::uint32_t in_threes(const Zeros& after, std::uint32_t state, const std::uint
             b = _mm_crc32_u64(b, load(p + part + i));
             c = _mm_crc32_u64(c, load(p + 2 * part + i));
         }
-        const std::uint32_t two = behind(after, static_cast<std::uint32_t>(a)) ^ static_cast<std::uint32_t>(b);
-        state = behind(after, two) ^ static_cast<std::uint32_t>(c);
+        const std::uint32_t two = after_zeros(after, static_cast<std::uint32_t>(a)) ^ static_cast<std::uint32_t>(b);
+        state = after_zeros(after, two) ^ static_cast<std::uint32_t>(c);
     }
     return state;
 }
@@ -75,8 +75,8 @@ std::uint32_t in_threes(const Zeros& after, std::uint32_t state, const std::uint
 }  // namespace
 
 std::uint32_t crc32c_update_sse42(std::uint32_t state, const std::uint8_t* p, std::size_t n) {
-    state = in_threes<kLongLog>(kLong, state, p, n);
-    state = in_threes<kShortLog>(kShort, state, p, n);
+    state = update_three_parts<kLongLog>(kLong, state, p, n);
+    state = update_three_parts<kShortLog>(kShort, state, p, n);
     std::uint64_t wide = state;
     for (; n >= 8; n -= 8, p += 8) wide = _mm_crc32_u64(wide, load(p));
     state = static_cast<std::uint32_t>(wide);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The variants behind crc32c.h. They work on the inverted register that the algorithm is defined with.
+// The variants of crc32c(). They update the inverted register in terms of which the algorithm is defined.
 #pragma once
 
 #include <cstddef>

@@ -63,7 +63,7 @@ struct Machine {
         return true;
     }
 
-    // Cells of the row, if `column` is the one that begins at p.
+    // The number of cells of the row. `column`: the number of the cell at p.
     std::int64_t count(std::size_t column) {
         const CsvTarget none{-1, 0};
         for (;; ++column, ++p) {
@@ -96,7 +96,7 @@ struct Machine {
         return true;
     }
 
-    // Leaves p at the delimiter or the end.
+    // Reads a cell. Leaves p at the delimiter or the end.
     bool any_cell(const CsvTarget& target, std::size_t column) {
         const std::uint8_t *s = p, *e;
         const std::uint8_t* const at = p;
@@ -115,7 +115,7 @@ struct Machine {
             p = find(q + 1, end, delimiter);
             if (!ends_no_line(target, q + 1, at, column)) return false;
             if (target.stream >= 0 && (p != q + 1 || find(s, e, '"') != e)) {
-                // Two quotes are one; what stands behind the closing quote belongs to the cell.
+                // Two quotes are one, and the text after the closing quote belongs to the cell.
                 scratch.clear();
                 for (const std::uint8_t* c = s; c < e; ++c) {
                     scratch.push_back(*c);
@@ -134,8 +134,8 @@ struct Machine {
         return target.stream < 0 || value(target, s, e, at, column);
     }
 
-    // Whether [s, p), outside quotes, lacks a carriage return. One ends a line for other programs, so as a part of a
-    // text it would join two rows. A number has none anyway.
+    // Whether [s, p), outside quotes, has no carriage return, which ends a line for other programs: as a part of a text
+    // it would join two rows. A number never has one.
     bool ends_no_line(const CsvTarget& target, const std::uint8_t* s, const std::uint8_t* at, std::size_t column) {
         if (target.stream < 0 || !is_string(fields[target.stream].type) || find(s, p, '\r') == p) return true;
         return fail(RowError::cell_return, at, target.stream, static_cast<std::int64_t>(column), 0);
@@ -167,14 +167,14 @@ struct Machine {
         bool good = false;
         switch (type) {
             case RowType::boolean: good = boolean(target, s, e); break;
-            case RowType::int8: good = whole<std::int8_t>(target, s, e, error); break;
-            case RowType::int16: good = whole<std::int16_t>(target, s, e, error); break;
-            case RowType::int32: good = whole<std::int32_t>(target, s, e, error); break;
-            case RowType::int64: good = whole<std::int64_t>(target, s, e, error); break;
-            case RowType::uint8: good = whole<std::uint8_t>(target, s, e, error); break;
-            case RowType::uint16: good = whole<std::uint16_t>(target, s, e, error); break;
-            case RowType::uint32: good = whole<std::uint32_t>(target, s, e, error); break;
-            case RowType::uint64: good = whole<std::uint64_t>(target, s, e, error); break;
+            case RowType::int8: good = integer<std::int8_t>(target, s, e, error); break;
+            case RowType::int16: good = integer<std::int16_t>(target, s, e, error); break;
+            case RowType::int32: good = integer<std::int32_t>(target, s, e, error); break;
+            case RowType::int64: good = integer<std::int64_t>(target, s, e, error); break;
+            case RowType::uint8: good = integer<std::uint8_t>(target, s, e, error); break;
+            case RowType::uint16: good = integer<std::uint16_t>(target, s, e, error); break;
+            case RowType::uint32: good = integer<std::uint32_t>(target, s, e, error); break;
+            case RowType::uint64: good = integer<std::uint64_t>(target, s, e, error); break;
             case RowType::float32: good = real<float>(target, s, e); break;
             case RowType::float64: good = real<double>(target, s, e); break;
             default: break;
@@ -183,14 +183,14 @@ struct Machine {
     }
 
     bool boolean(const CsvTarget& target, const std::uint8_t* s, const std::uint8_t* e) {
-        const bool yes = is_word(s, e, "true") || (e - s == 1 && *s == '1');
-        if (!yes && !is_word(s, e, "false") && !(e - s == 1 && *s == '0')) return false;
-        samples[target.stream][target.place] = yes;
+        const bool is_true = is_word(s, e, "true") || (e - s == 1 && *s == '1');
+        if (!is_true && !is_word(s, e, "false") && !(e - s == 1 && *s == '0')) return false;
+        samples[target.stream][target.place] = is_true;
         return true;
     }
 
     template <class T>
-    bool whole(const CsvTarget& target, const std::uint8_t* s, const std::uint8_t* e, RowError& error) {
+    bool integer(const CsvTarget& target, const std::uint8_t* s, const std::uint8_t* e, RowError& error) {
         T& out = reinterpret_cast<T*>(samples[target.stream])[target.place];
         const auto* a = reinterpret_cast<const char*>(s);
         const auto* b = reinterpret_cast<const char*>(e);
@@ -225,7 +225,7 @@ struct Machine {
         return true;
     }
 
-    // Reads a number at q, and leaves q behind it. False: there is none.
+    // Reads a number at q, and sets q to its end. Returns false if there is none.
     template <class T>
     __attribute__((always_inline)) inline bool number(const std::uint8_t*& q, T& out) {
         const std::uint8_t* const start = q;
@@ -235,7 +235,7 @@ struct Machine {
         std::size_t before = 0, fraction = 0;
         add_digits(q, m, before);
         if constexpr (std::is_integral_v<T>) {
-            if (before == 0 || before >= 19) return false;  // the slow way says why
+            if (before == 0 || before >= 19) return false;  // the general parser reports the fault
             const auto v = negative ? -static_cast<std::int64_t>(m) : static_cast<std::int64_t>(m);
             if (v < std::numeric_limits<T>::min() || v > std::numeric_limits<T>::max()) return false;
             out = static_cast<T>(v);

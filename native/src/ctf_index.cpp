@@ -33,30 +33,30 @@ CtfBytes::~CtfBytes() { std::free(data); }
 void CtfBytes::grow(std::size_t extra) {
     if (capacity - size >= extra) return;
     if (extra > std::numeric_limits<std::size_t>::max() / 2 - size) throw std::bad_alloc();
-    const std::size_t wanted = std::max({size + extra, capacity + capacity / 2, std::size_t{256}});
-    void* moved = std::realloc(data, wanted);
+    const std::size_t new_capacity = std::max({size + extra, capacity + capacity / 2, std::size_t{256}});
+    void* moved = std::realloc(data, new_capacity);
     if (moved == nullptr) throw std::bad_alloc();
     data = static_cast<std::uint8_t*>(moved);
-    capacity = wanted;
+    capacity = new_capacity;
 #ifdef MADV_HUGEPAGE
     // Without huge pages the page faults of a large chunk cost more than parsing it. Only advice: errors are ignored.
     constexpr std::size_t huge = std::size_t{2} << 20;
-    if (wanted >= 2 * huge) {
+    if (new_capacity >= 2 * huge) {
         const std::size_t skip = (huge - reinterpret_cast<std::uintptr_t>(data) % huge) % huge;
-        static_cast<void>(madvise(data + skip, (wanted - skip) / huge * huge, MADV_HUGEPAGE));
+        static_cast<void>(madvise(data + skip, (new_capacity - skip) / huge * huge, MADV_HUGEPAGE));
     }
 #endif
 }
 
 std::uint8_t* CtfBytes::release() {
-    // A shrinking realloc frees the tail; if it fails, keep the longer array.
-    std::uint8_t* mine = data;
+    // A shrinking realloc frees the tail. If it fails, the longer array stays.
+    std::uint8_t* memory = data;
     if (size > 0 && size < capacity) {
-        if (void* trimmed = std::realloc(data, size)) mine = static_cast<std::uint8_t*>(trimmed);
+        if (void* trimmed = std::realloc(data, size)) memory = static_cast<std::uint8_t*>(trimmed);
     }
     data = nullptr;
     size = capacity = 0;
-    return mine;
+    return memory;
 }
 
 namespace {
@@ -120,7 +120,7 @@ bool CtfIndexer::emit(std::uint64_t key, std::uint64_t from, std::uint64_t to, s
     return true;
 }
 
-void CtfIndexer::begin_with_half_a_mark() {
+void CtfIndexer::begin_with_part_of_mark() {
     ids_ = !skip_ids_;
     line_blank_ = false;
     phase_ = Phase::rows;
@@ -145,8 +145,8 @@ const std::uint8_t* CtfIndexer::prologue(const std::uint8_t* p, const std::uint8
         } else if (at == 0) {
             phase_ = Phase::space;
         } else {
-            // Half a mark is no mark: the first row begins with it.
-            begin_with_half_a_mark();
+            // A part of a mark is no mark, so the first row begins with it.
+            begin_with_part_of_mark();
         }
     }
     while (phase_ == Phase::space && p < end) {
@@ -163,7 +163,7 @@ const std::uint8_t* CtfIndexer::prologue(const std::uint8_t* p, const std::uint8
     return p;
 }
 
-// Handles a complete id at the start of a line. False: the file is refused.
+// Handles a complete id at the start of a line. Returns false if the file is refused.
 bool CtfIndexer::id_is_known(CtfBytes& entries) {
     in_id_ = false;
     if (first_row_) {
@@ -184,16 +184,16 @@ bool CtfIndexer::id_is_known(CtfBytes& entries) {
     return true;
 }
 
-// Continues to read the id at the start of a line; stops after it, or at end with in_id_ still set.
+// Continues to read the id at the start of a line. Returns its end, or `end` with in_id_ still set.
 const std::uint8_t* CtfIndexer::read_id(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& entries) {
-    constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+    constexpr std::uint64_t limit = std::numeric_limits<std::uint64_t>::max();
     for (; p < end; ++p) {
         const unsigned digit = static_cast<unsigned>(*p) - '0';
         if (digit > 9) {
             id_is_known(entries);
             return p;
         }
-        if (id_ > (most - digit) / 10) {
+        if (id_ > (limit - digit) / 10) {
             fail(CtfError::id_overflow, line_start_);
             return end;
         }
@@ -203,7 +203,7 @@ const std::uint8_t* CtfIndexer::read_id(const std::uint8_t* p, const std::uint8_
     return p;
 }
 
-// Continues to read what may be the name of the size stream, after its pipe.
+// Continues to compare a name with the size stream's, after its pipe.
 const std::uint8_t* CtfIndexer::match_name(const std::uint8_t* p, const std::uint8_t* end) {
     for (; p < end; ++p) {
         if (name_matched_ == name_.size()) {
@@ -333,8 +333,8 @@ void CtfIndexer::feed(const std::uint8_t* block, std::size_t n, CtfBytes& entrie
 
 void CtfIndexer::finish(CtfBytes& entries) {
     if (phase_ == Phase::mark && bytes_ > 0 && mark_ < 3) {
-        // One or two odd bytes were held back in case they were a mark.
-        begin_with_half_a_mark();
+        // One or two bytes were held back, as they could begin a mark.
+        begin_with_part_of_mark();
     }
     if (phase_ == Phase::mark || phase_ == Phase::space) fail(CtfError::empty_input, 0);
     if (phase_ != Phase::rows) return;

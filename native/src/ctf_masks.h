@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Positions of newlines (and pipes): bit i of mask w is byte 64 w + i.
+// The positions of newlines, or newlines and pipes: bit i of mask w is for byte 64 * w + i.
 #pragma once
 
 #include <cstddef>

@@ -16,18 +16,18 @@ namespace {
 
 constexpr std::uint64_t kReserve = std::uint64_t{1} << 30;
 
-// The power of ten of the first digit that is not zero, for telling overflow from underflow.
+// The power of ten of the first digit that is not zero, which distinguishes overflow from underflow.
 std::int64_t magnitude(const char* p, const char* e) {
     constexpr std::int64_t far = 1000000000;
     std::int64_t before = 0, after = 0, power = 0;
-    bool seen = false, point = false;
+    bool nonzero = false, point = false;
     for (; p < e && *p != 'e' && *p != 'E'; ++p) {
         if (*p == '.') {
             point = true;
         } else {
-            seen |= *p != '0';
-            if (!point && seen) ++before;
-            if (point && !seen) ++after;
+            nonzero |= *p != '0';
+            if (!point && nonzero) ++before;
+            if (point && !nonzero) ++after;
         }
     }
     if (p < e) {
@@ -60,15 +60,15 @@ double ctf_exact_double(const std::uint8_t* p, const std::uint8_t* e) { return e
 
 void CtfParseJob::record(CtfError code, int stream, std::uint64_t byte, std::int64_t expected,
                          std::int64_t got, std::size_t sequence) {
-    const CtfErrorRecord one{byte,
-                             expected,
-                             got,
-                             static_cast<std::uint32_t>(sequence),
-                             static_cast<std::int16_t>(stream),
-                             static_cast<std::uint16_t>(code)};
-    errors.grow(sizeof one);
-    std::memcpy(errors.data + errors.size, &one, sizeof one);
-    errors.size += sizeof one;
+    const CtfErrorRecord error{byte,
+                               expected,
+                               got,
+                               static_cast<std::uint32_t>(sequence),
+                               static_cast<std::int16_t>(stream),
+                               static_cast<std::uint16_t>(code)};
+    errors.grow(sizeof error);
+    std::memcpy(errors.data + errors.size, &error, sizeof error);
+    errors.size += sizeof error;
 }
 
 const std::uint8_t* CtfParseJob::with_newline(const std::uint8_t* sequence, std::size_t length) {
@@ -114,10 +114,10 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, s
         std::memcpy(&prepared.head, name.data(), head);
         std::memset(&prepared.head_mask, 0xFF, head);
 
-        CtfBytes& mine = result.streams[s].offsets;
-        mine.grow((n + 1) * sizeof(std::int64_t));
-        mine.size = (n + 1) * sizeof(std::int64_t);
-        offsets[s] = reinterpret_cast<std::int64_t*>(mine.data);
+        CtfBytes& bytes_of_offsets = result.streams[s].offsets;
+        bytes_of_offsets.grow((n + 1) * sizeof(std::int64_t));
+        bytes_of_offsets.size = (n + 1) * sizeof(std::int64_t);
+        offsets[s] = reinterpret_cast<std::int64_t*>(bytes_of_offsets.data);
         offsets[s][0] = 0;
         if (fields_[s].sparse) {
             CtfBytes& indptr = result.streams[s].indptr;
@@ -128,8 +128,8 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, s
     }
     result.valid.grow(n);
     result.valid.size = n;
-    // Moving written data is expensive, so columns get the room they may need at most, within reason. Unused room is
-    // never touched, and freed at the end.
+    // Moving written data is expensive, so columns get the room that they can need, up to a limit. Unused room is never
+    // written, and freed at the end.
     std::uint64_t rows = 0, parsed = 0;
     for (std::size_t i = 0; i < n; ++i) rows += entries[i].samples, parsed += entries[i].size;
     for (std::size_t s = 0; s < streams; ++s) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser, included once by each variant. FEEDLINE_CTF_SSE selects 16-byte steps for numbers and
-// skipping; the grammar is written once. A sequence ends in a newline and every scan stops at one, so that only
-// loads, never decisions, reach into the 64 readable bytes around it.
+// The parser, included once by each variant. FEEDLINE_CTF_SSE selects 16-byte steps for numbers and skipping, with the
+// same grammar. A sequence ends in a newline and every scan stops at one, so only loads, never decisions, reach into
+// the 64 readable bytes around it.
 #pragma once
 
 #include <cstring>
@@ -18,7 +18,7 @@ namespace feedline {
 namespace {
 
 FEEDLINE_INLINE bool is_blank(std::uint8_t c) { return c == ' ' || c == '\t'; }
-// Control bytes and, as in CNTK, bytes from 0x80 on: they end a sample and mean nothing between samples.
+// Control bytes and, as in CNTK, bytes from 0x80 on. They end a sample, and are ignored between samples.
 FEEDLINE_INLINE bool is_control(std::uint8_t c) { return static_cast<std::int8_t>(c) < ' '; }
 FEEDLINE_INLINE bool ends_token(std::uint8_t c) { return static_cast<std::int8_t>(c) <= ' ' || c == '|'; }
 // The first byte after a run of digits.
@@ -52,19 +52,19 @@ FEEDLINE_INLINE bool is_word(const std::uint8_t* p, char a, char b, char c) {
     return (p[0] | 0x20) == a && (p[1] | 0x20) == b && (p[2] | 0x20) == c;
 }
 
-// Reads one number by the full grammar. True: p is after it. False: p is at the offending byte.
+// Reads one number by the full grammar. Returns true with p at its end, or false with p at the wrong byte.
 template <class Real, bool Lenient>
 __attribute__((noinline)) bool number_by_grammar(const std::uint8_t*& p, Real& out) {
     const std::uint8_t* const start = p;
     const bool negative = *p == '-';
     if (negative || *p == '+') ++p;
     std::uint64_t m = 0;
-    std::size_t whole = 0, fraction = 0;
-    add_digits(p, m, whole);
-    if (whole == 0) {
+    std::size_t integer = 0, fraction = 0;
+    add_digits(p, m, integer);
+    if (integer == 0) {
         if (!Lenient) return false;
         if (*p == '.' && is_digit(p[1])) {
-            // falls through to the fraction
+            // continue with the fraction
         } else if (is_word(p, 'n', 'a', 'n') || is_word(p, 'i', 'n', 'f')) {
             const Real value = (*p | 0x20) == 'n' ? std::numeric_limits<Real>::quiet_NaN()
                                                   : std::numeric_limits<Real>::infinity();
@@ -98,8 +98,8 @@ __attribute__((noinline)) bool number_by_grammar(const std::uint8_t*& p, Real& o
     }
     if (!ends_token(*p)) return false;
     power -= static_cast<std::int64_t>(fraction);
-    if (whole + fraction <= 19 && m <= kExactIntegers && power >= -22 && power <= 22) {
-        // Both operands are exact, so that the one operation rounds correctly.
+    if (integer + fraction <= 19 && m <= kExactIntegers && power >= -22 && power <= 22) {
+        // Both operands are exact, so the one operation rounds correctly.
         double d = static_cast<double>(m);
         d = power < 0 ? d / kCtfPowersOfTen[-power] : d * kCtfPowersOfTen[power];
         if (narrows_safely(negative ? -d : d, out)) return true;
@@ -110,7 +110,7 @@ __attribute__((noinline)) bool number_by_grammar(const std::uint8_t*& p, Real& o
 
 #ifdef FEEDLINE_CTF_SSE
 
-// [d][i]: where output byte i comes from when the point at position d is closed by moving what is before it.
+// [d][i]: the byte that moves to place i when the point at place d is removed by moving the bytes before it.
 struct CloseGap {
     alignas(16) std::uint8_t from[17][16];
     constexpr CloseGap() : from{} {
@@ -137,12 +137,12 @@ struct TokenEnds {
             _mm_or_si128(_mm_cmplt_epi8(v, _mm_set1_epi8(0x21)), _mm_cmpeq_epi8(v, _mm_set1_epi8('|')))));
     }
 
-    // The first end after p (p itself is none), or null if the token is longer than 64 bytes.
+    // The first end after p, which is no end itself, or null if the token is longer than 64 bytes.
     __attribute__((always_inline)) inline const std::uint8_t* next(const std::uint8_t* p) {
         const auto ahead = reinterpret_cast<std::uintptr_t>(p) - base;
         if (ahead < 64) {
-            const std::uint64_t rest = mask >> ahead;
-            if (rest != 0) return p + __builtin_ctzll(rest);
+            const std::uint64_t remaining = mask >> ahead;
+            if (remaining != 0) return p + __builtin_ctzll(remaining);
         }
         base = reinterpret_cast<std::uintptr_t>(p);
         mask = std::uint64_t{part(p)} | std::uint64_t{part(p + 16)} << 16 | std::uint64_t{part(p + 32)} << 32 |
@@ -151,8 +151,8 @@ struct TokenEnds {
     }
 };
 
-// Reads up to 16 bytes [s, e) of digits with at most one point after the first, all at once: the digits as an
-// integer, and how many of them follow the point. False: not of that form.
+// Reads up to 16 bytes [s, e) of digits with at most one point after the first, all at once. Sets `m` to the digits as
+// an integer, and `fraction` to the number of digits after the point. Returns false for any other bytes.
 FEEDLINE_INLINE bool read_digits(const std::uint8_t* s, const std::uint8_t* e, std::uint64_t& m,
                                  unsigned& fraction) {
     const auto length = static_cast<unsigned>(e - s);
@@ -179,7 +179,7 @@ FEEDLINE_INLINE bool read_digits(const std::uint8_t* s, const std::uint8_t* e, s
     return true;
 }
 
-// Signs are nearly random in most data: avoid a branch.
+// Signs are nearly random in most data, so this has no branch.
 FEEDLINE_INLINE double with_sign(double value, bool negative) {
     std::uint64_t b;
     __builtin_memcpy(&b, &value, 8);
@@ -188,7 +188,7 @@ FEEDLINE_INLINE double with_sign(double value, bool negative) {
     return value;
 }
 
-// Reads the number [s, e) without its sign if it is short and exact this way; else false.
+// Reads the number [s, e), without its sign, if it is short and exact this way. Otherwise returns false.
 template <class Real>
 FEEDLINE_INLINE bool short_number(const std::uint8_t* s, const std::uint8_t* e, bool negative, Real& out) {
     std::uint64_t m;
@@ -207,7 +207,7 @@ FEEDLINE_INLINE bool short_number(const std::uint8_t* s, const std::uint8_t* e, 
     const bool down = *last == '-';
     last -= down || *last == '+';
     if (last <= s || (*last | 0x20) != 'e' || !read_digits(s, last, m, fraction)) return false;
-    if (fraction == 0 && last[-1] == '.') return false;  // "5.e3" is for the grammar to judge
+    if (fraction == 0 && last[-1] == '.') return false;  // number_by_grammar handles "5.e3"
     power = (down ? -power : power) - static_cast<int>(fraction);
     if (m > kExactIntegers || power < -22 || power > 22) return false;
     double value = static_cast<double>(static_cast<std::int64_t>(m));
@@ -222,8 +222,8 @@ struct Machine {
     CtfParseJob& job;
     std::size_t sequence = 0;
     CtfEntry entry{};  // of the sequence
-    const std::uint8_t* local = nullptr;  // where the sequence lies, and
-    std::uint64_t local_offset = 0;       // that place in the file
+    const std::uint8_t* local = nullptr;  // the sequence, or a copy of it
+    std::uint64_t local_offset = 0;       // its place in the file
     std::int64_t strict;
     bool stop = false;
 #ifdef FEEDLINE_CTF_SSE
@@ -236,7 +236,7 @@ struct Machine {
         return local_offset + static_cast<std::uint64_t>(p - local);
     }
 
-    // Records an error of this sequence. True: it is within the allowance, continue with the row.
+    // Records an error of this sequence. Returns true if it is allowed, and the row continues.
     __attribute__((noinline, cold)) bool tolerate(CtfError code, int stream, const std::uint8_t* at,
                                                   std::int64_t expected, std::int64_t got) {
         job.record(code, stream, offset(at), expected, got, sequence);
@@ -267,7 +267,7 @@ struct Machine {
                        static_cast<std::int64_t>(job.used));
     }
 
-    // Reads one number; p is at its first byte, which is not the end of a token. Returns as number_by_grammar.
+    // Reads one number, as number_by_grammar does. p is at its first byte, which is not the end of a token.
     template <class Real>
     __attribute__((always_inline)) inline bool number(const std::uint8_t*& p, Real& out) {
 #ifdef FEEDLINE_CTF_SSE
@@ -282,7 +282,7 @@ struct Machine {
         return number_by_grammar<Real, Lenient>(p, out);
     }
 
-    // Reads the values after a name. 1: a sample, 0: not a sample, continue, -1: the sequence is bad.
+    // Reads the values after a name. Returns 1 for a sample, 0 for an allowed error, -1 if the sequence is bad.
     template <class Real>
     int dense(const std::uint8_t*& p, const std::uint8_t* pipe, int stream) {
         CtfColumn& column = job.columns[stream];
@@ -301,8 +301,8 @@ struct Machine {
             const std::uint8_t c = *q;
             const unsigned d = static_cast<unsigned>(c) - '0';
             if (k < dim) {
-                // Integers of one to three digits followed by one blank, and runs of zeros. Branch on lengths first:
-                // they are more predictable than the first byte.
+                // Integers of one to three digits followed by one blank, and runs of zeros. The branches are on lengths
+                // first, which are more predictable than the first byte.
                 const unsigned d1 = static_cast<unsigned>(q[1]) - '0', d2 = static_cast<unsigned>(q[2]) - '0';
                 if (q[1] == ' ') {
 #ifdef FEEDLINE_CTF_SSE
@@ -452,8 +452,8 @@ struct Machine {
         return ends_token(c);
     }
 
-    // Parses the rows of one sequence, [p, end), which ends in a newline; `whole`: its own, not an added one.
-    bool rows(const std::uint8_t* p, const std::uint8_t* end, bool whole) {
+    // Parses the rows of one sequence, [p, end), which ends in a newline. own_newline: whether it is in the file.
+    bool rows(const std::uint8_t* p, const std::uint8_t* end, bool own_newline) {
         int expected = 0;  // rows tend to name the streams in the same order
         while (p < end) {
             const std::uint8_t* const row = p;
@@ -484,7 +484,7 @@ struct Machine {
                     if (++at == job.streams) at = 0;
                 }
                 if (stream < 0) {
-                    // A comment or an undeclared stream, unless it is not a name at all.
+                    // A comment or an undeclared stream, unless it is no name.
                     if (ends_token(*p) && !tolerate(CtfError::bad_name, -1, p, 0, *p)) return false;
                     p = skip_to_next(p);
                     continue;
@@ -505,7 +505,7 @@ struct Machine {
             if (!sampled) {
                 if (Lenient && blank(row, p)) continue;
                 // CNTK does not count a last row without a newline.
-                if ((strict || p < end || whole) && !tolerate(CtfError::empty_row, -1, row, 1, 0)) return false;
+                if ((strict || p < end || own_newline) && !tolerate(CtfError::empty_row, -1, row, 1, 0)) return false;
             }
         }
         return true;
@@ -517,34 +517,35 @@ struct Machine {
         return true;
     }
 
-    // Checks the streams against the index.
+    // Checks the number of samples of each stream by the index.
     bool lengths() {
         const std::int64_t indexed = entry.samples;
         std::int64_t longest = 0;
         int longer = -1;
         for (int s = 0; s < job.streams; ++s) {
-            const std::int64_t mine =
+            const std::int64_t samples =
                 static_cast<std::int64_t>(job.columns[s].samples) - job.offsets[s][sequence];
-            if (mine == 0) {
-                // Never tolerated: delivered sequences have all streams.
+            if (samples == 0) {
+                // Never allowed, as delivered sequences have all streams.
                 if (strict) return tolerate(CtfError::missing_stream, s, local, 1, 0);
                 return end_all(CtfError::missing_stream, s, local, 1, 0);
             }
-            if (mine > indexed && longer < 0) longer = s;
-            longest = mine > longest ? mine : longest;
+            if (samples > indexed && longer < 0) longer = s;
+            longest = samples > longest ? samples : longest;
         }
         if (job.size_stream >= 0) {
-            // CNTK does not compare these; in strict mode the index determines how far this sequence moves the clock.
+            // CNTK does not compare these. In strict mode they must agree, as the index determines how far the sequence
+            // moves the clock.
             if (!strict) return true;
             const int s = job.size_stream;
-            const std::int64_t mine =
+            const std::int64_t samples =
                 static_cast<std::int64_t>(job.columns[s].samples) - job.offsets[s][sequence];
-            return mine == indexed || tolerate(CtfError::size_mismatch, s, local, indexed, mine);
+            return samples == indexed || tolerate(CtfError::size_mismatch, s, local, indexed, samples);
         }
         if (longer >= 0) {
-            const std::int64_t mine =
+            const std::int64_t samples =
                 static_cast<std::int64_t>(job.columns[longer].samples) - job.offsets[longer][sequence];
-            return tolerate(CtfError::too_many_samples, longer, local, indexed, mine);
+            return tolerate(CtfError::too_many_samples, longer, local, indexed, samples);
         }
         if (longest < indexed) return tolerate(CtfError::too_few_samples, -1, local, indexed, longest);
         return true;
@@ -576,24 +577,24 @@ struct Machine {
                 const std::uint64_t used_before = job.used;
                 std::memcpy(&entry, job.entries + sequence, sizeof entry);
                 const std::size_t length = entry.size;
-                const std::uint64_t begin = entry.offset - job.origin;  // huge if it lies before the text
+                const std::uint64_t begin = entry.offset - job.origin;  // huge if it is before the text
                 if (begin > job.bytes || length > job.bytes - begin) {
                     job.outside = true;
                     return;
                 }
                 const std::uint8_t* p = job.text + begin;
                 local_offset = entry.offset;
-                const bool whole = length > 0 && p[length - 1] == '\n';
+                const bool own_newline = length > 0 && p[length - 1] == '\n';
                 const std::uint8_t* end = p + length;
-                if (length > 0 && !whole) {
+                if (length > 0 && !own_newline) {
                     p = job.with_newline(p, length);
                     end = p + length + 1;
 #ifdef FEEDLINE_CTF_SSE
-                    ends = TokenEnds{};  // it may cache these addresses for another text
+                    ends = TokenEnds{};  // its cache may be of another text at these addresses
 #endif
                 }
                 local = p;
-                good = rows(p, end, whole) && lengths();
+                good = rows(p, end, own_newline) && lengths();
                 if (!good) forget(used_before);
             }
             job.valid[sequence] = good;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of CtfParser::parse, as its variants see it. What these functions allocate or call in the standard
-// library is compiled once, without special instructions, in ctf_parse.cpp.
+// One call of CtfParser::parse, for its variants. Code that allocates or calls the standard library is compiled once,
+// without special instructions, in ctf_parse.cpp.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace feedline {
 struct CtfName {
     const std::uint8_t* bytes;
     std::size_t length;
-    std::uint64_t head, head_mask;  // the first eight bytes, and which of them count
+    std::uint64_t head, head_mask;  // the first eight bytes, and a mask of the bytes that the name has
 };
 
 struct CtfParseJob {
-    // What to parse.
+    // The input.
     const std::uint8_t* text;
     std::size_t bytes;
     const CtfEntry* entries;
@@ -32,23 +32,23 @@ struct CtfParseJob {
     bool lenient, fill;
     std::uint64_t memory_limit;
 
-    // What became of it.
+    // The output.
     CtfColumn* columns;
     std::int64_t** offsets;  // per stream, n + 1 long
     std::uint8_t* valid;     // n long
     CtfBytes errors;
     std::int64_t allowed;  // errors left, -1: strict
     std::uint64_t used;    // bytes of output
-    bool outside;          // an entry lies outside the text
+    bool outside;          // whether an entry is outside the text
 
     void record(CtfError code, int stream, std::uint64_t byte, std::int64_t expected, std::int64_t got,
                 std::size_t sequence);
-    // Copy of a sequence without a final newline, with one added, and with padding; valid until the next call.
+    // Copies a sequence without a final newline, and adds one, and padding. The copy is valid until the next call.
     const std::uint8_t* with_newline(const std::uint8_t* sequence, std::size_t length);
     std::vector<std::uint8_t> scratch;
 };
 
-// A number of valid grammar that is too long for the exact path: [sign] digits ... as [p, e).
+// Read a number of valid grammar, [p, e), that is too long for the fast path.
 float ctf_exact_float(const std::uint8_t* p, const std::uint8_t* e);
 double ctf_exact_double(const std::uint8_t* p, const std::uint8_t* e);
 

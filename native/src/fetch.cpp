@@ -20,11 +20,11 @@ namespace feedline {
 // A read this long keeps a disk busy as well as a longer one, and several of them share the work of one chunk.
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
 // Enough long reads in flight for any disk; more would only compete for memory bandwidth.
-constexpr std::size_t kFlyingBytes = std::size_t{32} << 20;
-// Cached pages between two missing ones: reading them again costs less than another request.
+constexpr std::size_t kMaxBytesInFlight = std::size_t{32} << 20;
+// Cached pages between two missing ones: to read them again costs less than another request.
 constexpr std::size_t kGapPages = 32;
 // Threads of the pool: more do not help the disk, and cost processor time.
-constexpr unsigned kMostThreads = 32;
+constexpr unsigned kMaxThreads = 32;
 
 static constexpr std::uint64_t down(std::uint64_t offset) { return offset / kFetchAlign * kFetchAlign; }
 static constexpr std::uint64_t up(std::uint64_t offset) { return down(offset + kFetchAlign - 1); }
@@ -42,12 +42,12 @@ BlockPool::~BlockPool() {
 
 std::shared_ptr<std::byte> BlockPool::take(std::size_t bytes) {
     Block block{nullptr, std::max<std::size_t>(up(bytes), kFetchAlign)};
-    const std::size_t most = block.bytes + block.bytes / 2;  // keep much larger ones for larger requests
-    if (pid_ == getpid()) {  // in a child the lock may be held by a thread of the parent
+    const std::size_t limit = block.bytes + block.bytes / 2;  // much larger blocks are kept for larger requests
+    if (pid_ == getpid()) {  // in a child the lock may be cached by a thread of the parent
         const std::lock_guard lock(mutex_);
         auto best = free_.end();
         for (auto it = free_.begin(); it != free_.end(); ++it)
-            if (it->bytes >= block.bytes && it->bytes <= most && (best == free_.end() || it->bytes < best->bytes))
+            if (it->bytes >= block.bytes && it->bytes <= limit && (best == free_.end() || it->bytes < best->bytes))
                 best = it;
         if (best != free_.end()) {
             block = *best;
@@ -67,9 +67,10 @@ std::shared_ptr<std::byte> BlockPool::take(std::size_t bytes) {
             throw std::bad_alloc();
         }
         block.data = static_cast<std::byte*>(memory);
-        // A disk fills huge pages with fewer, longer transfers, and copies out of them look up fewer addresses: 1.4 times
-        // the rows per second in order. Windows, which are used rarely, would wait longer for their first use instead (on
-        // a virtual machine whose host has yet to find the memory). Only advice: the kernel may have none.
+        // A disk fills huge pages with fewer, longer transfers, and copies out of them look up fewer addresses: 1.4
+        // times the rows per second in order. Windows are used rarely, so with huge pages they would wait longer for
+        // their first use, on a virtual machine whose host has yet to find the memory. This is only advice, and the
+        // kernel may have no huge pages.
         if (in_use() + idle() <= kHugeBytes) madvise(memory, block.bytes, MADV_HUGEPAGE);
     }
     return {block.data, [pool = shared_from_this(), block](std::byte*) { pool->give(block); }};
@@ -118,7 +119,7 @@ static bool reads_directly(int fd) {
     return good;
 }
 
-// Whether mincore() is truthful: to other users the kernel reports all pages as held.
+// Whether mincore() is truthful: for other users the kernel reports all pages as cached.
 static bool may_ask(const std::string& path, const struct stat& about) {
     constexpr uid_t kNobody = 65534;  // how a user namespace shows unknown owners
     if (about.st_uid == geteuid() || (geteuid() == 0 && about.st_uid != kNobody)) return true;
@@ -136,14 +137,14 @@ DiskFile::DiskFile(const About& about)
         if (fd_ >= 0) close(fd_);
         throw std::system_error(error, std::generic_category(), path_);
     };
-    const auto is_it = [&](const struct stat& file) {
+    const auto is_expected = [&](const struct stat& file) {
         const bool any = about.device == 0 && about.inode == 0;
         return S_ISREG(file.st_mode) && (any || (file.st_dev == about.device && file.st_ino == about.inode));
     };
-    // Checked before opening, as opening a device may have side effects, and after, as it may have been replaced.
+    // Checked before it is opened, as opening a device may have side effects, and after, as it may have been replaced.
     struct stat found;
     if (stat(path_.c_str(), &found) != 0) fail(errno);
-    if (!is_it(found)) fail(ESTALE);
+    if (!is_expected(found)) fail(ESTALE);
 #ifdef O_DIRECT
     if (about.direct && !share_) fd_ = open_file(path_, O_DIRECT);
     direct_ = fd_ >= 0;
@@ -151,7 +152,7 @@ DiskFile::DiskFile(const About& about)
     if (fd_ < 0) fd_ = open_file(path_, 0);
     if (fd_ < 0) fail(errno);
     if (fstat(fd_, &found) != 0) fail(errno);
-    if (!is_it(found)) fail(ESTALE);
+    if (!is_expected(found)) fail(ESTALE);
     device_ = found.st_dev;
     inode_ = found.st_ino;
     if (direct_ && !reads_directly(fd_)) {
@@ -161,10 +162,10 @@ DiskFile::DiskFile(const About& about)
         if (fd_ < 0) fail(errno);
     }
     if (!direct_) posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // no read-ahead: requests are explicit
-    tells_ = ask_ && mapped_ != nullptr && may_ask(path_, found);
+    reports_pages_ = ask_ && mapped_ != nullptr && may_ask(path_, found);
 }
 
-// Opens the file again, through the page cache; -1 if that fails, or if its name is another file's now.
+// Opens the file again, through the page cache. Returns -1 if that fails, or if the path now names another file.
 int DiskFile::open_same() const {
     const int fd = open_file(path_, 0);
     struct stat found;
@@ -191,7 +192,7 @@ int DiskFile::plain() const {
     return plain_;
 }
 
-void DiskFile::held(std::uint64_t offset, std::size_t count, unsigned char* pages) const {
+void DiskFile::query_pages(std::uint64_t offset, std::size_t count, unsigned char* pages) const {
     const std::uint64_t end = up(size_);
     const std::size_t inside =
         offset >= end ? 0 : std::min<std::uint64_t>(count, (end - offset) / kFetchAlign);
@@ -277,12 +278,12 @@ int read_plain(const DiskFile& file, std::uint64_t offset, std::size_t size, std
 
 Work::Work() : pid_(getpid()) {}
 
-bool Work::of_a_parent() const { return pid_ != getpid(); }
+bool Work::made_before_fork() const { return pid_ != getpid(); }
 
 RangeWork::RangeWork(std::vector<Range> ranges, std::shared_ptr<BlockPool> pool)
     : ranges_(std::move(ranges)), pool_(std::move(pool)), results_(ranges_.size()) {}
 
-std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* held,
+std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* cached,
                          std::byte* to, std::vector<Read>& reads) {
     const std::size_t pages = (end - begin) / kFetchAlign;
     std::uint64_t from_disk = 0;
@@ -290,17 +291,17 @@ std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_
         const int fd = cold ? file.descriptor() : file.plain();
         if (cold) from_disk += (last - first) * kFetchAlign;
         const std::size_t count = last - first;
-        // In parts of equal size, so that no small remainder costs a request.
+        // In parts of equal size, as a small remainder would cost a request.
         const std::size_t parts = std::max<std::size_t>(1, (count * kFetchAlign + kReadBytes / 2) / kReadBytes);
         for (std::size_t k = 0; k < parts; ++k) {
-            const std::size_t from = first + count * k / parts, till = first + count * (k + 1) / parts;
+            const std::size_t from = first + count * k / parts, until = first + count * (k + 1) / parts;
             reads.push_back(
-                {fd, begin + from * kFetchAlign, (till - from) * kFetchAlign, to + from * kFetchAlign, cold, 0});
+                {fd, begin + from * kFetchAlign, (until - from) * kFetchAlign, to + from * kFetchAlign, cold, 0});
         }
     };
     for (std::size_t at = 0; at < pages;) {
         std::size_t last = at;
-        while (last < pages && held[last] != 0) ++last;
+        while (last < pages && cached[last] != 0) ++last;
         if ((last - at > kGapPages || last == pages) && file.plain() >= 0) {
             add(at, last, false);
             at = last;
@@ -308,7 +309,7 @@ std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_
         }
         // To the end of the missing pages, across short cached stretches.
         for (std::size_t p = last; p < pages && p - last <= kGapPages; ++p)
-            if (held[p] == 0) last = p + 1;
+            if (cached[p] == 0) last = p + 1;
         add(at, last, true);
         at = last;
     }
@@ -318,16 +319,16 @@ std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_
 void RangeWork::next(std::vector<Read>& reads) {
     if (!begun_) {
         begun_ = true;
-        std::vector<unsigned char> held;
+        std::vector<unsigned char> cached;
         for (std::size_t k = 0; k < ranges_.size(); ++k) {
             const Range& range = ranges_[k];
             const std::uint64_t begin = down(range.offset), end = up(range.offset + range.size);
             if (range.size != 0) {
                 results_[k].block = pool_->take(end - begin);
                 results_[k].data = results_[k].block.get() + (range.offset - begin);
-                held.assign((end - begin) / kFetchAlign, 0);
-                if (range.file->tells()) range.file->held(begin, held.size(), held.data());
-                disk_bytes_ += plan_reads(*range.file, begin, end, held.data(), results_[k].block.get(), reads);
+                cached.assign((end - begin) / kFetchAlign, 0);
+                if (range.file->reports_pages()) range.file->query_pages(begin, cached.size(), cached.data());
+                disk_bytes_ += plan_reads(*range.file, begin, end, cached.data(), results_[k].block.get(), reads);
             }
             reads_end_.push_back(reads.size());
         }
@@ -337,12 +338,12 @@ void RangeWork::next(std::vector<Read>& reads) {
         while (i >= reads_end_[k]) ++k;
         const Read& read = reads[i];
         const Range& range = ranges_[k];
-        // Pages that were cached before are left in the cache.
+        // Pages that were cached before stay in the cache.
         if (!range.file->direct() && !range.file->shared() && read.from_disk)
             range.file->drop(read.offset, read.size);
         const std::uint64_t from = std::max(read.offset, range.offset);
         const std::uint64_t to = std::min(read.offset + read.size, range.offset + range.size);
-        if (came(*range.file, read, to)) continue;
+        if (read_reaches(*range.file, read, to)) continue;
         std::uint64_t at;
         const int error = read_plain(*range.file, from, to - from, read.to + (from - read.offset), at);
         if (error != 0 && (results_[k].error == 0 || at < results_[k].at)) {
@@ -369,7 +370,7 @@ struct Fetcher::State {
 };
 
 Fetcher::Fetcher(Backend backend, unsigned depth)
-    : wanted_(backend), depth_(std::max(depth, 1u)), state_(nullptr) {
+    : backend_(backend), depth_(std::max(depth, 1u)), state_(nullptr) {
     state_ = fresh();
     if (backend == Backend::kRing && state_->ring == nullptr) {
         delete state_;
@@ -379,13 +380,13 @@ Fetcher::Fetcher(Backend backend, unsigned depth)
 
 Fetcher::State* Fetcher::fresh() const {
     auto state = std::make_unique<State>();
-    if (wanted_ != Backend::kThreads) state->ring = Ring::open(depth_);
-    state->depth = state->ring != nullptr ? state->ring->depth() : std::min(depth_, kMostThreads);
+    if (backend_ != Backend::kThreads) state->ring = Ring::open(depth_);
+    state->depth = state->ring != nullptr ? state->ring->depth() : std::min(depth_, kMaxThreads);
     return state.release();
 }
 
 Fetcher::State& Fetcher::state() {
-    // The parent's state is left alone: its locks may be held by threads that do not exist here.
+    // The parent's state is left alone: its locks may be cached by threads that do not exist here.
     if (state_->pid != getpid()) state_ = fresh();
     return *state_;
 }
@@ -415,11 +416,11 @@ void Fetcher::start(std::shared_ptr<Work> work) {
 
 bool Fetcher::wait(const Work& work, std::chrono::milliseconds limit) {
     if (work.done()) return true;
-    if (work.of_a_parent()) return false;
+    if (work.made_before_fork()) return false;
     State& here = state();
     std::unique_lock lock(here.mutex);
     if (here.threads.empty()) {
-        // No thread is available: whoever waits does the work.
+        // No thread is available, so the thread that waits does the work.
         while (!work.done() && one_item(here, lock)) {
         }
         return work.done();
@@ -431,7 +432,7 @@ bool Fetcher::wait(const Work& work, std::chrono::milliseconds limit) {
 }
 
 void Fetcher::cancel(Work& work) {
-    if (work.done() || work.of_a_parent()) return;
+    if (work.done() || work.made_before_fork()) return;
     State& here = state();
     std::unique_lock lock(here.mutex);
     work.cancelled_.store(true, std::memory_order_relaxed);
@@ -440,7 +441,7 @@ void Fetcher::cancel(Work& work) {
     --here.waiting;
 }
 
-// Runs the next step of a work, without the lock.
+// Runs the next step of a work, with the lock released.
 void Fetcher::step(State& state, const std::shared_ptr<Work>& work, std::unique_lock<std::mutex>& lock) {
     std::vector<Read>& reads = work->reads_;
     if (work->cancelled_.load(std::memory_order_relaxed)) {
@@ -467,29 +468,30 @@ void Fetcher::step(State& state, const std::shared_ptr<Work>& work, std::unique_
 }
 
 void Fetcher::more_threads(State& state) {
-    // Under the lock. A signal taken by these threads would not interrupt the call that waits for them in another. Faults
-    // are a thread's own, though: see guard.h.
-    const std::size_t most = state.ring != nullptr ? 1 : state.depth;
-    if (state.threads.size() >= most || state.idle >= state.reads.size() + state.ready.size()) return;
+    // Called with the lock. A signal taken by these threads would not interrupt the call of another thread that waits
+    // for them. Faults are a thread's own, though: see guard.h.
+    const std::size_t limit = state.ring != nullptr ? 1 : state.depth;
+    if (state.threads.size() >= limit || state.idle >= state.reads.size() + state.ready.size()) return;
     sigset_t all, before;
     sigfillset(&all);
     for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-        std::size_t wanted = std::min(most, state.threads.size() + state.reads.size() + state.ready.size() - state.idle);
-        while (state.threads.size() < wanted) {
+        const std::size_t pending = state.reads.size() + state.ready.size();
+        const std::size_t target = std::min(limit, state.threads.size() + pending - state.idle);
+        while (state.threads.size() < target) {
             if (state.ring != nullptr)
                 state.threads.emplace_back([&state] { run_ring(state); });
             else
                 state.threads.emplace_back([&state] { run_threads(state); });
         }
     } catch (const std::system_error&) {
-        // Make do with the threads there are, or with those that wait.
+        // The threads that exist, or that wait, do the work.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// Does one pending step or read; false if there is none.
+// Does one pending step or read. Returns false if there is none.
 bool Fetcher::one_item(State& state, std::unique_lock<std::mutex>& lock) {
     if (!state.ready.empty()) {
         const std::shared_ptr<Work> work = std::move(state.ready.front());
@@ -527,7 +529,7 @@ void Fetcher::run_ring(State& state) {
         Item item;
         std::size_t done = 0;
     };
-    struct Arrival {
+    struct Completion {
         std::uint64_t tag;
         std::int64_t got;
     };
@@ -535,7 +537,7 @@ void Fetcher::run_ring(State& state) {
     std::vector<Flight> flights(ring.depth());
     std::vector<unsigned> vacant;
     for (unsigned i = ring.depth(); i-- > 0;) vacant.push_back(i);
-    std::vector<Arrival> arrivals;
+    std::vector<Completion> completions;
     std::size_t bytes = 0;  // in flight
 
     const auto prepare = [&](unsigned tag) {
@@ -544,7 +546,7 @@ void Fetcher::run_ring(State& state) {
         ring.prepare(read.fd, read.to + flight.done, static_cast<unsigned>(read.size - flight.done),
                      read.offset + flight.done, tag);
     };
-    const auto land = [&](const Item& item, std::int64_t got) {
+    const auto complete = [&](const Item& item, std::int64_t got) {
         item.first->reads_[item.second].got = got;
         if (--item.first->pending_ == 0) state.ready.push_back(item.first);
     };
@@ -558,11 +560,11 @@ void Fetcher::run_ring(State& state) {
         }
         while (!vacant.empty() && !state.reads.empty()) {
             const Read& read = state.reads.front().first->reads_[state.reads.front().second];
-            if (bytes != 0 && bytes + read.size > kFlyingBytes) break;
+            if (bytes != 0 && bytes + read.size > kMaxBytesInFlight) break;
             const Item item = std::move(state.reads.front());
             state.reads.pop_front();
             if (item.first->cancelled_.load(std::memory_order_relaxed)) {
-                land(item, -ECANCELED);
+                complete(item, -ECANCELED);
                 continue;
             }
             const unsigned tag = vacant.back();
@@ -571,8 +573,8 @@ void Fetcher::run_ring(State& state) {
             flights[tag] = {item, 0};
             prepare(tag);
         }
-        const std::size_t flying = ring.depth() - vacant.size();
-        if (flying == 0) {
+        const std::size_t in_flight = ring.depth() - vacant.size();
+        if (in_flight == 0) {
             if (state.ending) return;
             if (state.ready.empty() && state.reads.empty()) {
                 ++state.idle;
@@ -582,14 +584,14 @@ void Fetcher::run_ring(State& state) {
             continue;
         }
         lock.unlock();
-        // Several at a time: every return from the kernel costs as much as a read.
-        const int error = ring.submit(static_cast<unsigned>(std::max<std::size_t>(1, flying / 4)));
+        // Several at a time, as every return from the kernel costs as much as a read.
+        const int error = ring.submit(static_cast<unsigned>(std::max<std::size_t>(1, in_flight / 4)));
         if (error == EAGAIN || error == EBUSY) std::this_thread::sleep_for(std::chrono::microseconds(100));
-        arrivals.clear();
-        Arrival arrival;
-        while (ring.reap(arrival.tag, arrival.got)) arrivals.push_back(arrival);
+        completions.clear();
+        Completion completion;
+        while (ring.reap(completion.tag, completion.got)) completions.push_back(completion);
         lock.lock();
-        for (const auto& [number, got] : arrivals) {
+        for (const auto& [number, got] : completions) {
             const auto tag = static_cast<unsigned>(number);
             Flight& flight = flights[tag];
             const Read& read = flight.item.first->reads_[flight.item.second];
@@ -602,7 +604,7 @@ void Fetcher::run_ring(State& state) {
                 continue;
             }
             bytes -= read.size;
-            land(flight.item, flight.done != 0 ? static_cast<std::int64_t>(flight.done) : got);
+            complete(flight.item, flight.done != 0 ? static_cast<std::int64_t>(flight.done) : got);
             flight.item = {};
             vacant.push_back(tag);
         }

@@ -10,25 +10,25 @@
 namespace feedline {
 
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kSmallRow = 256;     // bytes; rows up to this size are copied by fixed-size code, and prefetched far ahead
+constexpr std::size_t kSmallRow = 256;     // bytes; rows up to this size are prefetched far ahead
 constexpr std::size_t kAheadSmall = 32;    // rows
 constexpr std::size_t kAheadLarge = 2;     // rows
 constexpr std::size_t kAheadRagged = 4;    // sequences
 constexpr std::size_t kAheadOffsets = 16;  // picks
 constexpr std::size_t kLargeLines = 8;     // cache lines; the hardware prefetches the rest of a long row
-constexpr std::size_t kLook = 1024;       // entries checked together before the bad one is searched
+constexpr std::size_t kCheckBlock = 1024;  // entries checked together before the bad one is searched
 constexpr std::size_t kBlock = 512;        // rows whose addresses are computed together
 
 static inline void prefetch(const std::byte* from, std::size_t bytes) {
     const std::size_t part = std::min(kLargeLines * kLine, bytes);
     for (std::size_t at = 0; at < part; at += kLine) __builtin_prefetch(from + at);
-    // Rows need not start at a line: the last byte may lie on one more.
+    // Rows need not start at a cache line, so the last byte may be on one more.
     __builtin_prefetch(from + part - (part != 0));
 }
 
-std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64_t end) {
+std::ptrdiff_t first_bad_bound(const std::int64_t* bounds, std::size_t n, std::int64_t end) {
     if (bounds[0] != 0) return 0;
-    std::uint64_t falls = 0;  // the sign bit gathers every bounds[i + 1] < bounds[i]
+    std::uint64_t falls = 0;  // 1 if some bounds[i + 1] < bounds[i]
     for (std::size_t i = 0; i < n; ++i) falls |= static_cast<std::uint64_t>(bounds[i + 1] < bounds[i]);
     if (falls != 0)
         for (std::size_t i = 0; i < n; ++i)
@@ -36,7 +36,7 @@ std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64
     return bounds[n] == end ? -1 : static_cast<std::ptrdiff_t>(n);
 }
 
-bool rises(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last) {
+bool ascends(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last) {
     if (n == 0) return first == last;
     std::uint64_t falls = static_cast<std::uint64_t>(bounds[0] < first);
     for (std::size_t i = 0; i + 1 < n; ++i) falls |= static_cast<std::uint64_t>(bounds[i + 1] < bounds[i]);
@@ -53,14 +53,14 @@ std::ptrdiff_t first_uneven(const std::int64_t* bounds, const std::int32_t* leng
     const auto length = [&](std::size_t i) {
         return static_cast<std::uint64_t>(bounds[i + 1]) - static_cast<std::uint64_t>(bounds[i]);
     };
-    const auto wanted = [&](std::size_t i) { return static_cast<std::uint64_t>(std::int64_t{lengths[i]}); };
-    for (std::size_t at = 0; at < n; at += kLook) {
-        const std::size_t stop = std::min(at + kLook, n);
+    const auto expected = [&](std::size_t i) { return static_cast<std::uint64_t>(std::int64_t{lengths[i]}); };
+    for (std::size_t at = 0; at < n; at += kCheckBlock) {
+        const std::size_t stop = std::min(at + kCheckBlock, n);
         std::uint64_t bits = 0;
-        for (std::size_t i = at; i < stop; ++i) bits |= length(i) ^ wanted(i);
+        for (std::size_t i = at; i < stop; ++i) bits |= length(i) ^ expected(i);
         if (bits == 0) continue;
         for (std::size_t i = at; i < stop; ++i)
-            if (length(i) != wanted(i)) return static_cast<std::ptrdiff_t>(i);
+            if (length(i) != expected(i)) return static_cast<std::ptrdiff_t>(i);
     }
     return -1;
 }
@@ -70,7 +70,7 @@ std::ptrdiff_t first_bad_pick(const Picks& picks, const std::int64_t* sequences,
         const std::size_t slot = picks.slots == nullptr ? 0 : picks.slots[i];
         return slot >= num_slots || picks.index[i] < 0 || picks.index[i] >= sequences[slot];
     };
-    // Signs are or-ed over the whole batch and looked at once: index < 0, or limit - 1 - index < 0.
+    // The signs of index and limit - 1 - index are or-ed over all picks, and checked once.
     std::int64_t signs = 0;
     if (picks.slots == nullptr) {
         const std::int64_t last = (num_slots == 0 ? 0 : sequences[0]) - 1;
@@ -208,7 +208,7 @@ static CopyRuns run_copier(std::size_t run_bytes) {
     }
 }
 
-// One row; `axis` is the first of its axes that is left.
+// Copies one row, from axis number `axis` of its layout on. Returns the end of the copy.
 static std::byte* copy_row(const std::byte* from, const RowLayout& layout, std::size_t axis, CopyRuns copy,
                            std::byte* out) {
     const RowLayout::Axis& here = layout.axes[axis];
@@ -224,7 +224,7 @@ void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size
     const std::byte* from[kBlock];
     for (std::size_t at = begin; at < end; at += kBlock) {
         const std::size_t n = std::min(kBlock, end - at);
-        bool whole = true;
+        bool contiguous = true;
         for (std::size_t i = 0; i < n; ++i) {
             const DenseSource& source = sources[picks.slots == nullptr ? 0 : picks.slots[at + i]];
             const std::int64_t index = picks.index[at + i];
@@ -232,10 +232,10 @@ void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size
                 from[i] = source.rows + static_cast<std::size_t>(index) * row_bytes;
             } else {
                 from[i] = source.rows + static_cast<std::ptrdiff_t>(index) * source.layout->row_stride;
-                whole &= source.layout->axes.empty();
+                contiguous &= source.layout->axes.empty();
             }
         }
-        if (whole) {
+        if (contiguous) {
             copy(from, n, row_bytes, out + at * row_bytes);
             continue;
         }
@@ -263,7 +263,7 @@ static inline void prefetch_offsets(const Picks& picks, const Source* sources, s
     if (offsets != nullptr) __builtin_prefetch(offsets + picks.index[i]);
 }
 
-// Rows [first, last) of a pick; false if the source's offsets lead outside its rows.
+// Sets the rows [first, last) of a pick. Returns false if the source's offsets lead outside its rows.
 template <class Source>
 static inline bool rows_of(const Source& source, std::int64_t index, std::int64_t& first,
                            std::int64_t& last) {
@@ -399,7 +399,7 @@ void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* o
 // ---- entries --------------------------------------------------------------------------------------------
 
 bool all_below_portable(const std::int32_t* indices, std::size_t n, std::uint32_t width) {
-    // The sign bit gathers index < 0 and last - index < 0.
+    // The signs of index and last - index, or-ed.
     const std::uint32_t last = width - 1;
     std::uint32_t signs = 0;
     for (std::size_t i = 0; i < n; ++i) {
@@ -418,11 +418,11 @@ static auto all_below() {
 
 std::size_t first_bad_index(const std::int32_t* indices, std::size_t begin, std::size_t end,
                             std::uint32_t width) {
-    static const auto fine = all_below();
+    static const auto below = all_below();
     if (width == 0) return begin;
-    for (std::size_t at = begin; at < end; at += kLook) {
-        const std::size_t stop = std::min(at + kLook, end);
-        if (fine(indices + at, stop - at, width)) continue;
+    for (std::size_t at = begin; at < end; at += kCheckBlock) {
+        const std::size_t stop = std::min(at + kCheckBlock, end);
+        if (below(indices + at, stop - at, width)) continue;
         for (std::size_t i = at; i < stop; ++i)
             if (static_cast<std::uint32_t>(indices[i]) >= width) return i;
     }
@@ -430,8 +430,8 @@ std::size_t first_bad_index(const std::int32_t* indices, std::size_t begin, std:
 }
 
 std::size_t first_bad_bool(const std::byte* bytes, std::size_t begin, std::size_t end) {
-    for (std::size_t at = begin; at < end; at += kLook) {
-        const std::size_t stop = std::min(at + kLook, end);
+    for (std::size_t at = begin; at < end; at += kCheckBlock) {
+        const std::size_t stop = std::min(at + kCheckBlock, end);
         std::byte bits{0};
         for (std::size_t i = at; i < stop; ++i) bits |= bytes[i];
         if (bits <= std::byte{1}) continue;
@@ -443,7 +443,7 @@ std::size_t first_bad_bool(const std::byte* bytes, std::size_t begin, std::size_
 
 // ---- text -----------------------------------------------------------------------------------------------
 
-// The length of the ASCII at the start of text[0 .. n), to within 8 bytes.
+// The number of ASCII bytes at the start of text[0 .. n), rounded down to a multiple of 8.
 static std::size_t ascii(const std::byte* text, std::size_t n) {
     constexpr std::uint64_t kHigh = 0x8080808080808080u;
     std::size_t at = 0;
@@ -465,34 +465,34 @@ std::size_t first_bad_utf8(const std::byte* text, std::size_t n) {
             at += skipped == 0 ? 1 : skipped;
             continue;
         }
-        // The second byte's range is narrower after these: it excludes overlong forms, surrogates and what is above
-        // U+10FFFF.
+        // After these, the second byte's range is narrower. It excludes overlong forms, surrogates and code points
+        // above U+10FFFF.
         unsigned low = 0x80u, high = 0xBFu;
-        std::size_t more;
+        std::size_t following;
         if (lead >= 0xC2u && lead <= 0xDFu) {
-            more = 1;
+            following = 1;
         } else if ((lead & 0xF0u) == 0xE0u) {
-            more = 2;
+            following = 2;
             if (lead == 0xE0u) low = 0xA0u;
             if (lead == 0xEDu) high = 0x9Fu;
         } else if (lead >= 0xF0u && lead <= 0xF4u) {
-            more = 3;
+            following = 3;
             if (lead == 0xF0u) low = 0x90u;
             if (lead == 0xF4u) high = 0x8Fu;
         } else {
             return at;
         }
         if (at + 1 >= n || byte(at + 1) < low || byte(at + 1) > high) return at;
-        for (std::size_t k = 2; k <= more; ++k)
+        for (std::size_t k = 2; k <= following; ++k)
             if (!follows(at + k)) return at;
-        at += more + 1;
+        at += following + 1;
     }
     return n;
 }
 
 std::size_t first_bad_text(const std::byte* text, std::int64_t first, const std::int64_t* ends, std::size_t n) {
     for (std::size_t at = 0; at < n; ++at) {
-        // All strings together, as far as they are ASCII: most are short.
+        // Strings are mostly short, so all are checked together as far as they are ASCII.
         const std::int64_t from = at == 0 ? first : ends[at - 1];
         const std::size_t bytes = static_cast<std::size_t>(ends[n - 1] - from);
         if (bytes == 0) return n;

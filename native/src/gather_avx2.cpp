@@ -9,7 +9,7 @@ static inline __m256i load(const std::int32_t* at) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
 }
 
-// As numbers without a sign negative indices are the greatest, so the greatest one tells both bounds.
+// As unsigned numbers negative indices are the greatest, so comparing the greatest one checks both bounds.
 bool all_below_avx2(const std::int32_t* indices, std::size_t n, std::uint32_t width) {
     __m256i top[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
     std::size_t i = 0;

@@ -11,10 +11,10 @@ namespace feedline {
 
 // Starting a thread costs about what copying 100 KB does.
 static constexpr std::size_t kThreadedBytes = std::size_t{1} << 20;
-// What the background thread copies before it looks whether the rest is still wanted: some ten microseconds.
+// Bytes that the background thread copies before it checks whether its task was abandoned: some ten microseconds.
 static constexpr std::size_t kPartBytes = std::size_t{128} << 10;
-// Sequences whose entries are looked at together once they are copied, while the caches have them.
-static constexpr std::size_t kLookAt = 512;
+// Sequences whose entries are checked together once they are copied, while the caches have them.
+static constexpr std::size_t kCheckAt = 512;
 
 static std::size_t slot_of(const Picks& picks, std::size_t place) {
     return picks.slots == nullptr ? 0 : picks.slots[place];
@@ -22,19 +22,19 @@ static std::size_t slot_of(const Picks& picks, std::size_t place) {
 
 // ---- filling --------------------------------------------------------------------------------------------
 
-// Whether the bounds of rows that were copied for the places [begin, end) are as they were planned.
-bool GatherJob::rise(std::size_t begin, std::size_t end) const {
+// Whether the bounds of the rows copied for places [begin, end) ascend, and end as planned.
+bool GatherJob::bounds_ascend(std::size_t begin, std::size_t end) const {
     const SparseRun &first = runs[begin], &last = runs[end];
-    return rises(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row), first.out_value,
+    return ascends(indptr + first.out_row + 1, static_cast<std::size_t>(last.out_row - first.out_row), first.out_value,
                  last.out_value);
 }
 
-// Of sparse rows, few enough for the caches.
+// Copies sparse rows, few enough for the caches, and checks them.
 void GatherJob::copy_checked(std::size_t begin, std::size_t end, GatherOutcome& outcome) const {
     copy_sparse(runs.get(), item_bytes, indptr, indices, rows, begin, end);
-    if (!rise(begin, end)) {
+    if (!bounds_ascend(begin, end)) {
         std::size_t changed = begin;
-        while (changed + 1 < end && rise(changed, changed + 1)) ++changed;
+        while (changed + 1 < end && bounds_ascend(changed, changed + 1)) ++changed;
         outcome.changed = runs[changed].indptr;
     }
     if (classes >= 0) {
@@ -42,7 +42,7 @@ void GatherJob::copy_checked(std::size_t begin, std::size_t end, GatherOutcome& 
         const auto last = static_cast<std::size_t>(runs[end].out_value);
         if (first_bad_index(indices, first, last, static_cast<std::uint32_t>(classes)) < last) outcome.bad = true;
     } else if (classes == kText && outcome.changed.load(std::memory_order_relaxed) == nullptr) {
-        // Where the first one begins is not read from indptr: another thread may be writing it.
+        // The beginning of the first one is not read from indptr, as another thread may be writing it.
         const SparseRun& run = runs[begin];
         const auto strings = static_cast<std::size_t>(runs[end].out_row - run.out_row);
         if (first_bad_text(rows, run.out_value, indptr + run.out_row + 1, strings) < strings) outcome.bad = true;
@@ -51,7 +51,7 @@ void GatherJob::copy_checked(std::size_t begin, std::size_t end, GatherOutcome& 
 
 void GatherJob::copy(const Picks& picks, std::size_t begin, std::size_t end, GatherOutcome& outcome) const {
     if (is_sparse) {
-        for (std::size_t at = begin; at < end; at += kLookAt) copy_checked(at, std::min(at + kLookAt, end), outcome);
+        for (std::size_t at = begin; at < end; at += kCheckAt) copy_checked(at, std::min(at + kCheckAt, end), outcome);
         return;
     }
     std::size_t first = begin, last = end;  // rows
@@ -75,7 +75,7 @@ void run_jobs(const std::vector<GatherJob>& jobs, const ChunkTable& table, const
     if (outcome.unreadable.load(std::memory_order_relaxed) != nullptr) return;
     const void* fault = guarded([&] {
         for (const GatherJob& job : jobs) job.copy(picks, begin, end, outcome);
-        // Last: what was cut before it was copied is cut by now.
+        // Last: a file that was cut before its bytes were copied is cut by now.
         if (const std::byte* broken = table.first_broken_seal(picks, begin, end)) outcome.broken = broken;
     });
     if (fault != nullptr) outcome.unreadable = fault;
@@ -99,13 +99,13 @@ bool needs_offsets(const ChunkTable& table, std::size_t s, const Picks& picks) {
     return stream.sparse() ? any_ragged(picks, table.sparse(s)) : any_ragged(picks, table.dense(s));
 }
 
-// Of the pick whose offsets or bounds are impossible: where they are.
+// The address of the impossible offsets or bounds of a pick.
 static const void* bounds_of(const GatherJob& job, const Picks& picks, std::ptrdiff_t fault) {
     const std::size_t slot = slot_of(picks, static_cast<std::size_t>(fault));
     const std::int64_t index = picks.index[fault];
     if (!job.is_sparse) {
         const DenseSource& dense = job.dense[slot];
-        // Without bounds it is the last row that passes the total.
+        // Without offsets, the sum of the rows has overflowed at this one.
         return dense.offsets != nullptr ? static_cast<const void*>(dense.offsets + index) : dense.rows;
     }
     const SparseSource& sparse = job.sparse[slot];
@@ -158,16 +158,16 @@ struct Finder {
     const ChunkTable& table;
     const Picks& picks;
     const std::size_t stream;
-    std::vector<BadEntry>& found;
+    std::vector<BadEntry>& entries;
     std::size_t last = picks.count;  // the place that was added last
 
     void add(std::size_t place, std::int64_t entry, const void* source) {
         if (place == last) return;
         last = place;
-        // Of what was brought into memory, the place in its file.
+        // For bytes that were brought into memory, the place in their file.
         if (const StageWork* origin = table.origin(slot_of(picks, place)))
             source = origin->origin(static_cast<const std::byte*>(source));
-        found.push_back({place, stream, entry, job.classes, source});
+        entries.push_back({place, stream, entry, job.classes, source});
     }
 
     void blank_texts() {
@@ -213,7 +213,7 @@ struct Finder {
                 source = job.from[place] + (at - start(place));
             else if (dense.layout == nullptr)
                 source = dense.rows + static_cast<std::size_t>(picks.index[place]) * row + (at - start(place));
-            else  // the start of the row will do
+            else  // the start of the row is near enough
                 source = dense.rows + static_cast<std::ptrdiff_t>(picks.index[place]) * dense.layout->row_stride;
             add(place, std::to_integer<std::int64_t>(job.rows[at]), source);
             job.rows[at] = std::byte{0};
@@ -225,9 +225,9 @@ struct Finder {
 
 std::vector<BadEntry> blank_bad_entries(const std::vector<GatherJob>& jobs, const ChunkTable& table,
                                         const Picks& picks) {
-    std::vector<BadEntry> found;
+    std::vector<BadEntry> entries;
     for (std::size_t s = 0; s < jobs.size(); ++s) {
-        Finder finder{jobs[s], table, picks, s, found};
+        Finder finder{jobs[s], table, picks, s, entries};
         if (jobs[s].classes == kText)
             finder.blank_texts();
         else if (jobs[s].classes >= 0)
@@ -235,14 +235,14 @@ std::vector<BadEntry> blank_bad_entries(const std::vector<GatherJob>& jobs, cons
         else if (jobs[s].bools)
             finder.blank_bools();
     }
-    return found;
+    return entries;
 }
 
 // ---- in the background ----------------------------------------------------------------------------------
 
-GatherWork::GatherWork(const Picks& wanted) : index(wanted.index, wanted.index + wanted.count) {
-    if (wanted.slots != nullptr) slots.assign(wanted.slots, wanted.slots + wanted.count);
-    picks = {wanted.slots == nullptr ? nullptr : slots.data(), index.data(), wanted.count};
+GatherWork::GatherWork(const Picks& from) : index(from.index, from.index + from.count) {
+    if (from.slots != nullptr) slots.assign(from.slots, from.slots + from.count);
+    picks = {from.slots == nullptr ? nullptr : slots.data(), index.data(), from.count};
 }
 
 std::shared_ptr<Task> start_gather(std::shared_ptr<GatherWork> work, const ChunkTable& table, std::size_t bytes) {
@@ -256,13 +256,13 @@ std::shared_ptr<Task> start_gather(std::shared_ptr<GatherWork> work, const Chunk
 
 // ---- parts of one array ---------------------------------------------------------------------------------
 
-Shelf::Shelf(std::size_t row_bytes, bool sliced) : row_bytes_(row_bytes), by_bytes_(false) {
+PartsLayout::PartsLayout(std::size_t row_bytes, bool sliced) : row_bytes_(row_bytes), by_bytes_(false) {
     if (row_bytes != 0) unit_ = kArrayAlign / std::gcd(row_bytes, kArrayAlign);
     by_bytes_ = unit_ != 1 && !sliced;
     if (by_bytes_) unit_ = kArrayAlign;
 }
 
-void Shelf::add(std::int64_t rows) {
+void PartsLayout::add(std::int64_t rows) {
     at_.push_back(end_);
     rows_.push_back(rows);
     end_ += static_cast<std::size_t>(rows) * (by_bytes_ ? row_bytes_ : 1);

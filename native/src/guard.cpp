@@ -14,25 +14,25 @@
 namespace feedline {
 namespace {
 
-constexpr std::int64_t kLookEvery = 10;  // milliseconds
+constexpr std::int64_t kCheckPeriodMs = 10;
 
-// Previous handlers, the latest first. One may be running, so none is ever freed.
-struct Before {
+// Previous handlers, the latest first. A thread may be running one, so none is ever freed.
+struct PreviousHandler {
     struct sigaction action;
-    const Before* earlier;
+    const PreviousHandler* earlier;
 };
 
-std::atomic<const Before*> latest{nullptr};
-std::atomic<std::int64_t> looked{INT64_MIN};  // milliseconds
-std::atomic<pid_t> installer{0};              // the process that is installing; a parent's is ignored
+std::atomic<const PreviousHandler*> latest{nullptr};
+std::atomic<std::int64_t> last_check_ms{INT64_MIN};
+std::atomic<pid_t> installer{0};  // the process that is installing the handler; that of a parent is ignored
 
 thread_local detail::Guard* in_kernel = nullptr;
 
-// Passing on is done once for each handler: one that raises the signal again, as handlers do that clean up and let
-// the process die, or that comes back to the same fault, gives way to the one before it.
-thread_local const Before* having_its_turn = nullptr;
-thread_local const Before* came_back = nullptr;
-thread_local const void* came_back_to = nullptr;
+// A signal is passed on once to each handler. If a handler raises the signal again, as handlers do that clean up and
+// let the process die, or returns to the same fault, the handler before it is next.
+thread_local const PreviousHandler* running_handler = nullptr;
+thread_local const PreviousHandler* returned_handler = nullptr;
+thread_local const void* returned_to = nullptr;
 
 bool is_default(const struct sigaction& action) {
     return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
@@ -43,10 +43,10 @@ bool is_ignored(const struct sigaction& action) {
 }
 
 void pass_on(int signal, siginfo_t* info, void* context) {
-    const bool fault = info->si_code > 0;  // by the kernel, for an instruction; otherwise sent
-    const Before* next = latest.load(std::memory_order_acquire);
-    if (fault && came_back != nullptr && info->si_addr == came_back_to) next = came_back->earlier;
-    if (!fault && having_its_turn != nullptr) next = having_its_turn->earlier;
+    const bool fault = info->si_code > 0;  // from the kernel, for an instruction; otherwise sent by a process
+    const PreviousHandler* next = latest.load(std::memory_order_acquire);
+    if (fault && returned_handler != nullptr && info->si_addr == returned_to) next = returned_handler->earlier;
+    if (!fault && running_handler != nullptr) next = running_handler->earlier;
     if (next != nullptr && is_ignored(next->action) && !fault) return;
     if (next == nullptr || is_default(next->action) || is_ignored(next->action)) {
         struct sigaction plain {};
@@ -55,26 +55,26 @@ void pass_on(int signal, siginfo_t* info, void* context) {
         if (!fault) raise(signal);
         return;  // the fault recurs, and this time kills the process where it happened
     }
-    came_back = nullptr;
-    having_its_turn = next;
+    returned_handler = nullptr;
+    running_handler = next;
     if ((next->action.sa_flags & SA_SIGINFO) != 0)
         next->action.sa_sigaction(signal, info, context);
     else
         next->action.sa_handler(signal);
-    having_its_turn = nullptr;
-    came_back = next;
-    came_back_to = info->si_addr;
+    running_handler = nullptr;
+    returned_handler = next;
+    returned_to = info->si_addr;
 }
 
 void on_bus_error(int signal, siginfo_t* info, void* context) {
-    // Other codes are not about pages that are gone: sent by a process, misaligned, memory that broke.
+    // The other codes are for signals sent by a process, misaligned addresses and broken memory, not for lost pages.
     if (info->si_code != BUS_ADRERR || in_kernel == nullptr) {
         pass_on(signal, info, context);
         return;
     }
 #if defined(__x86_64__)
-    // The kernel gave this handler a fresh floating-point state, and the jump would keep it: how the thread rounds
-    // and flushes denormals is put back.
+    // The kernel gave this handler a fresh floating-point state, which the jump would keep. So the thread's own
+    // rounding mode and treatment of denormals are restored.
     const auto* state = static_cast<const ucontext_t*>(context)->uc_mcontext.fpregs;
     if (state != nullptr) {
         asm volatile("ldmxcsr %0" : : "m"(state->mxcsr));
@@ -92,18 +92,18 @@ bool is_ours(const struct sigaction& action) {
 }
 
 void remember(const struct sigaction& action) {
-    latest.store(new Before{action, latest.load(std::memory_order_relaxed)}, std::memory_order_release);
+    latest.store(new PreviousHandler{action, latest.load(std::memory_order_relaxed)}, std::memory_order_release);
 }
 
 void install() {
     struct sigaction now;
     if (sigaction(SIGBUS, nullptr, &now) != 0 || is_ours(now)) return;
-    // Recorded before it is replaced, since a fault may come in between.
+    // Recorded before it is replaced, since a fault may occur in between.
     remember(now);
     struct sigaction ours {};
     ours.sa_sigaction = on_bus_error;
-    // No mask, and not masked itself: there is none to put back after a jump. On the alternate stack where the thread
-    // has one, as those who are passed on to may expect.
+    // No mask, and the signal itself not masked, so that there is no mask to restore after a jump. On the alternate
+    // stack if the thread has one, as the previous handlers may expect.
     ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     struct sigaction replaced;
     sigaction(SIGBUS, &ours, &replaced);
@@ -114,12 +114,12 @@ void install() {
 
 detail::Guard*& detail::innermost() { return in_kernel; }
 
-void watch_bus_errors() {
+void install_bus_error_handler() {
     timespec clock;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &clock);
     const std::int64_t now = clock.tv_sec * std::int64_t{1000} + clock.tv_nsec / 1000000;
-    const std::int64_t before = looked.load(std::memory_order_acquire);
-    if (before != INT64_MIN && now - before < kLookEvery) return;
+    const std::int64_t before = last_check_ms.load(std::memory_order_acquire);
+    if (before != INT64_MIN && now - before < kCheckPeriodMs) return;
     const pid_t self = getpid();
     pid_t other = 0;
     while (!installer.compare_exchange_weak(other, self, std::memory_order_acq_rel)) {
@@ -130,7 +130,7 @@ void watch_bus_errors() {
         // Otherwise `other` is 0, or a parent whose thread was installing at the fork and does not exist here.
     }
     install();
-    looked.store(now, std::memory_order_release);
+    last_check_ms.store(now, std::memory_order_release);
     installer.store(0, std::memory_order_release);
 }
 

@@ -55,8 +55,8 @@ void expand_htk(const std::uint8_t* bytes, const HtkFrames& frames, const std::i
                     continue;
                 }
                 for (std::size_t slot = 0; slot < slots; ++slot) {
-                    const std::size_t wanted = t + slot;  // of the frame, plus `left`
-                    const std::size_t frame = wanted < left ? 0 : wanted - left < length ? wanted - left : length - 1;
+                    const std::size_t shifted = t + slot;  // of the frame, plus `left`
+                    const std::size_t frame = shifted < left ? 0 : shifted - left < length ? shifted - left : length - 1;
                     std::memcpy(row + slot * dim, scratch + frame * dim, dim * sizeof(float));
                 }
             }

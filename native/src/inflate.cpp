@@ -31,8 +31,8 @@ constexpr std::uint8_t kDistanceExtra[30] = {0, 0, 0, 0, 1, 1, 2, 2,  3,  3,  4,
 constexpr std::uint8_t kOrder[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
 
 // A dynamic block's header is shorter than this, and so is any symbol with its extra bits.
-constexpr std::size_t kMostHeader = 512;
-constexpr std::size_t kMostGzipHeader = 1 << 20;
+constexpr std::size_t kMaxHeader = 512;
+constexpr std::size_t kMaxGzipHeader = 1 << 20;
 
 unsigned reversed(unsigned code, unsigned length) {
     unsigned out = 0;
@@ -57,10 +57,10 @@ std::uint32_t crc32_update(std::uint32_t crc, const std::uint8_t* data, std::siz
 
 std::uint32_t adler32_update(std::uint32_t sum, const std::uint8_t* data, std::size_t n) {
     constexpr std::uint32_t kPrime = 65521;
-    constexpr std::size_t kMost = 5552;  // bytes that 32 bits can take between divisions
+    constexpr std::size_t kMaxBytes = 5552;  // bytes between divisions, so that the sums fit 32 bits
     std::uint32_t low = sum & 0xFFFF, high = sum >> 16;
     while (n > 0) {
-        const std::size_t part = std::min(n, kMost);
+        const std::size_t part = std::min(n, kMaxBytes);
         for (std::size_t i = 0; i < part; ++i) {
             low += data[i];
             high += low;
@@ -79,15 +79,15 @@ bool Inflater::Codes::make(const std::uint8_t* lengths, unsigned n, bool may_be_
     std::memset(count, 0, sizeof count);
     for (unsigned i = 0; i < n; ++i) ++count[lengths[i]];
     std::memset(fast, 0, sizeof fast);
-    int left = 1;
+    int unused = 1;  // codes of this length
     unsigned used = 0;
     for (unsigned length = 1; length < 16; ++length) {
-        left = left * 2 - count[length];
-        if (left < 0) return false;
+        unused = unused * 2 - count[length];
+        if (unused < 0) return false;
         used += count[length];
     }
-    // An incomplete code is one of a single symbol, or of none, and only for distances.
-    if (left > 0 && !(may_be_one && (used == 0 || (used == 1 && count[1] == 1)))) return false;
+    // Only a code of a single symbol, or of none, may be incomplete, and only one for distances.
+    if (unused > 0 && !(may_be_one && (used == 0 || (used == 1 && count[1] == 1)))) return false;
     offset[1] = 0;
     for (unsigned length = 1; length < 15; ++length)
         offset[length + 1] = static_cast<std::uint16_t>(offset[length] + count[length]);
@@ -102,10 +102,10 @@ bool Inflater::Codes::make(const std::uint8_t* lengths, unsigned n, bool may_be_
         const unsigned length = lengths[i];
         if (length == 0) continue;
         symbol[next[length]++] = static_cast<std::uint16_t>(i);
-        const unsigned mine = first[length]++;
+        const unsigned assigned = first[length]++;
         if (length > kBits) continue;
         const auto entry = static_cast<std::uint16_t>(i << 4 | length);
-        for (unsigned at = reversed(mine, length); at < 1u << kBits; at += 1u << length) fast[at] = entry;
+        for (unsigned at = reversed(assigned, length); at < 1u << kBits; at += 1u << length) fast[at] = entry;
     }
     count[0] = 0;
     return true;
@@ -145,7 +145,7 @@ std::uint32_t Inflater::take(unsigned bits) {
     return value;
 }
 
-// The next symbol, or -1: no such code, or the input has ended.
+// The next symbol, or -1 if there is no such code, or the input has ended.
 int Inflater::symbol(const Codes& codes) {
     const unsigned entry = codes.fast[hold_ & ((1u << Codes::kBits) - 1)];
     if (__builtin_expect(entry != 0, 1)) {
@@ -175,10 +175,10 @@ int Inflater::symbol(const Codes& codes) {
 bool Inflater::tables() {
     std::uint8_t lengths[320] = {};
     if (!need(14)) return bad("it was cut");
-    const unsigned symbols = take(5) + 257, distances = take(5) + 1, given = take(4) + 4;
+    const unsigned symbols = take(5) + 257, distances = take(5) + 1, code_lengths = take(4) + 4;
     if (symbols > 286 || distances > 30) return bad("a block of impossible codes");
     std::uint8_t small[19] = {};
-    for (unsigned i = 0; i < given; ++i) {
+    for (unsigned i = 0; i < code_lengths; ++i) {
         if (!need(3)) return bad("it was cut");
         small[kOrder[i]] = static_cast<std::uint8_t>(take(3));
     }
@@ -204,10 +204,10 @@ bool Inflater::tables() {
     return true;
 }
 
-// A member's header at in[at], which is left behind it. `more`: it goes on behind the input.
+// Reads a member's header at in[at], and sets `at` to its end. Returns `more` if it continues after the input.
 Inflater::Step Inflater::header(const std::uint8_t* in, std::size_t n, std::size_t& at, bool last) {
     const auto lack = [&] {
-        if (!last && n - at < kMostGzipHeader) return Step::more;
+        if (!last && n - at < kMaxGzipHeader) return Step::more;
         bad("it was cut in a member's header");
         return Step::bad;
     };
@@ -265,7 +265,7 @@ Inflater::Result Inflater::run(const std::uint8_t* in, std::size_t n, bool last,
     };
     const auto leave = [&](Status status, bool member = false) {
         count();
-        // Whole bytes that were read ahead are given back.
+        // Unused bytes go back to the input.
         const auto back = static_cast<unsigned>(std::min<std::size_t>(count_ / 8, static_cast<std::size_t>(in_ - in)));
         in_ -= back;
         count_ -= 8 * back;
@@ -276,7 +276,7 @@ Inflater::Result Inflater::run(const std::uint8_t* in, std::size_t n, bool last,
         problem_ = problem;
         return leave(Status::bad);
     };
-    const auto scarce = [&] { return !last && static_cast<std::size_t>(end_ - in_) < kMostHeader; };
+    const auto scarce = [&] { return !last && static_cast<std::size_t>(end_ - in_) < kMaxHeader; };
 
     for (;;) {
         switch (mode_) {
@@ -326,7 +326,7 @@ Inflater::Result Inflater::run(const std::uint8_t* in, std::size_t n, bool last,
                         if (!need(32)) return broken("it was cut");
                         stored_ = take(16);
                         if ((stored_ ^ 0xFFFF) != take(16)) return broken("a stored block of impossible length");
-                        // The rest of it is copied from the input itself.
+                        // The block's bytes are copied from the input itself.
                         in_ -= count_ / 8;
                         count_ = 0;
                         hold_ = 0;
@@ -396,7 +396,7 @@ Inflater::Result Inflater::run(const std::uint8_t* in, std::size_t n, bool last,
                     if (count_ < kDistanceExtra[d]) return broken("it was cut");
                     const std::size_t distance = kDistanceBase[d] + take(kDistanceExtra[d]);
                     if (distance > reach_ + (position - counted) || distance > position)
-                        return broken("a copy from before the beginning");
+                        return broken("a copy of text before the beginning");
                     if (room - position < length) return broken("a copy that does not fit");  // never: kSlack
                     std::uint8_t* to = out + position;
                     const std::uint8_t* from = to - distance;
@@ -421,11 +421,13 @@ Inflater::Result Inflater::run(const std::uint8_t* in, std::size_t n, bool last,
                 if (!need(32)) return broken("it was cut");
                 const std::uint32_t crc = take(32);
                 if (zlib_) {
-                    if (checked_ && __builtin_bswap32(crc) != crc_) return broken("text with another checksum");
+                    if (checked_ && __builtin_bswap32(crc) != crc_)
+                        return broken("a checksum that does not match the text");
                 } else {
                     if (!need(32)) return broken("it was cut");
                     const std::uint32_t size = take(32);
-                    if (checked_ && (crc != crc_ || size != size_)) return broken("a member with another checksum");
+                    if (checked_ && (crc != crc_ || size != size_))
+                        return broken("a checksum that does not match the member");
                 }
                 in_ -= count_ / 8;
                 count_ = 0;

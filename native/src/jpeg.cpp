@@ -1,4 +1,4 @@
-// libjpeg-turbo behind `decode_jpeg`. Nothing of C++ that needs a destructor lives across its calls: errors jump.
+// decode_jpeg() by libjpeg-turbo. Its errors are jumps, so no object that needs a destructor may live across its calls.
 #include "feedline/pictures.h"
 
 #ifdef FEEDLINE_JPEG
@@ -19,12 +19,12 @@ namespace feedline {
 namespace {
 
 constexpr int kMaxScans = 100;  // of a progressive picture; encoders write about ten
-// Pixels on either side of a region that are decoded with it. Colours of neighbours are mixed where they have fewer
-// samples, for which one pixel would do; but the decoder mixes none in a line of fewer than three such samples.
+// Pixels on either side of a region that are decoded with it. Where colours have fewer samples than brightness, the
+// decoder mixes neighbours, for which one pixel would do. But it mixes none in a line of fewer than three such samples.
 constexpr int kMargin = 8;
 
 struct Errors {
-    jpeg_error_mgr base;  // the first: libjpeg knows only this
+    jpeg_error_mgr base;  // the first member, as libjpeg has a pointer to it
     jmp_buf leave;
     char text[JMSG_LENGTH_MAX];
 };
@@ -35,7 +35,7 @@ struct Errors {
     longjmp(errors->leave, 1);
 }
 
-// Warnings that pixels are missing or made up are errors; those about markers are not.
+// Warnings about missing or invented pixels are errors. Warnings about markers are ignored.
 void warn(j_common_ptr info, int level) {
     if (level >= 0) return;
     switch (info->err->msg_code) {
@@ -49,7 +49,7 @@ void warn(j_common_ptr info, int level) {
     }
 }
 
-void say_nothing(j_common_ptr) {}
+void ignore_message(j_common_ptr) {}
 
 void count_scans(j_common_ptr info) {
     if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMaxScans) return;
@@ -82,7 +82,7 @@ bool ends_with_a_marker(const std::uint8_t* data, std::size_t n) {
     return false;
 }
 
-struct Decoding {  // what must survive a jump
+struct Decoding {  // state that must survive a jump
     jpeg_decompress_struct info;
     Errors errors;
     jpeg_progress_mgr progress;
@@ -98,13 +98,13 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     Decoding decoding;
     auto& info = decoding.info;
     auto& errors = decoding.errors;
-    static thread_local std::vector<std::uint8_t> kept;  // static: a jump leaves it as it is
-    std::vector<std::uint8_t>& line = kept;              // looked up once
+    static thread_local std::vector<std::uint8_t> scratch;  // static, so that a jump does not leak it
+    std::vector<std::uint8_t>& line = scratch;              // looked up once
     std::memset(&decoding, 0, sizeof decoding);
     info.err = jpeg_std_error(&errors.base);
     errors.base.error_exit = fail;
     errors.base.emit_message = warn;
-    errors.base.output_message = say_nothing;
+    errors.base.output_message = ignore_message;
     if (setjmp(errors.leave) != 0) {
         jpeg_destroy_decompress(&info);
         return errors.text;
@@ -114,7 +114,7 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     info.progress = &decoding.progress;
     jpeg_mem_src(&info, data, static_cast<unsigned long>(n));
     jpeg_read_header(&info, TRUE);
-    // The caller has compared the size that our parser read with what it permits: no other may be decoded.
+    // The caller has checked the size that our parser read, so no picture of another size may be decoded.
     if (info.image_width != JDIMENSION(header.width) || info.image_height != JDIMENSION(header.height)) {
         jpeg_destroy_decompress(&info);
         return "its header gives two sizes";
@@ -140,7 +140,7 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
         return "a region outside of the picture";
     }
     JDIMENSION left = 0, across = info.output_width;
-    const bool skips = info.arith_code == FALSE;  // the arithmetic decoder cannot
+    const bool skips = info.arith_code == FALSE;  // the arithmetic decoder cannot skip
     if (region.width < width && skips) {
         left = static_cast<JDIMENSION>(std::max(region.x - kMargin, 0));
         across = static_cast<JDIMENSION>(std::min(region.x + region.width + kMargin, width)) - left;
@@ -150,7 +150,7 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     const int channels = color == PictureColor::grey ? 1 : 3;
     const std::size_t wide = std::size_t(info.output_width) * std::size_t(cmyk ? 4 : channels);
     const std::size_t offset = std::size_t(region.x - static_cast<int>(left)) * std::size_t(cmyk ? 4 : channels);
-    // Rows are decoded as wide as the decoder has them, right where they are wanted if there may be room between them.
+    // Rows are as wide as the decoder makes them. They are decoded into `out` itself if it may have gaps between rows.
     const bool straight = !cmyk && (loose || wide == std::size_t(region.width) * std::size_t(channels));
     try {
         if (straight)
@@ -174,11 +174,11 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
         else if (!straight)
             std::memcpy(out.row(y), row + offset, out.stride());
     }
-    // What was not read may be missing; then others of its regions could not be read.
-    const bool whole = ends_with_a_marker(info.src->next_input_byte, info.src->bytes_in_buffer) ||
-                       info.unread_marker == JPEG_EOI || jpeg_input_complete(&info) != FALSE;
+    // If rows that were not read are missing, this region fails too, as other regions of the picture do.
+    const bool complete = ends_with_a_marker(info.src->next_input_byte, info.src->bytes_in_buffer) ||
+                          info.unread_marker == JPEG_EOI || jpeg_input_complete(&info) != FALSE;
     jpeg_destroy_decompress(&info);
-    return whole ? "" : "it ends early, without an end marker";
+    return complete ? "" : "it ends early, without an end marker";
 }
 
 }  // namespace feedline

@@ -12,7 +12,7 @@ struct JsonParser::Node {
     struct Key {
         std::string name;
         int stream = -1;
-        std::unique_ptr<Node> inner;  // null: the stream's value
+        std::unique_ptr<Node> inner;  // null: the value is the stream's
     };
     std::vector<Key> keys;
     std::unordered_map<std::string, std::size_t> places;
@@ -31,10 +31,10 @@ namespace {
 
 using Node = JsonParser::Node;
 
-constexpr unsigned kMostDepth = 512;
+constexpr unsigned kMaxDepth = 512;
 
 FEEDLINE_INLINE std::uint64_t bytes_below(std::uint64_t v, std::uint8_t bound) {
-    // High bits of bytes that are less than `bound` <= 0x80; those behind the first one found may be wrong.
+    // High bits of the bytes less than `bound` <= 0x80. After the first such byte they may be wrong.
     return (v - 0x0101010101010101u * bound) & ~v & 0x8080808080808080u;
 }
 
@@ -91,7 +91,7 @@ std::size_t to_utf8(std::uint32_t c, std::uint8_t* out) {
 
 bool is_word(const std::uint8_t* p, const char* word, std::size_t n) { return std::memcmp(p, word, n) == 0; }
 
-// Everything stops at the newline that ends a row: only loads reach beyond it.
+// Parses a row. It stops at the newline that ends the row, and only loads reach beyond it.
 struct Machine {
     const std::vector<RowField>& fields;
     const Node& root;
@@ -143,7 +143,7 @@ struct Machine {
         }
     }
 
-    // p is at '{'.
+    // Reads an object whose '{' is at p.
     bool object(const Node& node) {
         ++p;
         blanks();
@@ -154,34 +154,34 @@ struct Machine {
         std::size_t next = 0;
         for (;;) {
             const std::uint8_t* const at = p;
-            const Node::Key* found = nullptr;
+            const Node::Key* known = nullptr;
             if (*p != '"') return fail(RowError::syntax, p);
-            // Rows mostly have the keys in the order of the row before.
+            // Rows mostly have their keys in the order of the row before.
             if (next < node.keys.size()) {
                 const std::string& name = node.keys[next].name;
                 const std::uint8_t* const end = string_end(p + 1);
                 if (static_cast<std::size_t>(end - p - 1) == name.size() && *end == '"' &&
                     std::memcmp(p + 1, name.data(), name.size()) == 0) {
-                    found = &node.keys[next];
+                    known = &node.keys[next];
                     p = end + 1;
                 }
             }
-            if (found == nullptr && !read_key(node, found)) return false;
+            if (known == nullptr && !read_key(node, known)) return false;
             blanks();
             if (*p != ':') return fail(RowError::syntax, p);
             ++p;
             blanks();
-            if (found == nullptr) {
+            if (known == nullptr) {
                 if (!skip()) return false;
             } else {
-                next = static_cast<std::size_t>(found - node.keys.data()) + 1;
-                if (found->inner != nullptr) {
+                next = static_cast<std::size_t>(known - node.keys.data()) + 1;
+                if (known->inner != nullptr) {
                     if (*p != '{') return mismatch('{', -1);
-                    if (!object(*found->inner)) return false;
+                    if (!object(*known->inner)) return false;
                 } else {
-                    if (seen[found->stream]) return fail(RowError::twice, at, found->stream);
-                    seen[found->stream] = 1;
-                    if (!value(found->stream)) return false;
+                    if (seen[known->stream]) return fail(RowError::twice, at, known->stream);
+                    seen[known->stream] = 1;
+                    if (!value(known->stream)) return false;
                 }
             }
             blanks();
@@ -196,7 +196,7 @@ struct Machine {
         }
     }
 
-    bool read_key(const Node& node, const Node::Key*& found) {
+    bool read_key(const Node& node, const Node::Key*& known) {
         key.clear();
         if (!string([this](const std::uint8_t* from, std::size_t n) {
                 key.append(reinterpret_cast<const char*>(from), n);
@@ -204,11 +204,11 @@ struct Machine {
             }, -1, false))
             return false;
         const auto at = node.places.find(key);
-        if (at != node.places.end()) found = &node.keys[at->second];
+        if (at != node.places.end()) known = &node.keys[at->second];
         return true;
     }
 
-    // p is at the quote; `keep` takes the pieces of the string in UTF-8.
+    // Reads a string whose quote is at p, and passes its pieces to `keep`, in UTF-8.
     template <class Keep>
     bool string(Keep&& keep, int stream, bool check) {
         ++p;
@@ -226,17 +226,17 @@ struct Machine {
                 return true;
             }
             if (*p != '\\') return fail(RowError::bad_string, p, stream);
-            std::uint8_t one[4];
+            std::uint8_t utf8[4];
             std::size_t size = 1;
             switch (p[1]) {
-                case '"': one[0] = '"'; break;
-                case '\\': one[0] = '\\'; break;
-                case '/': one[0] = '/'; break;
-                case 'b': one[0] = '\b'; break;
-                case 'f': one[0] = '\f'; break;
-                case 'n': one[0] = '\n'; break;
-                case 'r': one[0] = '\r'; break;
-                case 't': one[0] = '\t'; break;
+                case '"': utf8[0] = '"'; break;
+                case '\\': utf8[0] = '\\'; break;
+                case '/': utf8[0] = '/'; break;
+                case 'b': utf8[0] = '\b'; break;
+                case 'f': utf8[0] = '\f'; break;
+                case 'n': utf8[0] = '\n'; break;
+                case 'r': utf8[0] = '\r'; break;
+                case 't': utf8[0] = '\t'; break;
                 case 'u': {
                     int c = hex4(p + 2);
                     if (c < 0) return fail(RowError::bad_string, p, stream);
@@ -249,17 +249,17 @@ struct Machine {
                         } else if (check) {
                             return fail(RowError::bad_text, p, stream);
                         } else {
-                            code = 0xFFFD;  // no stream's text, and no stream's key
+                            code = 0xFFFD;  // of a skipped value, or a key without a stream
                         }
                     }
-                    size = to_utf8(code, one);
+                    size = to_utf8(code, utf8);
                     p += 4;
                     break;
                 }
                 default: return fail(RowError::bad_string, p, stream);
             }
             p += 2;
-            if (!keep(one, size)) return out_of_memory(stream);
+            if (!keep(utf8, size)) return out_of_memory(stream);
         }
     }
 
@@ -335,7 +335,7 @@ struct Machine {
         return list<T>(fields[stream].shape.data(), fields[stream].shape.size(), out, stream);
     }
 
-    // A list of lists, `rank` deep, whose numbers follow each other at `out`.
+    // Reads a list of lists, `rank` deep, and writes its numbers to `out`.
     template <class T>
     bool list(const std::int64_t* shape, std::size_t rank, T*& out, int stream) {
         if (rank == 0) return number(*out++, stream);
@@ -367,17 +367,19 @@ struct Machine {
         return false;
     }
 
-    // The number's text, from its first digit on: [q, end). False: it is no number of JSON.
+    // The parts of a number.
     struct Digits {
         std::uint64_t m = 0;
-        std::size_t whole = 0, fraction = 0;
+        std::size_t integer_digits = 0, fraction = 0;
         std::int64_t power = 0;
         bool integer = true;
     };
+    // Reads a number at q, from its first digit on. Returns false if it is no number of JSON.
     __attribute__((always_inline)) inline bool digits(const std::uint8_t*& q, Digits& d, int stream) {
         const std::uint8_t* const first = q;
-        add_digits(q, d.m, d.whole);
-        if (d.whole == 0 || (*first == '0' && d.whole > 1)) return fail(RowError::syntax, d.whole ? first : q, stream);
+        add_digits(q, d.m, d.integer_digits);
+        if (d.integer_digits == 0 || (*first == '0' && d.integer_digits > 1))
+            return fail(RowError::syntax, d.integer_digits ? first : q, stream);
         if (*q == '.') {
             d.integer = false;
             ++q;
@@ -405,10 +407,10 @@ struct Machine {
     __attribute__((always_inline)) inline bool number(T& out, int stream) {
         const std::uint8_t* const start = p;
         if constexpr (std::is_same_v<T, bool>) {
-            const bool yes = is_word(p, "true", 4);
-            if (!yes && !is_word(p, "false", 5)) return mismatch('t', stream);
-            p += yes ? 4 : 5;
-            out = yes;
+            const bool is_true = is_word(p, "true", 4);
+            if (!is_true && !is_word(p, "false", 5)) return mismatch('t', stream);
+            p += is_true ? 4 : 5;
+            out = is_true;
             return true;
         } else {
             const bool negative = *p == '-';
@@ -422,8 +424,8 @@ struct Machine {
                 return integer(out, d, start, q, stream);
             } else {
                 const std::int64_t power = d.power - static_cast<std::int64_t>(d.fraction);
-                if (d.whole + d.fraction <= 19 && d.m <= kExactIntegers && power >= -22 && power <= 22) {
-                    // Both operands are exact, so that the one operation rounds correctly.
+                if (d.integer_digits + d.fraction <= 19 && d.m <= kExactIntegers && power >= -22 && power <= 22) {
+                    // Both operands are exact, so the one operation rounds correctly.
                     double v = static_cast<double>(d.m);
                     v = power < 0 ? v / kCtfPowersOfTen[-power] : v * kCtfPowersOfTen[power];
                     if (narrows_safely(negative ? -v : v, out)) return true;
@@ -457,7 +459,7 @@ struct Machine {
     template <class T>
     __attribute__((always_inline)) inline bool integer(T& out, const Digits& d, const std::uint8_t* start,
                                                        const std::uint8_t* end, int stream) {
-        if (d.whole < 19) {
+        if (d.integer_digits < 19) {
             const auto v = *start == '-' ? -static_cast<std::int64_t>(d.m) : static_cast<std::int64_t>(d.m);
             if constexpr (std::is_signed_v<T>) {
                 if (v < std::numeric_limits<T>::min() || v > std::numeric_limits<T>::max())
@@ -474,15 +476,15 @@ struct Machine {
         return true;
     }
 
-    // Any value, of which nothing is kept.
+    // Skips a value.
     bool skip() {
-        std::uint64_t kinds[kMostDepth / 64] = {};  // a bit for each open bracket: whether it is an object's
+        std::uint64_t kinds[kMaxDepth / 64] = {};  // a bit for each open bracket: whether it opens an object
         unsigned depth = 0;
         for (;;) {
             if (*p == '"') {
                 if (!string([](const std::uint8_t*, std::size_t) { return true; }, -1, false)) return false;
             } else if (*p == '{' || *p == '[') {
-                if (depth == kMostDepth) return fail(RowError::too_deep, p);
+                if (depth == kMaxDepth) return fail(RowError::too_deep, p);
                 const std::uint64_t bit = std::uint64_t{1} << depth % 64;
                 const bool object = *p == '{';
                 kinds[depth / 64] = object ? kinds[depth / 64] | bit : kinds[depth / 64] & ~bit;

@@ -12,15 +12,15 @@ namespace {
 
 constexpr std::string_view kHeader = "#!MLF!#";
 constexpr double kFrame = 100000.0;  // units of 100 ns
-constexpr double kLeastInterval = 99999.0;
-constexpr double kMostFrames = std::numeric_limits<std::int32_t>::max();
+constexpr double kMinInterval = 99999.0;
+constexpr double kMaxFrames = std::numeric_limits<std::int32_t>::max();
 
 std::string_view without_return(std::string_view line) {
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     return line;
 }
 
-// The next word, up to a single blank, which is taken away too. False if nothing is left.
+// Takes the next word off the line, and the blank after it. Returns false if none is left.
 bool next_word(std::string_view& line, std::string_view& word) {
     if (line.data() == nullptr) return false;
     const std::size_t blank = line.find(' ');
@@ -43,11 +43,11 @@ MlfError parse_interval(std::string_view& line, Interval& interval) {
     double begin, end;
     if (!next_word(line, first) || !next_word(line, second)) return MlfError::too_few_words;
     if (!parse_time(first, begin) || !parse_time(second, end)) return MlfError::bad_time;
-    if (end - begin >= kLeastInterval) {
+    if (end - begin >= kMinInterval) {
         begin = std::floor(begin / kFrame + 0.5);
         end = std::floor(end / kFrame + 0.5);
     }
-    if (begin > kMostFrames || end > kMostFrames) return MlfError::bad_time;
+    if (begin > kMaxFrames || end > kMaxFrames) return MlfError::bad_time;
     interval = {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end)};
     return MlfError::none;
 }
@@ -59,7 +59,7 @@ bool is_name(std::string_view line) { return line.size() >= 2 && line.front() ==
 std::uint64_t name_key(std::string_view name) {
     if (name.substr(0, 2) == "*/") name.remove_prefix(2);
     name = name.substr(0, name.rfind('.'));
-    // FNV-1a, and a finalizer that spreads it over all bits.
+    // FNV-1a, and a finalizer that mixes all bits.
     std::uint64_t hash = 0xcbf29ce484222325U;
     for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
     hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdU;
@@ -160,13 +160,13 @@ MlfRuns MlfParser::parse(const std::uint8_t* text, const std::int64_t* begin, co
     runs.offsets.reserve(n + 1);
     runs.offsets.push_back(0);
     for (std::size_t i = 0; i < n; ++i) {
-        const auto found = static_cast<std::size_t>(runs.offsets.back());
+        const auto runs_before = static_cast<std::size_t>(runs.offsets.back());
         std::size_t at = 0;
-        const std::string_view all(reinterpret_cast<const char*>(text) + begin[i], size[i]);
-        const MlfError error = utterance(all, runs, at);
+        const std::string_view lines(reinterpret_cast<const char*>(text) + begin[i], size[i]);
+        const MlfError error = utterance(lines, runs, at);
         if (error != MlfError::none) {
-            runs.frames.resize(found);
-            runs.classes.resize(found);
+            runs.frames.resize(runs_before);
+            runs.classes.resize(runs_before);
             runs.faults.push_back(
                 {begin[i] + static_cast<std::int64_t>(at), static_cast<std::int64_t>(i), static_cast<std::int32_t>(error)});
         }
@@ -198,12 +198,12 @@ MlfError MlfParser::utterance(std::string_view text, MlfRuns& runs, std::size_t&
         if (!next_word(line, word)) return MlfError::too_few_words;
         std::uint32_t number = 0;
         if (mapped_) {
-            const auto found = states_.find(word);
-            if (found == states_.end()) return MlfError::unknown_state;
-            number = found->second;
+            const auto state = states_.find(word);
+            if (state == states_.end()) return MlfError::unknown_state;
+            number = state->second;
         } else {
-            std::string_view rest;
-            if (!next_word(line, word) || next_word(line, rest)) return MlfError::too_few_words;
+            std::string_view fifth;
+            if (!next_word(line, word) || next_word(line, fifth)) return MlfError::too_few_words;
             const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
             if (error != std::errc() || end != word.data() + word.size()) return MlfError::bad_class;
         }

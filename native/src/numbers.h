@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decimal numbers, as the parsers of text read them: digits eight at a time, and what makes the result exact. Everything
-// is forced inline, as in swar.h.
+// Decimal numbers for the parsers of text: digits eight at a time, and exact results. Everything is forced inline, as
+// in swar.h.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ FEEDLINE_INLINE double exact(const std::uint8_t* p, const std::uint8_t* e, doubl
     return ctf_exact_double(p, e);
 }
 
-// Rounding to double and then to float goes wrong only if the double lies exactly between two floats.
+// Rounding to double and then to float is correct, unless the double is exactly between two floats.
 FEEDLINE_INLINE bool narrows_safely(double d, float& out) {
     std::uint64_t bits;
     __builtin_memcpy(&bits, &d, 8);
@@ -33,7 +33,7 @@ FEEDLINE_INLINE bool narrows_safely(double d, double& out) {
 
 constexpr std::uint64_t kExactIntegers = std::uint64_t{1} << 53;
 
-// Appends digits at p to `m`, counting them; leaves p after them. Overflows silently past 19 digits, which the
+// Appends the digits at p to `m`, counts them, and sets p to their end. Overflows silently beyond 19 digits, which the
 // caller detects by the count.
 FEEDLINE_INLINE void add_digits(const std::uint8_t*& p, std::uint64_t& m, std::size_t& count) {
     static const std::uint64_t tens[8] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};

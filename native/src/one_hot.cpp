@@ -7,14 +7,14 @@ namespace {
 template <class T>
 bool classes_of(const T* rows, std::size_t count, std::size_t width, std::int64_t* classes) {
     for (std::size_t i = 0; i < count; ++i, rows += width) {
-        std::int64_t found = -1;
+        std::int64_t class_of_row = -1;
         for (std::size_t k = 0; k < width; ++k) {
             if (rows[k] == T{0}) continue;
-            if (rows[k] != T{1} || found >= 0) return false;
-            found = static_cast<std::int64_t>(k);
+            if (rows[k] != T{1} || class_of_row >= 0) return false;
+            class_of_row = static_cast<std::int64_t>(k);
         }
-        if (found < 0) return false;
-        classes[i] = found;
+        if (class_of_row < 0) return false;
+        classes[i] = class_of_row;
     }
     return true;
 }

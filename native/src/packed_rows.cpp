@@ -9,19 +9,19 @@ namespace feedline {
 
 PieceFault first_bad_piece(const Pieces& pieces, std::int64_t count, std::int64_t row, std::int64_t tokens) {
     constexpr std::int64_t kPositions = std::int64_t{1} << 31;
-    std::int64_t in = 0, free = 0;  // the row of the piece before, and the first place behind it
+    std::int64_t row_before = 0, free = 0;  // the row of the piece before, and the first place after it
     for (std::size_t i = 0; i < pieces.size; ++i) {
-        // Each rule bounds what the next ones add, so that no sum overflows.
+        // Each rule bounds the numbers that the next ones add, so no sum overflows.
         const std::int64_t r = pieces.row[i], offset = pieces.offset[i], length = pieces.length[i];
-        if (r < in || r >= count) return {i, PieceRule::row};
-        if (r > in) free = 0;
+        if (r < row_before || r >= count) return {i, PieceRule::row};
+        if (r > row_before) free = 0;
         if (offset < free || offset >= row) return {i, PieceRule::offset};
         if (length < 1 || length > row - offset) return {i, PieceRule::length};
         const std::int64_t needed = length + (pieces.goes_on != nullptr && pieces.goes_on[i] != 0);
         if (pieces.start[i] < 0 || pieces.start[i] > tokens - needed) return {i, PieceRule::start};
         if (pieces.position != nullptr && (pieces.position[i] < 0 || pieces.position[i] > kPositions - length))
             return {i, PieceRule::position};
-        in = r;
+        row_before = r;
         free = offset + length;
     }
     return {0, PieceRule::none};
@@ -29,23 +29,23 @@ PieceFault first_bad_piece(const Pieces& pieces, std::int64_t count, std::int64_
 
 std::int64_t plan_rows(const Pieces& pieces, std::int64_t count, std::int64_t row, std::int64_t* first,
                        std::int64_t* sequences) {
-    std::int64_t longest = 0, found = 0;
+    std::int64_t longest = 0, num_sequences = 0;
     std::size_t i = 0;
     for (std::int64_t r = 0; r < count; ++r) {
         first[r] = static_cast<std::int64_t>(i);
-        sequences[r] = found;
+        sequences[r] = num_sequences;
         std::int64_t free = 0;
         for (; i < pieces.size && pieces.row[i] == r; ++i) {
             const std::int64_t gap = pieces.offset[i] - free;
-            found += 1 + (gap > 0);
+            num_sequences += 1 + (gap > 0);
             longest = std::max({longest, gap, pieces.length[i]});
             free = pieces.offset[i] + pieces.length[i];
         }
-        found += free < row;
+        num_sequences += free < row;
         longest = std::max(longest, row - free);
     }
     first[count] = static_cast<std::int64_t>(i);
-    sequences[count] = found;
+    sequences[count] = num_sequences;
     return longest;
 }
 

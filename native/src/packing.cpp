@@ -30,12 +30,12 @@ namespace {
 
 constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
-// A set of numbers 1..most, of which the least above a bound is wanted: a bit each, and above every 64 bits one that
-// tells whether any of them is set, up to one word.
+// A set of numbers 1..limit that finds its least number above a bound: a tree of one bit for each number, and for every
+// 64 bits one bit on the level above, which is set if any of them is, up to one word.
 class Rooms {
 public:
-    explicit Rooms(std::int64_t most) {
-        std::size_t bits = static_cast<std::size_t>(most), words = 0;
+    explicit Rooms(std::int64_t limit) {
+        std::size_t bits = static_cast<std::size_t>(limit), words = 0;
         do {
             bits = (bits + 63) / 64;
             first_[levels_++] = words;
@@ -51,7 +51,7 @@ public:
             std::uint64_t& word = words_[first_[level] + bit / 64];
             const bool marked = word != 0;
             word |= std::uint64_t{1} << bit % 64;
-            if (marked) return;  // and so are all words above
+            if (marked) return;  // as are all words above
         }
     }
 
@@ -70,8 +70,8 @@ public:
         for (std::size_t level = 0; level < levels_; ++level) {
             const std::size_t at = first_[level] + bit / 64;
             if (at >= first_[level + 1]) return 0;
-            if (const std::uint64_t rest = words_[at] >> bit % 64; rest != 0) {
-                bit += lowest(rest);
+            if (const std::uint64_t above = words_[at] >> bit % 64; above != 0) {
+                bit += lowest(above);
                 while (level-- > 0) bit = bit * 64 + lowest(words_[first_[level] + bit]);
                 return static_cast<std::uint32_t>(bit + 1);
             }
@@ -83,12 +83,12 @@ public:
 private:
     static std::size_t lowest(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
 
-    std::size_t first_[5] = {};  // word of each level, and the end: 64^4 bits
+    std::size_t first_[5] = {};  // the first word of each level, and the end: up to 64^4 bits
     std::size_t levels_ = 0;
     std::vector<std::uint64_t> words_;
 };
 
-// Documents by falling length, equal ones as `order` has them: a counting sort.
+// Documents by decreasing length, equal ones in `order`: a counting sort.
 template <class T>
 std::vector<std::uint32_t> longest_first(const std::int64_t* lengths, const T* order, std::size_t n,
                                          std::int64_t row) {
@@ -114,7 +114,7 @@ template <class T>
 std::int64_t best_fit(const std::int64_t* lengths, const T* order, std::size_t n, std::int64_t row,
                       std::int64_t* row_of, std::int64_t* offset) {
     const std::vector<std::uint32_t> documents = longest_first(lengths, order, n, row);
-    // Rows of equal room lie in a stack: the last one by room, and below each row the one before it. Full rows are in
+    // Rows of equal room form a stack: `last` has its top by room, `below` the row below each row. Full rows are in
     // none.
     std::vector<std::uint32_t> last(static_cast<std::size_t>(row) + 1, kNone), below;
     Rooms rooms(row);
@@ -145,13 +145,14 @@ std::int64_t best_fit(const std::int64_t* lengths, const T* order, std::size_t n
 
 namespace {
 
-// The rooms of rows, in a tree whose nodes have the largest room below them. Rows that are not open yet have all of it,
-// so that the first with enough room always exists.
+// The rooms of rows, in a tree whose nodes have the largest room below them. Rows that are not open yet are empty, so a
+// first row with enough room always exists.
 class RowTree {
 public:
     explicit RowTree(std::int32_t row) : row_(row), largest_(2 * leaves_, row) {}
 
-    // Takes `length` places of the first row that has them; `offset` is what was taken of it before.
+    // Takes `length` places of the first row that has them, and sets `offset` to the places taken of it before. Returns
+    // the row.
     std::size_t take(std::int32_t length, std::int64_t* offset) {
         if (largest_[1] < length) grow();
         std::size_t node = 1;
@@ -161,9 +162,9 @@ public:
         largest_[node] -= length;
         while (node > 1) {
             node /= 2;
-            const std::int32_t most = std::max(largest_[2 * node], largest_[2 * node + 1]);
-            if (largest_[node] == most) break;
-            largest_[node] = most;
+            const std::int32_t larger = std::max(largest_[2 * node], largest_[2 * node + 1]);
+            if (largest_[node] == larger) break;
+            largest_[node] = larger;
         }
         return to;
     }
@@ -201,7 +202,7 @@ std::int64_t first_fit(const std::int64_t* lengths, const T* order, std::size_t 
     return rows;
 }
 
-// ---- what a row holds -----------------------------------------------------------------------------------
+// ---- the documents of a row -----------------------------------------------------------------------------
 
 std::ptrdiff_t first_bad_row(const std::int64_t* row_of, std::size_t n, std::int64_t rows) {
     for (std::size_t i = 0; i < n; ++i)
@@ -211,7 +212,8 @@ std::ptrdiff_t first_bad_row(const std::int64_t* row_of, std::size_t n, std::int
 
 void row_contents(const std::int64_t* row_of, const std::int64_t* offset, std::size_t n, std::int64_t rows,
                   std::int64_t* starts, std::int64_t* documents) {
-    // A counting sort: starts[r + 1] counts row r, then is where its next document goes, and so ends as its end.
+    // A counting sort: starts[r + 1] first counts the documents of row r, then is the place of its next one, and
+    // finally is its end.
     std::fill(starts, starts + rows + 1, 0);
     for (std::size_t i = 0; i < n; ++i) ++starts[row_of[i] + 1];
     std::int64_t before = 0;
@@ -239,10 +241,10 @@ template std::int64_t first_fit(const std::int64_t*, const std::uint32_t*, std::
                                 std::int64_t*);
 
 std::size_t run_ends(const std::int64_t* ends, std::size_t at, std::size_t limit, std::int64_t room, bool alone,
-                     std::size_t most, std::int64_t* out) {
+                     std::size_t max_runs, std::int64_t* out) {
     std::size_t count = 0;
-    while (count < most && at <= limit) {
-        // The end of the run is near: step by step, each twice as long, then between the last two.
+    while (count < max_runs && at <= limit) {
+        // The end of the run is near, so steps double until one passes it, and a binary search finds it.
         std::int64_t target;
         if (__builtin_add_overflow(ends[at], room, &target)) target = std::numeric_limits<std::int64_t>::max();
         std::size_t low = at, step = 1;
@@ -250,9 +252,9 @@ std::size_t run_ends(const std::int64_t* ends, std::size_t at, std::size_t limit
             low += step;
             step *= 2;
         }
-        const std::int64_t* found = std::lower_bound(ends + low, ends + std::min(low + step, limit + 1), target);
-        auto stop = static_cast<std::size_t>(found - ends);
-        if (stop > limit || *found > target) stop = stop > at ? stop - 1 : at;
+        const std::int64_t* end = std::lower_bound(ends + low, ends + std::min(low + step, limit + 1), target);
+        auto stop = static_cast<std::size_t>(end - ends);
+        if (stop > limit || *end > target) stop = stop > at ? stop - 1 : at;
         if (stop == at && (alone || count != 0)) ++stop;
         stop = std::min(stop, limit);
         out[count++] = static_cast<std::int64_t>(stop);

@@ -14,7 +14,7 @@ struct TooShort {
 // Deeper than any structure of the format, and shallow enough for any stack.
 constexpr int kDepth = 24;
 
-// Types of the compact protocol. In a structure a bool is its type.
+// Types of the compact protocol. A bool that is a field has no bytes: its type is its value.
 enum Type : unsigned { kStop, kTrue, kFalse, kI8, kI16, kI32, kI64, kDouble, kBinary, kList, kSet, kMap, kStruct, kUuid };
 
 class Reader {
@@ -50,7 +50,8 @@ public:
         return static_cast<std::int64_t>((n >> 1) ^ (~(n & 1) + 1));
     }
 
-    // The head of a field: its type, or kStop. `id` is that of the field before, and becomes its own.
+    // Reads the head of a field, and returns its type, or kStop. `id` is the number of the field before, and becomes
+    // this field's number.
     unsigned field(std::int64_t& id) {
         const std::uint8_t head = byte();
         const unsigned type = head & 0x0F;
@@ -61,7 +62,7 @@ public:
         return type;
     }
 
-    // The head of a list: the number of its items, each of which takes a byte at least.
+    // Reads the head of a list, and returns the number of its items. Each item has at least one byte.
     std::size_t list(unsigned& type) {
         const std::uint8_t head = byte();
         type = head & 0x0F;
@@ -108,13 +109,13 @@ public:
     }
 
 private:
-    std::uint64_t left() const { return static_cast<std::uint64_t>(end_ - p_); }
+    std::uint64_t remaining() const { return static_cast<std::uint64_t>(end_ - p_); }
 
     void need(std::uint64_t n) {
-        if (n > left()) throw TooShort{at()};
+        if (n > remaining()) throw TooShort{at()};
     }
 
-    // Items of lists and maps: a bool is a byte there.
+    // Skips an item of a list or map, where a bool is a byte.
     void item(unsigned type, int depth) {
         if (type == kTrue || type == kFalse) return pass(1);
         skip(type, depth);
@@ -125,7 +126,7 @@ private:
     const std::uint8_t* end_;
 };
 
-// Calls visit(id, type) for each field of a structure, which returns whether it has read the field.
+// Calls visit(id, type) for each field of a structure, and skips the field if it returns false.
 template <class Visit>
 void structure(Reader& in, Visit visit) {
     std::int64_t id = 0;
@@ -141,7 +142,7 @@ void structure(Reader& in, Visit visit) {
 }
 
 void expect(const Reader& in, unsigned type, unsigned expected, const char* name) {
-    if (type != expected) in.fail(std::string("another type as `") + name + "`");
+    if (type != expected) in.fail(std::string("a wrong type for `") + name + "`");
 }
 
 // A size or a count.
@@ -150,7 +151,7 @@ void count_into(Reader& in, unsigned type, unsigned expected, const char* name, 
     value = in.zigzag();
     if (value < 0) in.fail(std::string("a negative `") + name + "`");
     if (expected == kI32 && value > std::numeric_limits<std::int32_t>::max())
-        in.fail(std::string("more than 32 bits as `") + name + "`");
+        in.fail(std::string("more than 32 bits in `") + name + "`");
 }
 
 void required(const Reader& in, std::int64_t value, const char* name) {
@@ -208,7 +209,7 @@ void row_group(Reader& in, ParquetFooter& footer) {
     });
     required(in, rows, "num_rows");
     const std::size_t width = footer.columns.size() - before;
-    if (!footer.rows.empty() && width != footer.width) in.fail("row groups of different numbers of columns");
+    if (!footer.rows.empty() && width != footer.width) in.fail("row groups with different numbers of columns");
     footer.width = width;
     footer.rows.push_back(rows);
 }
@@ -228,7 +229,7 @@ ParquetFooter parse_parquet_footer(const std::uint8_t* bytes, std::size_t n) {
             return true;
         });
     } catch (const TooShort& end) {
-        throw ParquetError("more than its bytes hold", end.at);
+        throw ParquetError("a structure longer than its bytes", end.at);
     }
     if (!found) in.fail("no `row_groups`");
     return footer;

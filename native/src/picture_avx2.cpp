@@ -7,7 +7,7 @@ namespace feedline {
 
 static inline __m128i load16(const void* at) { return _mm_loadu_si128(static_cast<const __m128i*>(at)); }
 
-// 16 sums; pairs of rows are interleaved, so that one instruction multiplies and adds both.
+// 16 sums. Pairs of rows are interleaved, so that one instruction multiplies and adds both.
 __attribute__((always_inline)) static inline void add_16(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, std::size_t i,
                           std::int16_t* out) {
     constexpr int shift = kWeightBits - kBetweenBits;
@@ -24,7 +24,7 @@ __attribute__((always_inline)) static inline void add_16(const std::uint8_t* con
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_permute4x64_epi64(mixed, 0xd8));
 }
 
-// kTaps: their number if it is known, or 0.
+// kTaps: the number of taps if it is known, or 0.
 template <int kTaps>
 static void add_rows(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, std::size_t n,
                      std::int16_t* out) {
@@ -33,7 +33,7 @@ static void add_rows(const std::uint8_t* const* rows, const std::int16_t* weight
     if (i < n) add_16(rows, weights, kTaps != 0 ? kTaps : taps, n - 16, out);
 }
 
-// At least 16 numbers: the last ones are computed twice where their number is not a multiple.
+// At least 16 numbers. If their number is no multiple of 16, some of the last ones are computed twice.
 void add_rows_avx2(const std::uint8_t* const* rows, const std::int16_t* weights, int taps, std::size_t n,
                    std::int16_t* out) {
     switch (taps) {
@@ -43,7 +43,7 @@ void add_rows_avx2(const std::uint8_t* const* rows, const std::int16_t* weights,
     }
 }
 
-// Results of two places, one in each half.
+// The results of two places, one in each half.
 __attribute__((always_inline)) static inline __m256i add_two(const std::int16_t* a, const std::int16_t* b, const std::int32_t* lanes, int pairs) {
     constexpr int shift = kWeightBits + kBetweenBits;
     const __m256i colours = _mm256_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1,  //
@@ -57,11 +57,11 @@ __attribute__((always_inline)) static inline __m256i add_two(const std::int16_t*
     return _mm256_srai_epi32(sum, shift);
 }
 
-// kPairs: their number if it is known, or 0.
+// kPairs: the number of pairs if it is known, or 0.
 template <int kPairs>
-static void add_columns(const std::int16_t* in, const int* first, const std::int32_t* lanes, int given, int results,
+static void add_columns(const std::int16_t* in, const int* first, const std::int32_t* lanes, int num_pairs, int results,
                         std::uint8_t* out) {
-    const int pairs = kPairs != 0 ? kPairs : given;
+    const int pairs = kPairs != 0 ? kPairs : num_pairs;
     const __m128i three = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
     for (int k = 0; k < results; k += 4, out += 12, lanes += 16 * pairs) {
         const __m256i even = add_two(in + 3 * std::ptrdiff_t{first[k]}, in + 3 * std::ptrdiff_t{first[k + 1]}, lanes, pairs);
@@ -101,7 +101,7 @@ static inline __m256 scaled(__m128i eight, __m256 mean, __m256 scale) {
 }
 
 static void write_planes(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale, float* out) {
-    // Where the values of a channel lie in bytes 0 to 15, and in bytes 8 to 23, of 8 pixels.
+    // The places of a channel's values in bytes 0 to 15, and in bytes 8 to 23, of 8 pixels.
     const __m128i low[] = {_mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1),
                            _mm_setr_epi8(1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1),
                            _mm_setr_epi8(2, 5, 8, 11, 14, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1)};

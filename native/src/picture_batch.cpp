@@ -1,8 +1,8 @@
 // Batches of pictures in threads of the process.
 //
-// Each batch is a row of pictures that threads take one after the other. The threads of the process serve batches in the
-// order of their creation, at most `threads` of them one batch, and sleep when there is none. A caller that wants the
-// result works along in place of a thread that has not come.
+// Threads take the pictures of a batch one after the other. The threads of the process serve batches in the order of
+// their creation, at most `threads` of them one batch, and sleep when there is none. A caller that waits for the result
+// decodes in the place of a thread that has not come.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -23,22 +23,22 @@ namespace feedline {
 namespace {
 
 constexpr int kArity[] = {0, 4, 3, 2, 6, 5};
-constexpr std::size_t kMostThreads = 256;
-constexpr const char kNoMemory[] = "out of memory";  // as short as a string keeps in itself
+constexpr std::size_t kMaxThreads = 256;
+constexpr const char kNoMemory[] = "out of memory";  // short enough that a string of it does not allocate
 
-int whole(double number) { return static_cast<int>(number); }
+int to_int(double number) { return static_cast<int>(number); }
 
-// One thread's memory, which is kept from picture to picture unless one was much larger than most are.
+// One thread's memory, which is reused from picture to picture, unless one was much larger than usual.
 struct Scratch {
     Pixels a, b;
 
     void forget_large() {
         for (Pixels* pixels : {&a, &b})
-            if (pixels->capacity() > kKeptBytes) *pixels = Pixels();
+            if (pixels->capacity() > kMaxIdleBytes) *pixels = Pixels();
     }
 
   private:
-    static constexpr std::size_t kKeptBytes = std::size_t{16} << 20;
+    static constexpr std::size_t kMaxIdleBytes = std::size_t{16} << 20;
 };
 
 std::string size_text(std::int64_t width, std::int64_t height) {
@@ -50,10 +50,10 @@ std::size_t result_bytes(const PictureBatchOptions& options) {
     return std::size_t(options.width) * std::size_t(options.height) * values * (options.floats ? 4 : 1);
 }
 
-// A picture as its program runs: `now` holds the pixels, `next` is free.
-class Running {
+// The decoding of one picture: its pixels are in `now`, and the next operation writes to `next`.
+class PictureJob {
   public:
-    Running(const PictureBatchOptions& options, std::size_t i, Scratch& scratch)
+    PictureJob(const PictureBatchOptions& options, std::size_t i, Scratch& scratch)
         : options_(options),
           numbers_(options.params + i * options.numbers),
           result_(static_cast<std::byte*>(options.out) + i * result_bytes(options)),
@@ -61,11 +61,11 @@ class Running {
           next_(&scratch.b) {}
 
     std::string run(std::size_t i) {
-        const std::string wrong = load(i);
-        if (!wrong.empty()) return wrong;
+        const std::string fault = load(i);
+        if (!fault.empty()) return fault;
         for (; at_ < options_.kinds.size(); ++at_) {
-            const std::string refused = step();
-            if (!refused.empty()) return refused;
+            const std::string step_fault = step();
+            if (!step_fault.empty()) return step_fault;
         }
         if (written_) return "";
         if (now_->width != options_.width || now_->height != options_.height)
@@ -108,7 +108,7 @@ class Running {
         if (!options_.kinds.empty() && kind() == PictureOp::crop) {
             const Region all = region;
             const double* numbers = take();
-            region = {whole(numbers[0]), whole(numbers[1]), whole(numbers[2]), whole(numbers[3])};
+            region = {to_int(numbers[0]), to_int(numbers[1]), to_int(numbers[2]), to_int(numbers[3])};
             if (!inside(region, all.width, all.height)) return outside(region, all.width, all.height);
             ++at_;
         }
@@ -122,40 +122,40 @@ class Running {
     // Whether the next operation changes the size, and so copies.
     bool resizes(int width, int height) const {
         return at_ < options_.kinds.size() && kind() == PictureOp::resize &&
-               (whole(numbers_[0]) != width || whole(numbers_[1]) != height);
+               (to_int(numbers_[0]) != width || to_int(numbers_[1]) != height);
     }
 
-    // How much smaller the decoder may make a region that is resized next.
+    // The factor by which the decoder may shrink a region that is resized next.
     int shrinks(Region region) const {
         if (!options_.shrink || at_ >= options_.kinds.size() || kind() != PictureOp::resize) return 1;
-        if (static_cast<PictureFilter>(whole(numbers_[2])) != PictureFilter::triangle) return 1;
-        if (whole(numbers_[0]) < 1 || whole(numbers_[1]) < 1) return 1;
-        int found = 1;
-        while (found < 8 && region.width >= 2.0 * found * numbers_[0] && region.height >= 2.0 * found * numbers_[1])
-            found *= 2;
-        return found;
+        if (static_cast<PictureFilter>(to_int(numbers_[2])) != PictureFilter::triangle) return 1;
+        if (to_int(numbers_[0]) < 1 || to_int(numbers_[1]) < 1) return 1;
+        int factor = 1;
+        while (factor < 8 && region.width >= 2.0 * factor * numbers_[0] && region.height >= 2.0 * factor * numbers_[1])
+            factor *= 2;
+        return factor;
     }
 
-    std::string turn(std::string wrong, int orientation) {
-        if (!wrong.empty()) return "expected a whole JPEG: " + wrong;
+    std::string turn(std::string fault, int orientation) {
+        if (!fault.empty()) return "expected a whole JPEG: " + fault;
         if (orientation == 1) return "";
         turn_upright(*now_, orientation, *next_);
         swap();
         return "";
     }
 
-    // Decodes at 1/shrink, and resizes the box that the region is there, which may have fractions.
+    // Decodes at 1/shrink, and resizes the region at that scale, a box that may have fractions.
     std::string decode_smaller(const std::uint8_t* data, std::size_t n, Region stored, int shrink, int orientation) {
         const Region rounded{stored.x / shrink, stored.y / shrink,
                              (stored.x + stored.width + shrink - 1) / shrink - stored.x / shrink,
                              (stored.y + stored.height + shrink - 1) / shrink - stored.y / shrink};
-        const std::string wrong = decode_jpeg(data, n, options_.color, rounded, shrink, *now_, true);
-        if (!wrong.empty()) return "expected a whole JPEG: " + wrong;
+        const std::string fault = decode_jpeg(data, n, options_.color, rounded, shrink, *now_, true);
+        if (!fault.empty()) return "expected a whole JPEG: " + fault;
         const bool turned = orientation >= 5;
         const double *numbers = take(), over = 1.0 / shrink;
         ++at_;
         const double x0 = stored.x * over - rounded.x, y0 = stored.y * over - rounded.y;
-        const int width = whole(numbers[turned ? 1 : 0]), height = whole(numbers[turned ? 0 : 1]);
+        const int width = to_int(numbers[turned ? 1 : 0]), height = to_int(numbers[turned ? 0 : 1]);
         next_->reshape(width, height, now_->channels);
         resize_pixels(*now_, x0, y0, x0 + stored.width * over, y0 + stored.height * over, width, height,
                       PictureFilter::triangle, next_->row(0));
@@ -178,7 +178,7 @@ class Running {
         const double* numbers = take();
         switch (what) {
             case PictureOp::crop: {
-                const Region r{whole(numbers[0]), whole(numbers[1]), whole(numbers[2]), whole(numbers[3])};
+                const Region r{to_int(numbers[0]), to_int(numbers[1]), to_int(numbers[2]), to_int(numbers[3])};
                 if (!inside(r, now_->width, now_->height)) return outside(r, now_->width, now_->height);
                 if (r.width == now_->width && r.height == now_->height) return "";
                 crop_pixels(*now_, r, *next_);
@@ -186,13 +186,13 @@ class Running {
                 return "";
             }
             case PictureOp::resize: {
-                const int width = whole(numbers[0]), height = whole(numbers[1]);
+                const int width = to_int(numbers[0]), height = to_int(numbers[1]);
                 if (width < 1 || height < 1) return "expected a size of at least 1 x 1, got " + size_text(width, height);
                 if (std::int64_t(width) * height > options_.max_pixels)
                     return "expected at most " + std::to_string(options_.max_pixels) + " pixels, got " +
                            size_text(width, height);
                 if (width == now_->width && height == now_->height) return "";
-                const auto filter = static_cast<PictureFilter>(whole(numbers[2]));
+                const auto filter = static_cast<PictureFilter>(to_int(numbers[2]));
                 const bool last = at_ + 1 == options_.kinds.size() && !options_.floats;
                 written_ = last && width == options_.width && height == options_.height;
                 if (!written_) next_->reshape(width, height, now_->channels);
@@ -207,15 +207,15 @@ class Running {
                 swap();
                 return "";
             case PictureOp::pad: {
-                const int left = whole(numbers[0]), top = whole(numbers[1]), right = whole(numbers[2]),
-                          bottom = whole(numbers[3]);
+                const int left = to_int(numbers[0]), top = to_int(numbers[1]), right = to_int(numbers[2]),
+                          bottom = to_int(numbers[3]);
                 if (left < 0 || top < 0 || right < 0 || bottom < 0) return "expected borders of at least 0 pixels";
                 const std::int64_t width = std::int64_t(now_->width) + left + right;
                 const std::int64_t height = std::int64_t(now_->height) + top + bottom;
                 if (width > options_.max_pixels / height)
                     return "expected at most " + std::to_string(options_.max_pixels) + " pixels, got " +
                            size_text(width, height);
-                pad_pixels(*now_, left, top, right, bottom, static_cast<PictureBorder>(whole(numbers[4])),
+                pad_pixels(*now_, left, top, right, bottom, static_cast<PictureBorder>(to_int(numbers[4])),
                            static_cast<std::uint8_t>(numbers[5]), *next_);
                 swap();
                 return "";
@@ -247,16 +247,16 @@ class Running {
 int picture_op_arity(std::uint8_t kind) { return kind < sizeof kArity / sizeof *kArity ? kArity[kind] : 0; }
 
 struct PictureBatch::State {
-    explicit State(PictureBatchOptions given) : options(std::move(given)), pid(getpid()) { wrong.reserve(options.n); }
+    explicit State(PictureBatchOptions batch) : options(std::move(batch)), pid(getpid()) { faults.reserve(options.n); }
 
     const PictureBatchOptions options;
     const pid_t pid;
-    std::atomic<std::size_t> next{0};  // the first picture not taken; at least n when none is left
+    std::atomic<std::size_t> next{0};  // the first picture not taken; n or more once all are taken
     std::mutex mutex;                  // guards all below
     std::condition_variable progress;
     int working = 0;  // threads that take pictures
     double seconds = 0;
-    std::vector<std::pair<std::size_t, std::string>> wrong;
+    std::vector<std::pair<std::size_t, std::string>> faults;
 
     bool taken() const { return next.load(std::memory_order_relaxed) >= options.n; }
 
@@ -266,17 +266,17 @@ struct PictureBatch::State {
         for (;;) {
             const std::size_t i = next.fetch_add(1, std::memory_order_relaxed);
             if (i >= options.n) break;
-            std::string what;
+            std::string fault;
             try {
-                what = Running(options, i, scratch).run(i);
+                fault = PictureJob(options, i, scratch).run(i);
             } catch (const std::exception&) {  // bad_alloc; length_error, of a vector
-                what = kNoMemory;
+                fault = kNoMemory;
             }
-            if (what.empty()) continue;
+            if (fault.empty()) continue;
             const std::size_t each = result_bytes(options);
             std::memset(static_cast<std::byte*>(options.out) + i * each, 0, each);
             const std::lock_guard lock(mutex);
-            wrong.emplace_back(i, std::move(what));  // there is room for all
+            faults.emplace_back(i, std::move(fault));  // room for all is reserved
         }
         scratch.forget_large();
         const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - began;
@@ -288,30 +288,30 @@ struct PictureBatch::State {
 namespace {
 
 // The threads of this process that work on batches.
-class Crew {
+class PicturePool {
   public:
-    static Crew& of_this_process() {
+    static PicturePool& of_this_process() {
         struct Owned {
             pid_t pid;
-            Crew crew;
+            PicturePool pool;
         };
         static std::atomic<Owned*> current{nullptr};
         Owned* owned = current.load(std::memory_order_acquire);
         while (owned == nullptr || owned->pid != getpid()) {
             // The parent's is left alone: its locks may be held by threads that do not exist here.
             Owned* fresh = new Owned{getpid(), {}};
-            if (current.compare_exchange_strong(owned, fresh, std::memory_order_acq_rel)) return fresh->crew;
+            if (current.compare_exchange_strong(owned, fresh, std::memory_order_acq_rel)) return fresh->pool;
             delete fresh;
         }
-        return owned->crew;
+        return owned->pool;
     }
 
     void start(std::shared_ptr<PictureBatch::State> batch) {
         {
             const std::lock_guard lock(mutex_);
-            const std::size_t wanted = std::min<std::size_t>(std::size_t(batch->options.threads), kMostThreads);
+            const std::size_t wanted = std::min<std::size_t>(std::size_t(batch->options.threads), kMaxThreads);
             while (threads_ < wanted && start_thread()) ++threads_;
-            if (threads_ == 0) return;  // whoever wants the result does the work
+            if (threads_ == 0) return;  // the caller of finish() does the work
             queue_.push_back(std::move(batch));
         }
         wake_.notify_all();
@@ -319,15 +319,15 @@ class Crew {
 
   private:
     bool start_thread() {
-        // A signal taken by such a thread would not interrupt the call that waits for it in another.
+        // A signal taken by such a thread would not interrupt the call of another thread that waits for it.
         sigset_t all, before;
         sigfillset(&all);
         for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         bool started = true;
         try {
-            std::thread([this] { run(); }).detach();  // the crew is never destroyed
-        } catch (const std::exception&) {  // system_error; bad_alloc, after which signals must come back, too
+            std::thread([this] { run(); }).detach();  // the pool is never destroyed
+        } catch (const std::exception&) {  // system_error, or bad_alloc, after which signals must be restored, too
             started = false;
         }
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -360,7 +360,7 @@ class Crew {
             lock.unlock();
             batch->take_all();
             {
-                const std::lock_guard held(batch->mutex);
+                const std::lock_guard batch_lock(batch->mutex);
                 --batch->working;
             }
             batch->progress.notify_all();
@@ -378,13 +378,14 @@ class Crew {
 }  // namespace
 
 PictureBatch::PictureBatch(PictureBatchOptions options) : state_(std::make_shared<State>(std::move(options))) {
-    if (state_->options.n != 0) Crew::of_this_process().start(state_);
+    if (state_->options.n != 0) PicturePool::of_this_process().start(state_);
 }
 
 PictureBatch::~PictureBatch() {
     State& state = *state_;
     if (state.pid != getpid()) {
-        // Nobody works on it here. It is never destroyed: the parent's threads may have waited on its condition.
+        // No thread of this process works on it. It is never destroyed, as the parent's threads may have waited on its
+        // condition variable.
         new std::shared_ptr<State>(std::move(state_));
         return;
     }
@@ -408,7 +409,7 @@ double PictureBatch::seconds() const {
 
 std::vector<std::pair<std::size_t, std::string>> PictureBatch::finish() {
     if (state_->pid != getpid()) {
-        // The parent's locks may be held forever, and its threads are not here.
+        // The parent's locks may be held forever, and its threads do not exist here.
         const auto fresh = std::make_shared<State>(state_->options);
         new std::shared_ptr<State>(std::move(state_));  // never destroyed
         state_ = fresh;
@@ -424,8 +425,8 @@ std::vector<std::pair<std::size_t, std::string>> PictureBatch::finish() {
         state.progress.notify_all();  // another thread may wait for the same result
     }
     state.progress.wait(lock, [&] { return state.working == 0 && state.taken(); });
-    std::sort(state.wrong.begin(), state.wrong.end());
-    return state.wrong;
+    std::sort(state.faults.begin(), state.faults.end());
+    return state.faults;
 }
 
 }  // namespace feedline

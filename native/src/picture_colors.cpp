@@ -1,4 +1,4 @@
-// Changes of colours, as torchvision's functional operations on uint8, within a level.
+// Changes of colours. They differ from torchvision's functional operations on uint8 by at most one level.
 #include <algorithm>
 #include <cmath>
 
@@ -25,7 +25,7 @@ std::uint8_t grey_of(const std::uint8_t* rgb, int red) {
     return static_cast<std::uint8_t>(float(rgb[red]) * 0.2989f + float(rgb[1]) * 0.587f + float(rgb[2 - red]) * 0.114f);
 }
 
-// factor * level + (1 - factor) * other, cut off.
+// factor * level + (1 - factor) * other, rounded down and clipped.
 void blend_with(Pixels& pixels, float factor, float other) {
     const float share = (1.0f - factor) * other;
     std::uint8_t* levels = pixels.row(0);
@@ -99,16 +99,16 @@ void jitter_pixels(Pixels& pixels, const double* numbers, bool bgr) {
     const int red = bgr ? 2 : 0;
     int order[4] = {0, 1, 2, 3};
     for (int k = static_cast<int>(numbers[4]); k > 0; --k) std::next_permutation(order, order + 4);
-    for (const int what : order) {
-        const double whole_turns = what == 3 && std::abs(numbers[3]) > 1 ? std::floor(numbers[3]) : 0;
-        const float number = static_cast<float>(numbers[what] - whole_turns);
-        if (what == 0 && number != 1.0f) {
+    for (const int change : order) {
+        const double full_turns = change == 3 && std::abs(numbers[3]) > 1 ? std::floor(numbers[3]) : 0;
+        const float number = static_cast<float>(numbers[change] - full_turns);
+        if (change == 0 && number != 1.0f) {
             blend_with(pixels, number, 0.0f);
-        } else if (what == 1 && number != 1.0f) {
+        } else if (change == 1 && number != 1.0f) {
             blend_with(pixels, number, mean_grey(pixels, red));
-        } else if (pixels.channels == 3 && what == 2 && number != 1.0f) {
+        } else if (pixels.channels == 3 && change == 2 && number != 1.0f) {
             saturate(pixels, number, red);
-        } else if (pixels.channels == 3 && what == 3 && number != 0.0f) {
+        } else if (pixels.channels == 3 && change == 3 && number != 0.0f) {
             shift_hue(pixels, number, red);
         }
     }

@@ -10,7 +10,8 @@ static inline __m128i load16(const void* at) { return _mm_loadu_si128(static_cas
 
 // One channel of 8 pixels, as floats.
 static inline __m256 channel(const std::uint8_t* pixels, int c) {
-    // The value of pixel k is byte 3 * k + c: one of 16 bytes from c on, or, of the last two, one of those from 8 on.
+    // The value of pixel k is byte 3 * k + c. For the first six pixels it is in the 16 bytes from c on, for the last
+    // two in the 16 bytes from 8 on.
     const __m128i low = _mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
     const __m128i high = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1);
     const __m128i a = _mm_shuffle_epi8(load16(pixels + c), low);
@@ -19,7 +20,7 @@ static inline __m256 channel(const std::uint8_t* pixels, int c) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_or_si128(a, b)));
 }
 
-// 8 pixels out of whole numbers from 0 to 255.
+// Stores 8 pixels, given the numbers of their channels, from 0 to 255.
 static inline void store_8(std::uint8_t* pixels, __m256i first, __m256i second, __m256i third) {
     const __m256i all =
         _mm256_or_si256(first, _mm256_or_si256(_mm256_slli_epi32(second, 8), _mm256_slli_epi32(third, 16)));
@@ -74,11 +75,11 @@ std::size_t sum_greys_avx2(const std::uint8_t* pixels, std::size_t n, int red, s
 }
 
 std::size_t saturate_avx2(std::uint8_t* pixels, std::size_t n, float factor, int red) {
-    const __m256 factors = _mm256_set1_ps(factor), rest = _mm256_set1_ps(1.0f - factor);
+    const __m256 factors = _mm256_set1_ps(factor), grey_factors = _mm256_set1_ps(1.0f - factor);
     std::size_t i = 0;
     for (; i + 8 <= n; i += 8, pixels += 24) {
         const __m256 c[] = {channel(pixels, 0), channel(pixels, 1), channel(pixels, 2)};
-        const __m256 grey = _mm256_mul_ps(rest, _mm256_cvtepi32_ps(greys(c[red], c[1], c[2 - red])));
+        const __m256 grey = _mm256_mul_ps(grey_factors, _mm256_cvtepi32_ps(greys(c[red], c[1], c[2 - red])));
         __m256i out[3];
         for (int k = 0; k < 3; ++k) out[k] = clipped(_mm256_add_ps(_mm256_mul_ps(factors, c[k]), grey));
         store_8(pixels, out[0], out[1], out[2]);

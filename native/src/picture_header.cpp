@@ -7,7 +7,7 @@ namespace feedline {
 
 namespace {
 
-// A look at bytes that never leaves them: what lies beyond reads as 0, and `ok` says so.
+// Bytes with checked reads: numbers that reach beyond them read as 0, and has() is false.
 struct Bytes {
     const std::uint8_t* data;
     std::size_t n;
@@ -22,7 +22,7 @@ struct Bytes {
     }
 };
 
-// The orientation in a TIFF structure; 1 where it says nothing, or nothing sensible.
+// The orientation in a TIFF structure, 1 if it has none, or an invalid one.
 int orientation_of(Bytes tiff) {
     const bool little = tiff.starts(0, "II*\0", 4);
     if (!little && !tiff.starts(0, "MM\0*", 4)) return 1;
@@ -42,7 +42,7 @@ int orientation_of(Bytes tiff) {
 }
 
 PictureHeader jpeg_header(Bytes bytes) {
-    PictureHeader found{static_cast<std::int32_t>(PictureFormat::jpeg), 0, 0, 0, 1};
+    PictureHeader header{static_cast<std::int32_t>(PictureFormat::jpeg), 0, 0, 0, 1};
     bool turned = false;
     std::size_t at = 2;
     while (bytes.has(at, 2) && bytes.data[at] == 0xff) {
@@ -51,47 +51,47 @@ PictureHeader jpeg_header(Bytes bytes) {
             ++at;
             continue;
         }
-        if (marker == 0x00) break;  // a stuffed byte, which only data has
+        if (marker == 0x00) break;  // a stuffed byte, which occurs only in data
         at += 2;
         if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8)) continue;  // no length
         if (marker == 0xda || marker == 0xd9) break;                        // data, or the end
         const std::size_t length = bytes.be16(at);
         if (length < 2 || !bytes.has(at, length)) break;
         const bool frame = marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
-        if (frame && found.width == 0) {
+        if (frame && header.width == 0) {
             const std::int32_t height = static_cast<std::int32_t>(bytes.be16(at + 3));
             const std::int32_t width = static_cast<std::int32_t>(bytes.be16(at + 5));
             if (length < 8 || width == 0 || height == 0) break;
-            found.width = width, found.height = height, found.components = bytes.data[at + 7];
+            header.width = width, header.height = height, header.components = bytes.data[at + 7];
         }
         if (marker == 0xe1 && !turned && length >= 8 && bytes.starts(at + 2, "Exif\0\0", 6)) {
-            found.orientation = orientation_of({bytes.data + at + 8, length - 8});
+            header.orientation = orientation_of({bytes.data + at + 8, length - 8});
             turned = true;
         }
         at += length;
     }
-    return found;
+    return header;
 }
 
 PictureHeader png_header(Bytes bytes) {
-    PictureHeader found{static_cast<std::int32_t>(PictureFormat::png), 0, 0, 0, 1};
+    PictureHeader header{static_cast<std::int32_t>(PictureFormat::png), 0, 0, 0, 1};
     const std::uint32_t width = bytes.be32(16), height = bytes.be32(20);
     if (!bytes.has(8, 25) || !bytes.starts(12, "IHDR", 4) || width == 0 || height == 0 || width >> 31 || height >> 31)
-        return found;
+        return header;
     static constexpr std::int32_t kComponents[] = {1, 0, 3, 3, 2, 0, 4};
     const unsigned color = bytes.data[25];
-    found.width = static_cast<std::int32_t>(width), found.height = static_cast<std::int32_t>(height);
-    found.components = color < 7 ? kComponents[color] : 0;
+    header.width = static_cast<std::int32_t>(width), header.height = static_cast<std::int32_t>(height);
+    header.components = color < 7 ? kComponents[color] : 0;
     for (std::size_t at = 8; bytes.has(at, 12);) {
         const std::size_t length = bytes.be32(at);
         if (!bytes.has(at + 8, length) || bytes.starts(at + 4, "IDAT", 4)) break;
         if (bytes.starts(at + 4, "eXIf", 4)) {
-            found.orientation = orientation_of({bytes.data + at + 8, length});
+            header.orientation = orientation_of({bytes.data + at + 8, length});
             break;
         }
         at += 12 + length;
     }
-    return found;
+    return header;
 }
 
 }  // namespace
@@ -100,11 +100,11 @@ PictureHeader read_picture_header(const std::uint8_t* data, std::size_t n) {
     const Bytes bytes{data, n};
     if (bytes.starts(0, "\xff\xd8\xff", 3)) return jpeg_header(bytes);
     if (bytes.starts(0, "\x89PNG\r\n\x1a\n", 8)) return png_header(bytes);
-    PictureHeader found;
+    PictureHeader header;
     const bool known = bytes.starts(0, "GIF8", 4) || bytes.starts(0, "BM", 2) || bytes.starts(0, "II*\0", 4) ||
                        bytes.starts(0, "MM\0*", 4) || (bytes.starts(0, "RIFF", 4) && bytes.starts(8, "WEBP", 4));
-    if (known) found.format = static_cast<std::int32_t>(PictureFormat::other);
-    return found;
+    if (known) header.format = static_cast<std::int32_t>(PictureFormat::other);
+    return header;
 }
 
 void keyed_uniforms(std::uint64_t seed, const std::int64_t* sweeps, const std::int64_t* ordinals, std::size_t n,

@@ -13,7 +13,7 @@ namespace feedline {
 
 void Pixels::reshape(int w, int h, int c) {
     const std::size_t size = std::size_t(w) * std::size_t(h) * std::size_t(c);
-    // Some bytes more than pixels: vector loads look past the last one.
+    // With more bytes than pixels have, as vector loads read beyond the last one.
     if (size + kSlack > capacity_) {
         memory_.reset(new std::uint8_t[size + kSlack]);
         capacity_ = size + kSlack;
@@ -66,7 +66,7 @@ void turn_upright(const Pixels& in, int orientation, Pixels& out) {
     }
 }
 
-// ---- the others ---------------------------------------------------------------------------------------------
+// ---- crops, flips, padding, floats --------------------------------------------------------------------------
 
 void crop_pixels(const Pixels& in, Region r, Pixels& out) {
     out.reshape(r.width, r.height, in.channels);
@@ -99,10 +99,10 @@ void flip_pixels(const Pixels& in, bool mirrored, bool upside_down, Pixels& out)
 
 namespace {
 
-// The pixel of n that lies at a place beyond them.
+// The pixel of n that is repeated at a place beyond them.
 int beyond(int at, int n, PictureBorder border) {
     if (border == PictureBorder::edge) return std::clamp(at, 0, n - 1);
-    const bool twice = border == PictureBorder::symmetric;  // the outermost pixels come twice
+    const bool twice = border == PictureBorder::symmetric;  // whether the outermost pixels are repeated
     if (n == 1) return 0;
     const std::int64_t period = twice ? 2 * std::int64_t{n} : 2 * std::int64_t{n} - 2;
     const std::int64_t in_period = (at % period + period) % period;

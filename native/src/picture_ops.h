@@ -7,7 +7,7 @@
 
 namespace feedline {
 
-constexpr std::size_t kSlack = 32;  // bytes behind pixels that may be read
+constexpr std::size_t kSlack = 32;  // bytes after the pixels that may be read
 
 void crop_pixels(const Pixels& in, Region region, Pixels& out);
 void flip_pixels(const Pixels& in, bool mirrored, bool upside_down, Pixels& out);

@@ -1,5 +1,5 @@
-// Resizing: separable, rows first, in integers. Which pixels make a result, and how much of each, is found once for all
-// rows and once for all columns.
+// Resizing: separable, rows first, in integers. The pixels of a result and their weights are computed once for all rows
+// and once for all columns.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,14 +18,14 @@ namespace feedline {
 
 namespace {
 
-// Rounded to kWeightBits, this many weights are off by half a level in the sum at most. More of them, which a picture
-// made 32 times smaller has, would end up as 0 one after the other: these have kManyBits.
+// Rounded to kWeightBits, this many weights are off by at most half a level in the sum. A picture made 32 times smaller
+// has more, which would all round to 0, so these have kManyBits.
 constexpr int kFewTaps = 64, kManyBits = 22;
 
-constexpr std::size_t kKeptBytes = std::size_t{4} << 20;
+constexpr std::size_t kMaxIdleBytes = std::size_t{4} << 20;
 
-// Which pixels make each result, and how much of each: `taps` weights for every result, whose sum is 1.
-// The number of taps is even, so that they can be multiplied in pairs; weights beyond the needed ones are 0.
+// The pixels that make each result, and their weights: `taps` weights for every result, with a sum of 1. The number of
+// taps is even, so that they can be multiplied in pairs. Unneeded weights are 0.
 struct Weights {
     int taps = 0;
     std::vector<int> first;
@@ -47,9 +47,9 @@ struct Memory {
 
     std::size_t bytes() const {
         const auto of = [](const auto& v) { return v.capacity() * sizeof v[0]; };
-        std::size_t found = of(exact) + of(rows) + of(sums) + of(totals) + of(lanes) + of(end);
-        for (const Weights* w : {&across, &down}) found += of(w->first) + of(w->few) + of(w->many);
-        return found;
+        std::size_t total = of(exact) + of(rows) + of(sums) + of(totals) + of(lanes) + of(end);
+        for (const Weights* w : {&across, &down}) total += of(w->first) + of(w->few) + of(w->many);
+        return total;
     }
 };
 
@@ -71,73 +71,73 @@ double weight(PictureFilter filter, double distance) {
     }
 }
 
-// Rounds weights to kWeightBits; the largest one takes what is left, so that equal pixels stay what they are.
+// Rounds weights to kWeightBits. The largest one takes the rounding error, so that equal pixels keep their value.
 void round_few(const std::vector<double>& exact, double sum, std::int16_t* weights) {
-    int left = 1 << kWeightBits, largest = 0;
+    int remaining = 1 << kWeightBits, largest = 0;
     for (int t = 0; t < static_cast<int>(exact.size()); ++t) {
         weights[t] = static_cast<std::int16_t>(std::lrint(exact[std::size_t(t)] / sum * (1 << kWeightBits)));
-        left -= weights[t];
+        remaining -= weights[t];
         if (weights[t] > weights[largest]) largest = t;
     }
-    weights[largest] = static_cast<std::int16_t>(weights[largest] + left);
+    weights[largest] = static_cast<std::int16_t>(weights[largest] + remaining);
 }
 
-// Rounds weights to kManyBits. There are so many and so small ones that what is left would show in none.
+// Rounds weights to kManyBits. They are so small that the rounding error would not show in any of them.
 void round_many(const std::vector<double>& exact, double sum, std::int32_t* weights) {
     for (std::size_t t = 0; t < exact.size(); ++t)
         weights[t] = static_cast<std::int32_t>(std::lrint(exact[t] / sum * (1 << kManyBits)));
 }
 
 // One pixel for each result.
-void find_nearest(PictureFilter filter, double from, double to, int size, int results, Weights& found) {
+void find_nearest(PictureFilter filter, double from, double to, int size, int results, Weights& result) {
     const double scale = (to - from) / results;
     const double corners = 1 / (results / (to - from));  // as OpenCV rounds it
-    double stepped = from + 0.5 * scale;                 // a sum, as Pillow's: products round otherwise between two
+    double stepped = from + 0.5 * scale;                 // a running sum as in Pillow, which rounds differently
     for (int k = 0; k < results; ++k, stepped += scale) {
         const double at = filter == PictureFilter::nearest ? stepped : from + k * corners;
-        found.first[std::size_t(k)] = std::clamp(static_cast<int>(std::floor(at)), 0, size - 1);
-        found.few[std::size_t(k) * 2] = 1 << kWeightBits;
+        result.first[std::size_t(k)] = std::clamp(static_cast<int>(std::floor(at)), 0, size - 1);
+        result.few[std::size_t(k) * 2] = 1 << kWeightBits;
     }
 }
 
 // Weights for `results` pixels out of the stretch from..to of `size` pixels.
-void find_weights(PictureFilter filter, double from, double to, int size, int results, Weights& found,
+void find_weights(PictureFilter filter, double from, double to, int size, int results, Weights& result,
                   std::vector<double>& exact) {
     const double scale = (to - from) / results;
-    const bool one = filter == PictureFilter::nearest || filter == PictureFilter::nearest_corner;
+    const bool nearest = filter == PictureFilter::nearest || filter == PictureFilter::nearest_corner;
     const double stretch = filter == PictureFilter::triangle ? std::max(scale, 1.0) : 1.0;
     const double support = filter == PictureFilter::cubic ? 2 : filter == PictureFilter::lanczos ? 4 : stretch;
-    const int most = one ? 1 : static_cast<int>(std::ceil(2 * support));
-    found.taps = std::min(most, size);
-    found.taps += found.taps & 1;
-    const std::size_t all = std::size_t(results) * std::size_t(found.taps);
-    const bool few = found.taps <= kFewTaps;
-    found.first.resize(std::size_t(results));
-    found.few.assign(few ? all : 0, 0);
-    found.many.assign(few ? 0 : all, 0);
-    if (one) return find_nearest(filter, from, to, size, results, found);
+    const int limit = nearest ? 1 : static_cast<int>(std::ceil(2 * support));
+    result.taps = std::min(limit, size);
+    result.taps += result.taps & 1;
+    const std::size_t all = std::size_t(results) * std::size_t(result.taps);
+    const bool few = result.taps <= kFewTaps;
+    result.first.resize(std::size_t(results));
+    result.few.assign(few ? all : 0, 0);
+    result.many.assign(few ? 0 : all, 0);
+    if (nearest) return find_nearest(filter, from, to, size, results, result);
     for (int k = 0; k < results; ++k) {
         const double center = from + (k + 0.5) * scale;
         int low = static_cast<int>(std::floor(center - support + 0.5));
         int high = static_cast<int>(std::floor(center + support + 0.5));
-        const bool clipped = filter == PictureFilter::triangle;  // else borders are repeated
+        const bool clipped = filter == PictureFilter::triangle;  // otherwise borders are repeated
         if (clipped) low = std::max(low, 0), high = std::min(high, size);
-        const int start = std::clamp(low, 0, std::max(0, size - found.taps));
-        found.first[std::size_t(k)] = start;
-        exact.assign(std::size_t(found.taps), 0.0);
+        const int start = std::clamp(low, 0, std::max(0, size - result.taps));
+        result.first[std::size_t(k)] = start;
+        exact.assign(std::size_t(result.taps), 0.0);
         double sum = 0;
         for (int at = low; at < high; ++at) {
             const double w = weight(filter, (at + 0.5 - center) / stretch);
             const int place = std::clamp(at, 0, size - 1) - start;
-            if (place < 0 || place >= found.taps) continue;
+            if (place < 0 || place >= result.taps) continue;
             exact[std::size_t(place)] += w;
             sum += w;
         }
-        const std::size_t begin = std::size_t(k) * std::size_t(found.taps);
+        const std::size_t begin = std::size_t(k) * std::size_t(result.taps);
         if (few)
-            round_few(exact, sum, found.few.data() + begin);
+            round_few(exact, sum, result.few.data() + begin);
         else
-            round_many(exact, sum, found.many.data() + begin);
+            round_many(exact, sum, result.many.data() + begin);
     }
 }
 
@@ -240,7 +240,7 @@ void add_many_columns(const std::int16_t* in, const Weights& weights, int result
 
 // ---- both ---------------------------------------------------------------------------------------------------
 
-// What `add_columns_avx2` takes of weights.
+// Arranges weights as `add_columns_avx2` takes them.
 void spread_weights(Weights& weights, int results, std::vector<std::int32_t>& lanes) {
     const std::size_t pairs = std::size_t(weights.taps) / 2, four = (std::size_t(results) + 3) / 4 * 4;
     weights.first.resize(four, weights.first.back());
@@ -260,12 +260,12 @@ void resize_with(Memory& memory, const Pixels& in, double x0, double y0, double 
     const std::size_t n = in.stride();
     find_weights(filter, x0, x1, in.width, width, across, memory.exact);
     find_weights(filter, y0, y1, in.height, height, down, memory.exact);
-    // Weights of 0 are for columns that may lie past the end.
+    // Columns with a weight of 0 may be beyond the end.
     memory.sums.assign(n + std::size_t(across.taps * channels) + kSlack, 0);
     memory.rows.resize(std::size_t(down.taps));
     if (!down.many.empty()) memory.totals.resize(n);
     [[maybe_unused]] const bool wide = cpu().avx2;
-    [[maybe_unused]] const bool vectors = cpu().sse41;  // SSE2 rests too where FEEDLINE_SIMD asks for portable code
+    [[maybe_unused]] const bool vectors = cpu().sse41;  // no SSE2 either if FEEDLINE_SIMD asks for portable code
     const bool in_lanes = wide && channels == 3 && across.many.empty();
     if (in_lanes) spread_weights(across, width, memory.lanes);
     const std::uint8_t** rows = memory.rows.data();
@@ -286,7 +286,7 @@ void resize_with(Memory& memory, const Pixels& in, double x0, double y0, double 
 #endif
         else
             add_rows(rows, down.of(y), down.taps, 0, n, sums);
-        // Variants write some bytes behind a row: into the next one, which follows, but not into what is not ours.
+        // Variants write some bytes after a row. They may be in the next row, but not after the last one.
         const bool near_end = std::size_t(height - 1 - y) * stride < kSlack;
         std::uint8_t* to = near_end ? memory.end.data() : out + std::size_t(y) * stride;
         if (!across.many.empty())
@@ -312,7 +312,7 @@ void resize_pixels(const Pixels& in, double x0, double y0, double x1, double y1,
     static thread_local Memory kept;
     Memory& memory = kept;  // looked up once
     resize_with(memory, in, x0, y0, x1, y1, filter, width, height, out);
-    if (memory.bytes() > kKeptBytes) memory = Memory();
+    if (memory.bytes() > kMaxIdleBytes) memory = Memory();
 }
 
 }  // namespace feedline

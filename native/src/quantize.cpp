@@ -11,7 +11,7 @@
 namespace feedline {
 namespace {
 
-// Encodes one value: its code, and the new residual.
+// The code of one value, and the new residual.
 struct Coded {
     unsigned code;
     float residual;
@@ -31,7 +31,7 @@ Coded one_bit(float gradient, float residual, float threshold) {
 
 // Encodes the values from `at` on one by one, and pads the codes with zeros.
 template <unsigned kBits, class Code>
-void quantize_rest(const float* gradient, const float* residual, std::size_t at, std::size_t n, float* out,
+void quantize_from(const float* gradient, const float* residual, std::size_t at, std::size_t n, float* out,
                    std::uint8_t* codes, Code code) {
     constexpr std::size_t kPerByte = 8 / kBits;
     std::fill(codes + at / kPerByte, codes + quantized_bytes(n, kBits), std::uint8_t{0});
@@ -43,7 +43,7 @@ void quantize_rest(const float* gradient, const float* residual, std::size_t at,
     }
 }
 
-// Decodes whole bytes by a table of each byte's values, then the rest; `value` maps a code to its value.
+// Decodes bytes by a table of each byte's values, then the remaining values. `value` maps a code to its value.
 template <unsigned kBits, class Value>
 void decode(const std::uint8_t* codes, std::size_t n, float* out, Value value) {
     constexpr std::size_t kPerByte = 8 / kBits;
@@ -51,17 +51,17 @@ void decode(const std::uint8_t* codes, std::size_t n, float* out, Value value) {
     const auto at = [&](unsigned byte, std::size_t k) {
         return value(byte >> (8 - kBits - static_cast<unsigned>(k) * kBits) & kMask);
     };
-    std::size_t whole = 0;
-    // The table costs as much as decoding some thousand values one by one.
+    std::size_t bytes = 0;
+    // To make the table costs as much as decoding some thousand values one by one.
     if (n >= 4096) {
         alignas(64) float table[256][kPerByte];
         for (unsigned byte = 0; byte < 256; ++byte)
             for (std::size_t k = 0; k < kPerByte; ++k) table[byte][k] = at(byte, k);
-        whole = n / kPerByte;
-        for (std::size_t i = 0; i < whole; ++i)
+        bytes = n / kPerByte;
+        for (std::size_t i = 0; i < bytes; ++i)
             std::memcpy(out + i * kPerByte, table[codes[i]], sizeof(table[0]));
     }
-    for (std::size_t i = whole * kPerByte; i < n; ++i) out[i] = at(codes[i / kPerByte], i % kPerByte);
+    for (std::size_t i = bytes * kPerByte; i < n; ++i) out[i] = at(codes[i / kPerByte], i % kPerByte);
 }
 
 #if defined(__SSE2__)
@@ -89,7 +89,7 @@ void quantize_two_bits(const float* gradient, const float* residual, std::size_t
     for (; i + 4 <= n; i += 4) {
         const __m128 r = _mm_add_ps(_mm_loadu_ps(residual + i), _mm_loadu_ps(gradient + i));
         const __m128 above = _mm_cmpge_ps(r, high), below = _mm_cmple_ps(r, low);
-        // r - 0 is r to the bit, the zero's sign included; r - (-t) is r + t.
+        // r - 0 has the bits of r, the sign of a zero included, and r - (-t) is r + t.
         const __m128 sent = _mm_or_ps(_mm_and_ps(above, high), _mm_and_ps(below, low));
         _mm_storeu_ps(residual_out + i, _mm_sub_ps(r, sent));
         const unsigned up = kSpread[static_cast<unsigned>(_mm_movemask_ps(above))];
@@ -97,7 +97,7 @@ void quantize_two_bits(const float* gradient, const float* residual, std::size_t
         codes[i / 4] = static_cast<std::uint8_t>(up | (up | down) << 1);
     }
 #endif
-    quantize_rest<2>(gradient, residual, i, n, residual_out, codes,
+    quantize_from<2>(gradient, residual, i, n, residual_out, codes,
                      [threshold](float g, float r) { return two_bits(g, r, threshold); });
 }
 
@@ -118,7 +118,7 @@ void quantize_one_bit(const float* gradient, const float* residual, std::size_t 
         codes[i / 8] = static_cast<std::uint8_t>(first << 4 | second);
     }
 #endif
-    quantize_rest<1>(gradient, residual, i, n, residual_out, codes,
+    quantize_from<1>(gradient, residual, i, n, residual_out, codes,
                      [threshold](float g, float r) { return one_bit(g, r, threshold); });
 }
 

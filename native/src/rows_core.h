@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parsers of rows share: columns that grow row by row, and forget a bad row.
+// Columns of the parsers of rows: they grow row by row, and a bad row is taken out again.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace feedline {
 
 constexpr std::size_t kRowPad = 64;
 constexpr std::uint64_t kReserve = std::uint64_t{1} << 30;
-constexpr std::uint64_t kMostSample = std::uint64_t{1} << 60;  // stands for any size that is too large
+constexpr std::uint64_t kMaxSample = std::uint64_t{1} << 60;  // in place of any larger size
 
 inline std::size_t row_item(RowType type) {
     static const std::uint8_t sizes[kRowTypes] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 1, 1};
@@ -24,7 +24,7 @@ inline std::size_t row_item(RowType type) {
 inline bool is_string(RowType type) { return type == RowType::text || type == RowType::bytes; }
 inline bool is_real(RowType type) { return type == RowType::float32 || type == RowType::float64; }
 
-// What is wrong with a row.
+// The fault of a row.
 struct RowFault {
     RowError code = RowError::none;
     const std::uint8_t* at = nullptr;
@@ -34,7 +34,7 @@ struct RowFault {
 
 class RowSink {
 public:
-    // Strings of fields that `views` marks are pairs of int64, begin and end in the text, written as numbers are.
+    // Strings of fields that `views` marks are pairs of int64, their begin and end in the text.
     RowSink(const std::vector<RowField>& fields, std::size_t rows, std::uint64_t limit,
             const std::vector<std::uint8_t>& views = {})
         : fields_(fields), views_(views), limit_(limit), marks_(fields.size()), bytes_(fields.size()) {
@@ -45,12 +45,12 @@ public:
             std::uint64_t size = row_item(fields[s].type);
             for (const std::int64_t dim : fields[s].shape) {
                 const auto d = static_cast<std::uint64_t>(dim);
-                size = d != 0 && size > kMostSample / d ? kMostSample : size * d;
+                size = d != 0 && size > kMaxSample / d ? kMaxSample : size * d;
             }
             bytes_[s] = views_[s] ? 2 * sizeof(std::int64_t) : is_string(fields[s].type) ? 0 : size;
             if (copies_strings(s)) push(out.streams[s].bounds, 0);
             if (fields[s].ragged) push(out.streams[s].offsets, 0);
-            // Room for all samples at once, as far as they fit: moving written data is expensive.
+            // Room for all samples at once, if they fit, as moving written data is expensive.
             else if (bytes_[s] != 0 && rows <= std::min(limit, kReserve) / bytes_[s])
                 out.streams[s].values.grow(rows * bytes_[s] + 1);  // one more, see `samples`
         }
@@ -64,11 +64,11 @@ public:
         }
     }
 
-    // Room for more samples of a stream of numbers, or null if they exceed the limit.
+    // Returns room for n more samples of a stream of numbers, or null if they exceed the limit.
     std::uint8_t* samples(std::size_t s, std::uint64_t n) {
         RowColumn& c = out.streams[s];
         std::uint64_t size;
-        if (__builtin_mul_overflow(bytes_[s], n, &size) || size > kMostSample) size = kMostSample;
+        if (__builtin_mul_overflow(bytes_[s], n, &size) || size > kMaxSample) size = kMaxSample;
         if (!pay(size)) return nullptr;
         if (c.values.capacity - c.values.size < size + 1) c.values.grow(size + 1);  // an address at least
         std::uint8_t* at = c.values.data + c.values.size;
@@ -95,7 +95,8 @@ public:
         return true;
     }
 
-    // Ends row `i`, whose text begins at `row`; `base` is that byte's number. False: the limit is reached.
+    // Ends row `i`, whose text begins at `row`. `base` is the offset of that byte. Returns false if the limit is
+    // reached.
     bool end_row(std::size_t i, const RowFault& fault, const std::uint8_t* row, std::uint64_t base) {
         const bool good = fault.code == RowError::none || forget(i, fault, row, base);
         for (std::size_t s = 0; s < fields_.size(); ++s)
@@ -103,13 +104,13 @@ public:
         return good;
     }
 
-    // Samples of the row: those of stream `size_stream`, if that is >= 0, else of the longest.
+    // The number of samples of the row in stream `size_stream`, or if that is -1 in the longest.
     std::uint32_t count(int size_stream) const {
-        std::uint64_t most = 0;
+        std::uint64_t longest = 0;
         for (std::size_t s = 0; s < fields_.size(); ++s)
             if (size_stream < 0 || static_cast<std::size_t>(size_stream) == s)
-                most = std::max(most, out.streams[s].samples - marks_[s].samples);
-        return static_cast<std::uint32_t>(most);
+                longest = std::max(longest, out.streams[s].samples - marks_[s].samples);
+        return static_cast<std::uint32_t>(longest);
     }
     std::uint64_t used() const { return used_; }
     std::uint64_t limit() const { return limit_; }
@@ -151,15 +152,15 @@ private:
                 fault = {RowError::memory_limit, row, static_cast<int>(s), static_cast<std::int64_t>(limit_),
                          static_cast<std::int64_t>(used_)};
         }
-        const CtfErrorRecord one{base + static_cast<std::uint64_t>(fault.at - row),
-                                 fault.expected,
-                                 fault.got,
-                                 static_cast<std::uint32_t>(i),
-                                 static_cast<std::int16_t>(fault.stream),
-                                 static_cast<std::uint16_t>(fault.code)};
-        out.errors.grow(sizeof one);
-        std::memcpy(out.errors.data + out.errors.size, &one, sizeof one);
-        out.errors.size += sizeof one;
+        const CtfErrorRecord record{base + static_cast<std::uint64_t>(fault.at - row),
+                                    fault.expected,
+                                    fault.got,
+                                    static_cast<std::uint32_t>(i),
+                                    static_cast<std::int16_t>(fault.stream),
+                                    static_cast<std::uint16_t>(fault.code)};
+        out.errors.grow(sizeof record);
+        std::memcpy(out.errors.data + out.errors.size, &record, sizeof record);
+        out.errors.size += sizeof record;
         return good;
     }
 
@@ -176,7 +177,7 @@ private:
     std::vector<std::uint64_t> bytes_;  // of a sample
 };
 
-// Calls parse(row, end) for each row, with a newline at end[-1]; a row without one is copied.
+// Calls machine.row(begin, end) for each row, with a newline at end[-1]. A row without one is copied.
 template <class Machine>
 RowColumns parse_rows(Machine& machine, RowSink& sink, const Rows& rows) {
     std::vector<std::uint8_t> scratch;

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kMarkBytes = 3;
 constexpr char kMark[] = "\xEF\xBB\xBF";
 
-// The first of two bytes in [p, end), or end.
+// The first place in [p, end) of one of two bytes, or end.
 const std::uint8_t* find_either(const std::uint8_t* p, const std::uint8_t* end, std::uint8_t a, std::uint8_t b) {
     for (; end - p >= 8; p += 8) {
         const std::uint64_t v = load64(p);
@@ -25,17 +25,17 @@ const std::uint8_t* find_either(const std::uint8_t* p, const std::uint8_t* end, 
 
 }  // namespace
 
-RowIndexer::RowIndexer(std::shared_ptr<const JsonParser> parser, int size_stream, std::uint64_t most)
+RowIndexer::RowIndexer(std::shared_ptr<const JsonParser> parser, int size_stream, std::uint64_t max_bytes)
     : csv_(false),
       parser_(std::move(parser)),
       size_stream_(size_stream),
-      most_(std::min(most, std::uint64_t{std::numeric_limits<std::uint32_t>::max()})) {}
+      max_bytes_(std::min(max_bytes, std::uint64_t{std::numeric_limits<std::uint32_t>::max()})) {}
 
-RowIndexer::RowIndexer(std::uint8_t delimiter, std::uint64_t skip, std::uint64_t most)
+RowIndexer::RowIndexer(std::uint8_t delimiter, std::uint64_t skip, std::uint64_t max_bytes)
     : csv_(true),
       delimiter_(delimiter),
       skip_(skip),
-      most_(std::min(most, std::uint64_t{std::numeric_limits<std::uint32_t>::max()})) {}
+      max_bytes_(std::min(max_bytes, std::uint64_t{std::numeric_limits<std::uint32_t>::max()})) {}
 
 void RowIndexer::feed(const std::uint8_t* block, std::size_t n, CtfBytes& entries) {
     if (error_ != RowError::none || n == 0) return;
@@ -66,13 +66,13 @@ void RowIndexer::begin(CtfBytes& entries) {
     bytes_ = head_.size();
 }
 
-// Ends the row at byte `end`; its last `n` bytes are at `rest`, those before in the carry.
-bool RowIndexer::end_row(std::uint64_t end, const std::uint8_t* rest, std::size_t n, CtfBytes& entries) {
+// Ends the row at byte `end`. Its last `n` bytes are at `tail`, the ones before in the carry.
+bool RowIndexer::end_row(std::uint64_t end, const std::uint8_t* tail, std::size_t n, CtfBytes& entries) {
     const std::uint64_t size = end - row_;
     if (!blank_ && skip_ > 0) {
         --skip_;
     } else if (!blank_) {
-        if (size > most_) {
+        if (size > max_bytes_) {
             error_ = RowError::row_too_long;
             error_byte_ = row_;
             return false;
@@ -80,10 +80,10 @@ bool RowIndexer::end_row(std::uint64_t end, const std::uint8_t* rest, std::size_
         CtfEntry entry{row_line_ + 1, row_, static_cast<std::uint32_t>(size), 1};
         if (parser_ != nullptr) {
             if (!carry_.empty()) {
-                if (n != 0) carry_.append(reinterpret_cast<const char*>(rest), n);
-                rest = reinterpret_cast<const std::uint8_t*>(carry_.data());
+                if (n != 0) carry_.append(reinterpret_cast<const char*>(tail), n);
+                tail = reinterpret_cast<const std::uint8_t*>(carry_.data());
             }
-            entry.samples = parser_->samples(rest, entry.size, size_stream_);
+            entry.samples = parser_->samples(tail, entry.size, size_stream_);
         }
         if (entries.capacity - entries.size < sizeof entry) entries.grow(sizeof entry);
         std::memcpy(entries.data + entries.size, &entry, sizeof entry);
@@ -103,7 +103,7 @@ void RowIndexer::lines_of(const std::uint8_t* block, std::size_t n, CtfBytes& en
         const std::uint8_t* const stop = newline == nullptr ? end : newline;
         for (const std::uint8_t* q = p; blank_ && q < stop; ++q) blank_ = *q == ' ' || *q == '\t' || *q == '\r';
         if (newline == nullptr) {
-            if (bytes_ + static_cast<std::uint64_t>(end - block) - row_ > most_) {
+            if (bytes_ + static_cast<std::uint64_t>(end - block) - row_ > max_bytes_) {
                 error_ = RowError::row_too_long;
                 error_byte_ = row_;
                 return;
@@ -135,7 +135,7 @@ void RowIndexer::cells_of(const std::uint8_t* block, std::size_t n, CtfBytes& en
             const auto* quote = static_cast<const std::uint8_t*>(std::memchr(p, '"', static_cast<std::size_t>(end - p)));
             const std::uint8_t* const stop = quote == nullptr ? end : quote;
             line_ += static_cast<std::uint64_t>(std::count(p, stop, std::uint8_t{'\n'}));
-            if (place(stop) - row_ > most_) {
+            if (place(stop) - row_ > max_bytes_) {
                 error_ = RowError::row_too_long;
                 error_byte_ = row_;
                 return;

@@ -27,16 +27,16 @@ Loan::Loan(std::shared_ptr<SharedMemory> memory, std::shared_ptr<SharedMemory> t
       at_(at),
       free_(free),
       forgotten_(forgotten),
-      forks_then_(forks_.load(std::memory_order_relaxed)),
+      forks_at_start_(forks_.load(std::memory_order_relaxed)),
       pid_(getpid()) {
-    if (at_ >= table_->size()) throw std::out_of_range("a loan's byte lies outside of its table");
+    if (at_ >= table_->size()) throw std::out_of_range("a loan's byte is outside its table");
 }
 
 Loan::~Loan() {
     if (!begun_ || pid_ != getpid()) return;
-    const bool same = forks_.load(std::memory_order_relaxed) == forks_then_;
-    // All reads must complete before the memory is taken.
-    __atomic_store_n(reinterpret_cast<std::uint8_t*>(table_->data() + at_), same ? free_ : forgotten_,
+    const bool no_fork = forks_.load(std::memory_order_relaxed) == forks_at_start_;
+    // All reads must complete before the memory is used again.
+    __atomic_store_n(reinterpret_cast<std::uint8_t*>(table_->data() + at_), no_fork ? free_ : forgotten_,
                      __ATOMIC_RELEASE);
 }
 

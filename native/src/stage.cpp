@@ -10,7 +10,7 @@ namespace feedline {
 
 // Bytes between two pieces of a file that are read together: the gap costs less than another request.
 constexpr std::uint64_t kGapBytes = 16 << 10;
-// Pieces are queried together up to this length, and if they are this close: querying a page between two costs a
+// Pieces are queried together up to this length, and if they are this close: to query a page between two costs a
 // twentieth of a second query.
 constexpr std::uint64_t kRunBytes = 1 << 20;
 constexpr std::uint64_t kLookBytes = 128 << 10;
@@ -48,23 +48,23 @@ StageWork::StageWork(std::vector<Stream> streams, const Runs& runs, std::shared_
     }
 }
 
-std::shared_ptr<StageWork> StageWork::again() const {
+std::shared_ptr<StageWork> StageWork::copy_not_begun() const {
     const Runs runs{slots_.data(), index_.data(), counts_.empty() ? nullptr : counts_.data(), slots_.size()};
     return std::make_shared<StageWork>(streams_, runs, files_, pool_);
 }
 
 void StageWork::next(std::vector<Read>& reads) {
     if (begun_) {
-        settle(reads);
-        take();
+        handle_reads(reads);
+        use_wants();
         ++step_;
     }
     begun_ = true;
     for (reads.clear(); step_ < steps_; ++step_) {
-        ask(step_);
-        find(reads);
+        add_wants(step_);
+        locate_wants(reads);
         if (!reads.empty()) return;
-        take();
+        use_wants();
     }
     wants_ = {};
     candidates_ = {};
@@ -74,8 +74,8 @@ const std::int64_t* StageWork::offsets_of(const Stream& stream, std::uint32_t pi
     return stream.is_sparse ? stream.sparse[slots_[pick]].offsets : stream.dense[slots_[pick]].offsets;
 }
 
-// Bytes from the first of some rows to the end of the last one; 0 if they are better left in place: rows in pieces, in
-// turned order, or with wide gaps between them.
+// Bytes from the first of some rows to the end of the last one, or 0 if they had better stay in place: rows in pieces,
+// in reverse order, or with wide gaps between them.
 static std::size_t span_of(const RowLayout& layout, std::int64_t count) {
     const auto row = static_cast<std::ptrdiff_t>(layout.run_bytes);
     if (count == 0 || !layout.axes.empty() || layout.row_stride < 0) return 0;
@@ -84,7 +84,7 @@ static std::size_t span_of(const RowLayout& layout, std::int64_t count) {
 }
 
 // Adds the wants of this step.
-void StageWork::ask(unsigned step) {
+void StageWork::add_wants(unsigned step) {
     wants_.clear();
     for (std::uint32_t s = 0; s < streams_.size(); ++s) {
         const Stream& stream = streams_[s];
@@ -149,12 +149,12 @@ static bool find_file(const MappedFiles& files, const std::byte* at, std::size_t
 }
 
 // Locates each want, and adds the reads for those that are not in memory.
-void StageWork::find(std::vector<Read>& reads) {
+void StageWork::locate_wants(std::vector<Read>& reads) {
     candidates_.clear();
     extents_.clear();
     for (std::size_t w = 0; w < wants_.size(); ++w) {
         Want& want = wants_[w];
-        want.got = want.at;
+        want.data = want.at;
         std::size_t file;
         if (want.bytes != 0 && find_file(*files_, want.at, want.bytes, file))
             candidates_.push_back({file, static_cast<std::uint64_t>(want.at - (*files_)[file]->mapped()), w});
@@ -162,10 +162,10 @@ void StageWork::find(std::vector<Read>& reads) {
     std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
         return a.file != b.file ? a.file < b.file : a.offset < b.offset;
     });
-    asked_ += candidates_.size();
+    pieces_in_files_ += candidates_.size();
 
     const auto end_of = [&](const Candidate& c) { return c.offset + wants_[c.want].bytes; };
-    std::vector<unsigned char> held;
+    std::vector<unsigned char> cached;
     for (std::size_t a = 0; a < candidates_.size();) {
         // Candidates [a, b) are close together: query the kernel once for all.
         const DiskFile& file = *(*files_)[candidates_[a].file];
@@ -175,20 +175,20 @@ void StageWork::find(std::vector<Read>& reads) {
         while (b < candidates_.size() && candidates_[b].file == candidates_[a].file &&
                candidates_[b].offset <= end + kLookBytes && end_of(candidates_[b]) <= begin + kRunBytes)
             end = std::max(end, end_of(candidates_[b++]));
-        held.assign((up(end) - begin) / kFetchAlign, 0);
-        if (file.tells()) file.held(begin, held.size(), held.data());
+        cached.assign((up(end) - begin) / kFetchAlign, 0);
+        if (file.reports_pages()) file.query_pages(begin, cached.size(), cached.data());
         const auto missing = [&](const Candidate& c) {
-            const auto first = held.begin() + static_cast<std::ptrdiff_t>((c.offset - begin) / kFetchAlign);
-            const auto last = held.begin() + static_cast<std::ptrdiff_t>((end_of(c) - 1 - begin) / kFetchAlign) + 1;
+            const auto first = cached.begin() + static_cast<std::ptrdiff_t>((c.offset - begin) / kFetchAlign);
+            const auto last = cached.begin() + static_cast<std::ptrdiff_t>((end_of(c) - 1 - begin) / kFetchAlign) + 1;
             return std::find(first, last, 0) != last;
         };
-        // Read what is missing of these, merged again where it is close.
+        // Read the missing ones of these, merged again where they are close.
         const std::size_t known = extents_.size();
         for (std::size_t c = a; c < b; ++c) {
             if (!missing(candidates_[c])) continue;
-            ++missing_;
+            ++missing_pieces_;
             Want& want = wants_[candidates_[c].want];
-            want.got = nullptr;
+            want.data = nullptr;
             const std::uint64_t from = down(candidates_[c].offset), to = up(end_of(candidates_[c]));
             if (extents_.size() > known && want.keep == extents_.back().keep &&
                 from <= extents_.back().offset + extents_.back().bytes + kGapBytes) {
@@ -201,8 +201,8 @@ void StageWork::find(std::vector<Read>& reads) {
             if (want.keep) read_around(want, candidates_[c].file);
         }
         for (std::size_t e = known; e < extents_.size(); ++e) {
-            const auto first = held.begin() + static_cast<std::ptrdiff_t>((extents_[e].offset - begin) / kFetchAlign);
-            extents_[e].held.assign(first, first + static_cast<std::ptrdiff_t>(extents_[e].bytes / kFetchAlign));
+            const auto first = cached.begin() + static_cast<std::ptrdiff_t>((extents_[e].offset - begin) / kFetchAlign);
+            extents_[e].cached.assign(first, first + static_cast<std::ptrdiff_t>(extents_[e].bytes / kFetchAlign));
         }
         a = b;
     }
@@ -219,7 +219,8 @@ void StageWork::find(std::vector<Read>& reads) {
         pieces_.push_back({extent.file, extent.offset, extent.bytes, to});
         to += extent.bytes;
         extent.first_read = reads.size();
-        disk_bytes_ += plan_reads(file, extent.offset, extent.offset + extent.bytes, extent.held.data(), extent.to, reads);
+        disk_bytes_ +=
+            plan_reads(file, extent.offset, extent.offset + extent.bytes, extent.cached.data(), extent.to, reads);
         extent.last_read = reads.size();
         if (extent.keep && file.plain() >= 0)
             for (std::size_t r = extent.first_read; r < extent.last_read; ++r) reads[r].fd = file.plain();
@@ -234,7 +235,7 @@ void StageWork::read_around(const Want& want, std::size_t file) {
         const auto word = static_cast<std::int64_t>(sizeof(std::int64_t));
         const auto item = static_cast<std::int64_t>(stream.item_bytes);
         if (want.part == Part::kOffsets)
-            return {offsets_of(stream, want.pick), INT64_MAX};  // their end is unknown here
+            return {offsets_of(stream, want.pick), INT64_MAX};  // their number is unknown
         if (!stream.is_sparse) return {stream.dense[slot].rows, stream.dense[slot].num_rows * item};
         const SparseSource& source = stream.sparse[slot];
         if (want.part == Part::kBounds) return {source.indptr, (source.num_rows + 1) * word};
@@ -249,16 +250,16 @@ void StageWork::read_around(const Want& want, std::size_t file) {
     from.read_ahead(std::max(begin, at - std::min(at, kAroundBytes)), std::min(end, at + want.bytes + kAroundBytes));
 }
 
-// Handles completed reads: locates the wants, and determines which of them failed.
-void StageWork::settle(const std::vector<Read>& reads) {
+// Handles completed reads: sets where the wants are, and determines which of them failed.
+void StageWork::handle_reads(const std::vector<Read>& reads) {
     for (const Extent& extent : extents_) {
         const DiskFile& file = *(*files_)[extent.file];
-        std::uint64_t whole = extent.offset;  // complete up to here
+        std::uint64_t complete_to = extent.offset;
         for (std::size_t r = extent.first_read; r < extent.last_read; ++r) {
             const Read& read = reads[r];
-            if (whole == read.offset && read.got > 0)
-                whole += static_cast<std::uint64_t>(read.got);
-            // Pages that were cached before are left in the cache.
+            if (complete_to == read.offset && read.got > 0)
+                complete_to += static_cast<std::uint64_t>(read.got);
+            // Pages that were cached before stay in the cache.
             if (file.direct() || extent.keep || !read.from_disk) continue;
             if (file.shared())
                 shared_.push_back({extent.file, read.offset, read.size, read.to});
@@ -267,12 +268,12 @@ void StageWork::settle(const std::vector<Read>& reads) {
         }
         for (std::size_t c = extent.begin; c < extent.end; ++c) {
             Want& want = wants_[candidates_[c].want];
-            if (want.got != nullptr) continue;  // in memory all along
+            if (want.data != nullptr) continue;  // it was in memory before
             const std::uint64_t offset = candidates_[c].offset;
             std::byte* place = extent.to + (offset - extent.offset);
             std::uint64_t bad;
-            if (offset + want.bytes > whole || file.fails(offset, offset + want.bytes, bad) != 0) {
-                // The failure may be a neighbour's: try each by itself before giving up.
+            if (offset + want.bytes > complete_to || file.fails(offset, offset + want.bytes, bad) != 0) {
+                // The failure may be a neighbour's, so each is tried by itself.
                 std::uint64_t at;
                 const int error = read_plain(file, offset, want.bytes, place, at);
                 if (error != 0) {
@@ -280,7 +281,7 @@ void StageWork::settle(const std::vector<Read>& reads) {
                     continue;
                 }
             }
-            want.got = place;
+            want.data = place;
         }
     }
     extents_.clear();
@@ -297,10 +298,10 @@ void StageWork::forget() const {
     for (const Piece& read : shared_) (*files_)[read.file]->drop(read.offset, read.bytes);
 }
 
-void StageWork::take() {
+void StageWork::use_wants() {
     for (const Want& want : wants_) {
-        if (want.got == want.at && want.bytes != 0) in_place_[want.pick] = 1;
-        if (want.got != nullptr || want.bytes == 0) take_one(want);
+        if (want.data == want.at && want.bytes != 0) in_place_[want.pick] = 1;
+        if (want.data != nullptr || want.bytes == 0) use_want(want);
     }
 }
 
@@ -314,24 +315,24 @@ void StageWork::fail(const Want& want, int error, std::size_t file, std::uint64_
         outcome.dense[want.pick] = {};
 }
 
-// Copies numbers that should ascend, from 0 to `most`, shifted to begin with 0. Cached ones are still in the mapping,
-// whose file may have been truncated meanwhile.
-enum class Copied { kGood, kBad, kUnreadable };
-static Copied rebase(const std::byte* from, std::int64_t count, std::int64_t most, std::vector<std::int64_t>& numbers,
+// Copies numbers that should ascend within [0, limit], shifted to begin with 0, and sets `first` to the first one.
+// Cached ones are still in the mapping, and its file may have been truncated meanwhile.
+enum class Rebased { kGood, kBad, kUnreadable };
+static Rebased rebase(const std::byte* from, std::int64_t count, std::int64_t limit, std::vector<std::int64_t>& numbers,
                      std::int64_t& first) {
     numbers.resize(static_cast<std::size_t>(count));
     std::int64_t* const to = numbers.data();
     const std::size_t bytes = numbers.size() * sizeof(std::int64_t);
-    if (guarded([&] { std::memcpy(to, from, bytes); }) != nullptr) return Copied::kUnreadable;
+    if (guarded([&] { std::memcpy(to, from, bytes); }) != nullptr) return Rebased::kUnreadable;
     first = numbers[0];
-    bool good = first >= 0 && numbers.back() <= most;
+    bool good = first >= 0 && numbers.back() <= limit;
     for (std::size_t i = 1; i < numbers.size(); ++i) good = good && numbers[i - 1] <= numbers[i];
-    if (!good) return Copied::kBad;
+    if (!good) return Rebased::kBad;
     for (std::int64_t& value : numbers) value -= first;
-    return Copied::kGood;
+    return Rebased::kGood;
 }
 
-void StageWork::take_one(const Want& want) {
+void StageWork::use_want(const Want& want) {
     const Stream& stream = streams_[want.stream];
     Outcome& outcome = outcome_[want.stream];
     Rows& rows = outcome.rows[want.pick];
@@ -339,40 +340,40 @@ void StageWork::take_one(const Want& want) {
     const std::uint32_t slot = slots_[want.pick];
     const std::int64_t* offsets = offsets_of(stream, want.pick);
     if (offsets != nullptr) offsets = outcome.offsets[want.pick].data();
-    const auto copied = [&](Copied outcome_of_copy) {
+    const auto check = [&](Rebased result) {
         std::size_t file = 0;
-        if (outcome_of_copy == Copied::kBad) fail(want, 0, 0, 0);
-        if (outcome_of_copy == Copied::kUnreadable && find_file(*files_, want.at, want.bytes, file))
+        if (result == Rebased::kBad) fail(want, 0, 0, 0);
+        if (result == Rebased::kUnreadable && find_file(*files_, want.at, want.bytes, file))
             fail(want, -1, file, static_cast<std::uint64_t>(want.at - (*files_)[file]->mapped()));
-        else if (outcome_of_copy == Copied::kUnreadable)
+        else if (result == Rebased::kUnreadable)
             fail(want, 0, 0, 0);
-        return outcome_of_copy == Copied::kGood;
+        return result == Rebased::kGood;
     };
     switch (want.part) {
         case Part::kOffsets: {
-            const std::int64_t all = stream.is_sparse ? stream.sparse[slot].num_rows : stream.dense[slot].num_rows;
-            std::vector<std::int64_t>& own = outcome.offsets[want.pick];
-            if (!copied(rebase(want.got, sequences(want.pick) + 1, all, own, rows.first))) return;
-            rows.last = rows.first + own.back();
+            const std::int64_t num_rows = stream.is_sparse ? stream.sparse[slot].num_rows : stream.dense[slot].num_rows;
+            std::vector<std::int64_t>& shifted = outcome.offsets[want.pick];
+            if (!check(rebase(want.data, sequences(want.pick) + 1, num_rows, shifted, rows.first))) return;
+            rows.last = rows.first + shifted.back();
             return;
         }
         case Part::kRows:
-            outcome.dense[want.pick] = {want.got, offsets, rows.last - rows.first, stream.dense[slot].layout};
+            outcome.dense[want.pick] = {want.data, offsets, rows.last - rows.first, stream.dense[slot].layout};
             return;
         case Part::kBounds: {
-            std::vector<std::int64_t>& own = outcome.bounds[want.pick];
-            const std::int64_t all = stream.sparse[slot].num_values;
-            if (!copied(rebase(want.got, rows.last - rows.first + 1, all, own, rows.value))) return;
-            rows.values = own.back();
+            std::vector<std::int64_t>& shifted = outcome.bounds[want.pick];
+            const std::int64_t num_values = stream.sparse[slot].num_values;
+            if (!check(rebase(want.data, rows.last - rows.first + 1, num_values, shifted, rows.value))) return;
+            rows.values = shifted.back();
             return;
         }
         case Part::kIndices:
-            outcome.sparse[want.pick].indices = reinterpret_cast<const std::int32_t*>(want.got);
+            outcome.sparse[want.pick].indices = reinterpret_cast<const std::int32_t*>(want.data);
             return;
         case Part::kValues: {
             SparseSource& out = outcome.sparse[want.pick];
             out.indptr = outcome.bounds[want.pick].data();
-            out.values = want.got;
+            out.values = want.data;
             out.offsets = offsets;
             out.num_rows = rows.last - rows.first;
             out.num_values = rows.values;
@@ -381,38 +382,39 @@ void StageWork::take_one(const Want& want) {
     }
 }
 
-static bool lacks_pages(const MappedFiles& files, const void* memory, std::size_t bytes, std::size_t most) {
+static bool lacks_pages(const MappedFiles& files, const void* memory, std::size_t bytes, std::size_t max_pages) {
     const auto* at = static_cast<const std::byte*>(memory);
     std::size_t number;
     if (bytes == 0 || !find_file(files, at, bytes, number)) return false;
     const DiskFile& file = *files[number];
-    if (!file.asked()) return true;
+    if (!file.asks()) return true;
     const auto offset = static_cast<std::uint64_t>(at - file.mapped());
     const std::uint64_t first = offset / kFetchAlign, pages = (offset + bytes - 1) / kFetchAlign + 1 - first;
-    const std::uint64_t looked = std::min<std::uint64_t>(pages, most);
-    for (std::uint64_t k = 0; k < looked; ++k) {
-        const std::uint64_t page = (first + (2 * k + 1) * pages / (2 * looked)) * kFetchAlign;
-        unsigned char held = 1;
-        if (file.tells())
-            file.held(page, 1, &held);
+    const std::uint64_t checked = std::min<std::uint64_t>(pages, max_pages);
+    for (std::uint64_t k = 0; k < checked; ++k) {
+        const std::uint64_t page = (first + (2 * k + 1) * pages / (2 * checked)) * kFetchAlign;
+        unsigned char cached = 1;
+        if (file.reports_pages())
+            file.query_pages(page, 1, &cached);
         else
-            held = file.probe(page) ? 1 : 0;
-        if (held == 0) return true;
+            cached = file.probe(page) ? 1 : 0;
+        if (cached == 0) return true;
     }
     return false;
 }
 
 bool lacks_pages(const std::vector<StageWork::Stream>& streams, std::uint32_t slot, std::int64_t index,
-                 std::int64_t count, const MappedFiles& files, std::size_t most) {
+                 std::int64_t count, const MappedFiles& files, std::size_t max_pages) {
     const auto words = static_cast<std::size_t>(count + 1) * sizeof(std::int64_t);
     return std::any_of(streams.begin(), streams.end(), [&](const StageWork::Stream& stream) {
         const std::int64_t* offsets = stream.is_sparse ? stream.sparse[slot].offsets : stream.dense[slot].offsets;
-        if (offsets != nullptr) return lacks_pages(files, offsets + index, words, most);
-        if (stream.is_sparse) return lacks_pages(files, stream.sparse[slot].indptr + index, words, most);
+        if (offsets != nullptr) return lacks_pages(files, offsets + index, words, max_pages);
+        if (stream.is_sparse) return lacks_pages(files, stream.sparse[slot].indptr + index, words, max_pages);
         if (const RowLayout* layout = stream.dense[slot].layout; layout != nullptr)
-            return lacks_pages(files, stream.dense[slot].rows + index * layout->row_stride, span_of(*layout, count), most);
+            return lacks_pages(files, stream.dense[slot].rows + index * layout->row_stride, span_of(*layout, count),
+                               max_pages);
         return lacks_pages(files, stream.dense[slot].rows + static_cast<std::size_t>(index) * stream.item_bytes,
-                           static_cast<std::size_t>(count) * stream.item_bytes, most);
+                           static_cast<std::size_t>(count) * stream.item_bytes, max_pages);
     });
 }
 

@@ -16,52 +16,52 @@ namespace feedline {
 namespace {
 
 constexpr std::uint64_t kBlock = 512;
-constexpr std::uint64_t kLongest = 1 << 20;     // bytes of an extended header that are believed
-constexpr std::uint64_t kAhead = 8 << 20;       // bytes that the kernel is asked to read ahead
-constexpr std::uint64_t kDense = 128 << 10;     // members up to this size are worth it
-constexpr std::uint64_t kMostSize = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMaxExtended = 1 << 20;  // bytes of an extended header
+constexpr std::uint64_t kAhead = 8 << 20;        // bytes that the kernel is advised to read ahead
+constexpr std::uint64_t kDense = 128 << 10;      // size up to which members are read ahead
+constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 62;
 
 using Header = std::array<std::uint8_t, kBlock>;
 
-enum class Got { yes, cut, lost };
+enum class ReadStatus { ok, cut, lost };
 
 // Bytes of an open file.
 struct FileBytes {
     int descriptor;
     std::uint64_t size;
     const Reach& reach;
-    std::pair<std::uint64_t, std::uint64_t>& within;
+    std::pair<std::uint64_t, std::uint64_t>& readable;
     int error = 0;
 
-    Got get(std::uint64_t at, void* into, std::size_t n) {
-        if (at > size || n > size - at) return Got::cut;
-        if (reach && (at < within.first || at + n > within.second)) within = reach(at, at + n);
+    ReadStatus get(std::uint64_t at, void* into, std::size_t n) {
+        if (at > size || n > size - at) return ReadStatus::cut;
+        if (reach && (at < readable.first || at + n > readable.second)) readable = reach(at, at + n);
         auto* to = static_cast<char*>(into);
         while (n != 0) {
-            const ssize_t found = pread(descriptor, to, n, static_cast<off_t>(at));
-            if (found < 0 && errno == EINTR) continue;
-            if (found < 0) error = errno;
-            if (found < 0) return Got::lost;
-            if (found == 0) return Got::cut;  // it has become shorter
-            to += found;
-            at += static_cast<std::uint64_t>(found);
-            n -= static_cast<std::size_t>(found);
+            const ssize_t got = pread(descriptor, to, n, static_cast<off_t>(at));
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) error = errno;
+            if (got < 0) return ReadStatus::lost;
+            if (got == 0) return ReadStatus::cut;  // the file has become shorter
+            to += got;
+            at += static_cast<std::uint64_t>(got);
+            n -= static_cast<std::size_t>(got);
         }
-        return Got::yes;
+        return ReadStatus::ok;
     }
 };
 
-// Bytes of memory that may be lost.
+// Bytes of a mapped file.
 struct MemoryBytes {
     const std::uint8_t* memory;
     std::uint64_t size;
-    const void* lost = nullptr;
+    const void* lost = nullptr;  // the address that could not be read
 
-    Got get(std::uint64_t at, void* into, std::size_t n) {
-        if (at > size || n > size - at) return Got::cut;
+    ReadStatus get(std::uint64_t at, void* into, std::size_t n) {
+        if (at > size || n > size - at) return ReadStatus::cut;
         const std::uint8_t* from = memory + at;
         lost = guarded([=] { std::memcpy(into, from, n); });
-        return lost == nullptr ? Got::yes : Got::lost;
+        return lost == nullptr ? ReadStatus::ok : ReadStatus::lost;
     }
 };
 
@@ -69,7 +69,7 @@ bool is_zero(const Header& header) {
     return header[0] == 0 && std::all_of(header.begin(), header.end(), [](std::uint8_t byte) { return byte == 0; });
 }
 
-// Text up to a NUL.
+// The text of a header field, up to a NUL.
 std::string_view field(const Header& header, std::size_t at, std::size_t n) {
     const auto* from = reinterpret_cast<const char*>(header.data()) + at;
     return {from, strnlen(from, n)};
@@ -80,7 +80,7 @@ bool parse_number(const Header& header, std::size_t at, std::size_t n, std::uint
     if ((header[at] & 0x80U) != 0) {  // base 256, big-endian; 0xff begins a negative one
         if (header[at] != 0x80U) return false;
         for (std::size_t i = 1; i < n; ++i) {
-            if (value >= kMostSize >> 8) return false;
+            if (value >= kMaxSize >> 8) return false;
             value = value << 8 | header[at + i];
         }
         return true;
@@ -96,10 +96,10 @@ bool parse_number(const Header& header, std::size_t at, std::size_t n, std::uint
     return true;
 }
 
-// The sum of the header's bytes with blanks for the checksum; writers of old took them as signed.
+// Whether the checksum is the sum of the header's bytes, with blanks for the checksum. Old writers added signed bytes.
 bool is_sound(const Header& header) {
-    std::uint64_t wanted;
-    if (!parse_number(header, 148, 8, wanted)) return false;
+    std::uint64_t checksum;
+    if (!parse_number(header, 148, 8, checksum)) return false;
     std::uint32_t sum = 0, high = 0;
     for (const std::uint8_t byte : header) {
         sum += byte;
@@ -110,10 +110,10 @@ bool is_sound(const Header& header) {
         high -= header[i] >> 7;
     }
     sum += 8 * ' ';
-    return wanted == sum || wanted == (sum - 256 * high);
+    return checksum == sum || checksum == (sum - 256 * high);
 }
 
-// What extended headers say of the next member.
+// The attributes of the next member that extended headers set.
 struct Extended {
     bool has_name = false, has_size = false, sparse = false, any = false;
     std::string name;
@@ -124,7 +124,7 @@ struct Extended {
 bool parse_pax(std::string_view text, Extended& extended) {
     while (!text.empty() && text.front() != '\0') {
         std::size_t length = 0, at = 0;
-        while (at < text.size() && text[at] >= '0' && text[at] <= '9' && length <= kLongest)
+        while (at < text.size() && text[at] >= '0' && text[at] <= '9' && length <= kMaxExtended)
             length = 10 * length + static_cast<std::size_t>(text[at++] - '0');
         if (at == 0 || at >= text.size() || text[at] != ' ' || length <= at + 1 || length > text.size() ||
             text[length - 1] != '\n')
@@ -135,14 +135,14 @@ bool parse_pax(std::string_view text, Extended& extended) {
         const std::string_view key = record.substr(0, equals), value = record.substr(equals + 1);
         if (key == "path") {
             extended.has_name = true;
-            // Without slashes at its end, even of a file: that is Python's rule, and so WebDataset's.
+            // Without slashes at its end, even for a file. This is Python's rule, and so WebDataset's.
             extended.name = value.substr(0, value.find_last_not_of('/') + 1);
         } else if (key == "size") {
             extended.has_size = true;
             extended.size = 0;
             if (value.empty()) return false;
             for (const char digit : value) {
-                if (digit < '0' || digit > '9' || extended.size > kMostSize / 10) return false;
+                if (digit < '0' || digit > '9' || extended.size > kMaxSize / 10) return false;
                 extended.size = 10 * extended.size + static_cast<std::uint64_t>(digit - '0');
             }
         } else if (key.substr(0, 11) == "GNU.sparse.") {
@@ -154,7 +154,7 @@ bool parse_pax(std::string_view text, Extended& extended) {
 }
 
 struct Member {
-    std::uint64_t begin, data, size, next;  // of the first header, of the data, and of the next header
+    std::uint64_t begin, data, size, next;  // the places of its first header and its data, its size, the next header
     std::string name;
     bool regular;
 };
@@ -167,15 +167,15 @@ class Walk {
 public:
     Walk(Bytes& bytes, std::uint64_t at, std::uint64_t end) : bytes_(bytes), at_(at), end_(end) {}
 
-    // The next member, of any type; a regular one may reach beyond the end (then `cut` is true).
+    // Moves to the next member, of any type. A regular one may reach beyond the end.
     Step next(Member& member) {
         Extended extended;
         member.begin = at_;
         for (;;) {
             if (at_ >= end_) return extended.any ? fail(TarError::cut, at_) : Step::end;
-            if (end_ - at_ < kBlock) return rest(extended.any);
-            const Got got = bytes_.get(at_, header_.data(), kBlock);
-            if (got != Got::yes) return fail(got == Got::lost ? TarError::io : TarError::cut, at_);
+            if (end_ - at_ < kBlock) return end_in_block(extended.any);
+            const ReadStatus status = bytes_.get(at_, header_.data(), kBlock);
+            if (status != ReadStatus::ok) return fail(status == ReadStatus::lost ? TarError::io : TarError::cut, at_);
             if (is_zero(header_)) {
                 if (extended.any) return fail(TarError::bad_header, at_);
                 const TarError lost = skip_zeros();
@@ -203,7 +203,7 @@ public:
             if (extended.sparse || type == 'S') return fail(TarError::sparse, at_);
             if (type == '1' || type == '2') return fail(TarError::link, at_);
             if (type == 'M') return fail(TarError::volume, at_);
-            if (size > kMostSize) return fail(TarError::bad_header, at_);
+            if (size > kMaxSize) return fail(TarError::bad_header, at_);
             const bool plain = type == '0' || type == '7' || (type == '\0' && !folder);
             const bool bodiless = type == '3' || type == '4' || type == '5' || type == '6' || folder;
             member.regular = plain;
@@ -230,37 +230,38 @@ private:
         return data + (size + kBlock - 1) / kBlock * kBlock;
     }
 
-    // Blocks of zeros, from the one that was read on.
+    // Skips blocks of zeros, from the one that was read on.
     TarError skip_zeros() {
         std::array<std::uint8_t, 64 * kBlock> many;
         for (at_ += kBlock; end_ - at_ >= kBlock;) {
             const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(many.size(), (end_ - at_) / kBlock * kBlock));
-            const Got got = bytes_.get(at_, many.data(), n);
-            if (got != Got::yes) return got == Got::lost ? TarError::io : TarError::cut;
-            const auto* some = std::find_if(many.data(), many.data() + n, [](std::uint8_t byte) { return byte != 0; });
-            const auto zeros = static_cast<std::uint64_t>(some - many.data());
+            const ReadStatus status = bytes_.get(at_, many.data(), n);
+            if (status != ReadStatus::ok) return status == ReadStatus::lost ? TarError::io : TarError::cut;
+            const auto* nonzero =
+                std::find_if(many.data(), many.data() + n, [](std::uint8_t byte) { return byte != 0; });
+            const auto zeros = static_cast<std::uint64_t>(nonzero - many.data());
             at_ += zeros / kBlock * kBlock;
             if (zeros < n) break;
         }
         return TarError::none;
     }
 
-    // What is left at the end, less than a block: zeros, or a header that was cut.
-    Step rest(bool extended) {
+    // Ends at less than a block of bytes: zeros, or a header that was cut.
+    Step end_in_block(bool extended) {
         header_.fill(0);
-        const Got got = bytes_.get(at_, header_.data(), static_cast<std::size_t>(end_ - at_));
-        if (got == Got::lost) return fail(TarError::io, at_);
+        const ReadStatus status = bytes_.get(at_, header_.data(), static_cast<std::size_t>(end_ - at_));
+        if (status == ReadStatus::lost) return fail(TarError::io, at_);
         if (extended || !is_zero(header_)) return fail(TarError::cut, at_);
         at_ = end_;
         return Step::end;
     }
 
     Step extend(char type, std::uint64_t data, std::uint64_t size, Extended& extended) {
-        if (size > kLongest) return fail(TarError::bad_extended, data - kBlock);
+        if (size > kMaxExtended) return fail(TarError::bad_extended, data - kBlock);
         if (data > end_ || size > end_ - data) return fail(TarError::cut, data - kBlock);
         text_.resize(size);
-        const Got got = bytes_.get(data, text_.data(), size);
-        if (got != Got::yes) return fail(got == Got::lost ? TarError::io : TarError::cut, data);
+        const ReadStatus status = bytes_.get(data, text_.data(), size);
+        if (status != ReadStatus::ok) return fail(status == ReadStatus::lost ? TarError::io : TarError::cut, data);
         extended.any |= type != 'g';
         if (type == 'L') {
             extended.has_name = true;
@@ -297,7 +298,7 @@ bool split_tar_name(std::string_view name, std::string_view& key, std::string_vi
     const std::size_t dot = name.find('.', base);
     if (dot == std::string_view::npos) return false;
     if (dot == base) {
-        // A hidden file: its folder is its key, unless that has a dot, too. That is WebDataset's rule.
+        // A hidden file: its folder is its key, unless that has a dot, too. This is WebDataset's rule.
         if (slash == std::string_view::npos) return false;
         const std::size_t before = slash == 0 ? std::string_view::npos : name.rfind('/', slash - 1);
         const std::size_t folder = before == std::string_view::npos ? 0 : before + 1;
@@ -315,7 +316,7 @@ std::uint64_t tar_key(std::string_view key) {
         for (const char c : key) number = 10 * number + static_cast<std::uint64_t>(c - '0');
         return number;
     }
-    // FNV-1a, and a finalizer that spreads it over all bits.
+    // FNV-1a, and a finalizer that mixes all bits.
     std::uint64_t hash = 0xcbf29ce484222325U;
     for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
     hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdU;
@@ -336,7 +337,7 @@ void TarIndexer::end_sample(std::vector<TarEntry>& out) {
 }
 
 void TarIndexer::next(std::size_t members, std::vector<TarEntry>& out) {
-    FileBytes bytes{descriptor_, size_, reach_, within_};
+    FileBytes bytes{descriptor_, size_, reach_, readable_};
     Walk<FileBytes> walk(bytes, at_, size_);
     Member member;
     for (std::size_t i = 0; i < members && !done_; ++i) {
@@ -347,7 +348,7 @@ void TarIndexer::next(std::size_t members, std::vector<TarEntry>& out) {
                 break;
             case Step::fault:
                 if (walk.error == TarError::cut) {
-                    // A header that was cut is a sample of which nothing else is known.
+                    // A header that was cut is a sample without a key.
                     end_sample(out);
                     if (error_ == TarError::none) {
                         key_.clear();
@@ -436,7 +437,7 @@ const void* find_tar_members(const std::uint8_t* memory, std::size_t size, const
             }
         }
         for (std::size_t f = 0; f < fields.size() && fault.code == 0; ++f)
-            // Data never begins at 0, where a header is.
+            // Data never begins at 0, so these spans have not been set.
             if (spans[2 * (f * n + i) + 1] == 0) fail(TarError::missing, from, static_cast<std::int32_t>(f));
         if (fault.code != 0) {
             for (std::size_t f = 0; f < fields.size(); ++f) std::fill_n(spans + 2 * (f * n + i), 2, 0);
@@ -448,7 +449,7 @@ const void* find_tar_members(const std::uint8_t* memory, std::size_t size, const
 }
 
 std::vector<TarSuffix> list_tar_members(const std::uint8_t* memory, std::size_t size) {
-    std::vector<TarSuffix> found;
+    std::vector<TarSuffix> suffixes;
     MemoryBytes bytes{memory, size};
     Walk<MemoryBytes> walk(bytes, 0, size);
     Member member;
@@ -456,11 +457,12 @@ std::vector<TarSuffix> list_tar_members(const std::uint8_t* memory, std::size_t 
         std::string_view key, suffix;
         if (!member.regular || !split_tar_name(member.name, key, suffix)) continue;
         const std::uint64_t end = std::min<std::uint64_t>(member.data + member.size, size);
-        TarSuffix one{{}, static_cast<std::int64_t>(std::min<std::uint64_t>(member.data, size)), static_cast<std::int64_t>(end)};
-        lower(suffix, one.suffix);
-        found.push_back(std::move(one));
+        TarSuffix entry{{}, static_cast<std::int64_t>(std::min<std::uint64_t>(member.data, size)),
+                        static_cast<std::int64_t>(end)};
+        lower(suffix, entry.suffix);
+        suffixes.push_back(std::move(entry));
     }
-    return found;
+    return suffixes;
 }
 
 }  // namespace feedline

@@ -15,11 +15,11 @@ namespace {
 
 enum Kind : int { kNone = 0, kBytes = 1, kFloats = 2, kInts = 3 };
 
-constexpr unsigned kMostDepth = 100;  // of groups, protobuf's own limit
-constexpr std::size_t kMostVarint = 10, kMostVarint32 = 5;
-constexpr std::size_t kMostGuesses = 256;
+constexpr unsigned kMaxDepth = 100;  // of groups, protobuf's own limit
+constexpr std::size_t kMaxVarint = 10, kMaxVarint32 = 5;
+constexpr std::size_t kMaxRemembered = 256;
 
-struct Part {
+struct ByteRange {
     const std::uint8_t* p = nullptr;
     const std::uint8_t* end = nullptr;
     std::size_t size() const { return static_cast<std::size_t>(end - p); }
@@ -31,9 +31,9 @@ FEEDLINE_INLINE std::uint32_t load32(const std::uint8_t* p) {
     return v;
 }
 
-// A varint of at most `most` bytes; bits beyond 64 are dropped, as protobuf does.
+// Reads a varint of at most `max_bytes` bytes. Bits beyond 64 are dropped, as in protobuf.
 FEEDLINE_INLINE bool read_varint(const std::uint8_t*& p, const std::uint8_t* end, std::uint64_t& value,
-                                 std::size_t most = kMostVarint) {
+                                 std::size_t max_bytes = kMaxVarint) {
     if (p < end && *p < 0x80) {
         value = *p++;
         return true;
@@ -45,7 +45,7 @@ FEEDLINE_INLINE bool read_varint(const std::uint8_t*& p, const std::uint8_t* end
     }
     value = 0;
     const std::uint8_t* q = p;
-    const auto n = std::min(most, static_cast<std::size_t>(end - p));
+    const auto n = std::min(max_bytes, static_cast<std::size_t>(end - p));
     for (std::size_t i = 0; i < n; ++i) {
         const std::uint64_t byte = *q++;
         value |= (byte & 0x7F) << (7 * i);
@@ -57,8 +57,8 @@ FEEDLINE_INLINE bool read_varint(const std::uint8_t*& p, const std::uint8_t* end
     return false;
 }
 
-// How many varints end in a part.
-std::uint64_t last_bytes(Part part) {
+// The number of varints that end in a range.
+std::uint64_t count_varints(ByteRange part) {
     std::uint64_t n = 0;
     const std::uint8_t* p = part.p;
     for (; part.end - p >= 8; p += 8) n += ((~load64(p) >> 7 & 0x0101010101010101u) * 0x0101010101010101u) >> 56;
@@ -69,21 +69,21 @@ std::uint64_t last_bytes(Part part) {
 // The fields of a message, one after another.
 class Message {
 public:
-    explicit Message(Part part) : p_(part.p), end_(part.end) {}
+    explicit Message(ByteRange part) : p_(part.p), end_(part.end) {}
 
-    // Moves to the next field; false at the end, and where the bytes are no message, which `bad` tells.
+    // Moves to the next field. Returns false at the end, and sets `bad` if the bytes are no message.
     bool next() {
         if (p_ == end_) return false;
         at = p_;
         std::uint64_t tag, size;
-        if (!read_varint(p_, end_, tag, kMostVarint32) || tag > 0xFFFFFFFFu || tag < 8) return !(bad = true);
+        if (!read_varint(p_, end_, tag, kMaxVarint32) || tag > 0xFFFFFFFFu || tag < 8) return !(bad = true);
         number = static_cast<std::uint32_t>(tag >> 3);
         wire = static_cast<unsigned>(tag & 7);
         switch (wire) {
             case 0: return read_varint(p_, end_, value) || !(bad = true);
             case 1: size = 8; break;
             case 2:
-                if (!read_varint(p_, end_, size, kMostVarint32)) return !(bad = true);
+                if (!read_varint(p_, end_, size, kMaxVarint32)) return !(bad = true);
                 break;
             case 3: return skip_group() || !(bad = true);
             case 5: size = 4; break;
@@ -94,9 +94,10 @@ public:
         p_ += size;
         return true;
     }
-    bool next(std::uint32_t wanted) {  // the next message or bytes of this number
+    // Moves to the next message or bytes with this number.
+    bool next(std::uint32_t expected) {
         while (next())
-            if (number == wanted && wire == 2) return true;
+            if (number == expected && wire == 2) return true;
         return false;
     }
 
@@ -104,17 +105,17 @@ public:
     std::uint32_t number = 0;
     unsigned wire = 0;
     std::uint64_t value = 0;  // wire 0
-    Part body;                // wires 1, 2 and 5
+    ByteRange body;                // wires 1, 2 and 5
     bool bad = false;
 
 private:
     bool skip_group() {
-        std::uint32_t open[kMostDepth];
+        std::uint32_t open[kMaxDepth];
         open[0] = number;
         unsigned depth = 1;
         std::uint64_t tag, size;
         while (depth > 0) {
-            if (!read_varint(p_, end_, tag, kMostVarint32) || tag > 0xFFFFFFFFu || tag < 8) return false;
+            if (!read_varint(p_, end_, tag, kMaxVarint32) || tag > 0xFFFFFFFFu || tag < 8) return false;
             size = 0;
             switch (tag & 7) {
                 case 0:
@@ -122,10 +123,10 @@ private:
                     break;
                 case 1: size = 8; break;
                 case 2:
-                    if (!read_varint(p_, end_, size, kMostVarint32)) return false;
+                    if (!read_varint(p_, end_, size, kMaxVarint32)) return false;
                     break;
                 case 3:
-                    if (depth == kMostDepth) return false;
+                    if (depth == kMaxDepth) return false;
                     open[depth++] = static_cast<std::uint32_t>(tag >> 3);
                     break;
                 case 4:
@@ -144,7 +145,7 @@ private:
     const std::uint8_t* end_;
 };
 
-// A feature: the lists of its last kind, which a writer may have cut into several.
+// A feature: the lists of its last kind, of which a writer may have made several.
 class Feature {
 public:
     int kind = kNone;
@@ -155,7 +156,7 @@ public:
         lists_.clear();
     }
 
-    bool merge(Part message) {
+    bool merge(ByteRange message) {
         Message m(message);
         while (m.next()) {
             if (m.wire != 2 || m.number < kBytes || m.number > kInts) continue;
@@ -166,8 +167,8 @@ public:
         return !m.bad || broken(m.at);
     }
 
-    // The values of the entry of a map, its pieces merged.
-    bool read(Part entry) {
+    // Reads the entry of a map, and merges its pieces.
+    bool read(ByteRange entry) {
         clear();
         Message m(entry);
         while (m.next(2))
@@ -185,20 +186,21 @@ public:
                 n += m.body.size() / 4;
             } else if (m.body.size() != 0) {
                 if (m.body.end[-1] >= 0x80) return false;
-                n += last_bytes(m.body);
+                n += count_varints(m.body);
             }
             return true;
         });
     }
 
-    // Calls use(field) for the fields that hold values; false ends it, as does a list that is no message.
+    // Calls use(field) for the fields with values, until it returns false. Returns false then, and for a list that is
+    // no message.
     template <class Use>
     bool each(Use&& use) {
-        for (const Part& list : lists_) {
+        for (const ByteRange& list : lists_) {
             Message m(list);
             while (m.next()) {
-                const bool one = m.wire == (kind == kInts ? 0u : kind == kFloats ? 5u : 2u);
-                if (m.number != 1 || !(one || (m.wire == 2 && kind != kBytes))) continue;
+                const bool single = m.wire == (kind == kInts ? 0u : kind == kFloats ? 5u : 2u);
+                if (m.number != 1 || !(single || (m.wire == 2 && kind != kBytes))) continue;
                 if (!use(m)) return broken(m.at);
             }
             if (m.bad) return broken(m.at);
@@ -212,7 +214,7 @@ private:
         return false;
     }
 
-    std::vector<Part> lists_;
+    std::vector<ByteRange> lists_;
 };
 
 template <class T>
@@ -234,15 +236,15 @@ FEEDLINE_INLINE void put(std::uint8_t*& out, T v) {
     out += sizeof v;
 }
 
-struct Wrong {  // an integer that a type cannot hold
+struct OutOfRange {  // an integer that a type cannot represent
     const std::uint8_t* at = nullptr;
     std::int64_t value = 0;
 };
 
 template <class T>
-bool put_ints(Part packed, std::uint8_t*& into, Wrong& wrong) {
+bool put_ints(ByteRange packed, std::uint8_t*& into, OutOfRange& excess) {
     const std::uint8_t* p = packed.p;
-    std::uint8_t* out = into;  // which bytes written may not change, as far as the compiler knows
+    std::uint8_t* out = into;  // a local pointer, as the compiler must assume that the written bytes change `into`
     while (p < packed.end) {
         if constexpr (!std::is_same_v<T, bool>) {
             if (packed.end - p >= 8) {
@@ -258,7 +260,7 @@ bool put_ints(Part packed, std::uint8_t*& into, Wrong& wrong) {
         std::uint64_t v;
         if (!read_varint(p, packed.end, v)) return false;
         if (!fits<T>(static_cast<std::int64_t>(v))) {
-            wrong = {at, static_cast<std::int64_t>(v)};
+            excess = {at, static_cast<std::int64_t>(v)};
             return false;
         }
         put(out, static_cast<T>(static_cast<std::int64_t>(v)));
@@ -268,7 +270,7 @@ bool put_ints(Part packed, std::uint8_t*& into, Wrong& wrong) {
 }
 
 template <class T>
-bool put_floats(Part packed, std::uint8_t*& out) {
+bool put_floats(ByteRange packed, std::uint8_t*& out) {
     if constexpr (std::is_same_v<T, float>) {
         if (packed.size() != 0) std::memcpy(out, packed.p, packed.size());
         out += packed.size();
@@ -282,17 +284,17 @@ bool put_floats(Part packed, std::uint8_t*& out) {
     return true;
 }
 
-// Writes all values, as many as count() has found.
+// Writes all values, count() in number.
 template <class T>
-bool put_numbers(Feature& feature, std::uint8_t* out, Wrong& wrong) {
+bool put_numbers(Feature& feature, std::uint8_t* out, OutOfRange& excess) {
     return feature.each([&](const Message& m) {
         if (feature.kind == kFloats) {
             if constexpr (std::is_floating_point_v<T>) return put_floats<T>(m.body, out);
             return false;
         }
-        if (m.wire == 2) return put_ints<T>(m.body, out, wrong);
+        if (m.wire == 2) return put_ints<T>(m.body, out, excess);
         if (!fits<T>(static_cast<std::int64_t>(m.value))) {
-            wrong = {m.at, static_cast<std::int64_t>(m.value)};
+            excess = {m.at, static_cast<std::int64_t>(m.value)};
             return false;
         }
         put(out, static_cast<T>(static_cast<std::int64_t>(m.value)));
@@ -300,33 +302,33 @@ bool put_numbers(Feature& feature, std::uint8_t* out, Wrong& wrong) {
     });
 }
 
-bool put_numbers(RowType type, Feature& feature, std::uint8_t* out, Wrong& wrong) {
+bool put_numbers(RowType type, Feature& feature, std::uint8_t* out, OutOfRange& excess) {
     switch (type) {
-        case RowType::boolean: return put_numbers<bool>(feature, out, wrong);
-        case RowType::int8: return put_numbers<std::int8_t>(feature, out, wrong);
-        case RowType::int16: return put_numbers<std::int16_t>(feature, out, wrong);
-        case RowType::int32: return put_numbers<std::int32_t>(feature, out, wrong);
-        case RowType::int64: return put_numbers<std::int64_t>(feature, out, wrong);
-        case RowType::uint8: return put_numbers<std::uint8_t>(feature, out, wrong);
-        case RowType::uint16: return put_numbers<std::uint16_t>(feature, out, wrong);
-        case RowType::uint32: return put_numbers<std::uint32_t>(feature, out, wrong);
-        case RowType::uint64: return put_numbers<std::uint64_t>(feature, out, wrong);
-        case RowType::float32: return put_numbers<float>(feature, out, wrong);
-        default: return put_numbers<double>(feature, out, wrong);
+        case RowType::boolean: return put_numbers<bool>(feature, out, excess);
+        case RowType::int8: return put_numbers<std::int8_t>(feature, out, excess);
+        case RowType::int16: return put_numbers<std::int16_t>(feature, out, excess);
+        case RowType::int32: return put_numbers<std::int32_t>(feature, out, excess);
+        case RowType::int64: return put_numbers<std::int64_t>(feature, out, excess);
+        case RowType::uint8: return put_numbers<std::uint8_t>(feature, out, excess);
+        case RowType::uint16: return put_numbers<std::uint16_t>(feature, out, excess);
+        case RowType::uint32: return put_numbers<std::uint32_t>(feature, out, excess);
+        case RowType::uint64: return put_numbers<std::uint64_t>(feature, out, excess);
+        case RowType::float32: return put_numbers<float>(feature, out, excess);
+        default: return put_numbers<double>(feature, out, excess);
     }
 }
 
-// Calls use(name, entry, list) for the entries of both maps, in the order of the message; false ends it. Null, or where
-// the bytes are no message.
+// Calls use(name, entry, list) for the entries of both maps, in the order of the message. Returns null, or the place at
+// which the bytes are no message.
 template <class Use>
-const std::uint8_t* each_entry(Part message, Use&& use) {
+const std::uint8_t* each_entry(ByteRange message, Use&& use) {
     Message top(message);
     while (top.next()) {
         if (top.wire != 2 || top.number > 2) continue;
         Message map(top.body);
         while (map.next(1)) {
             Message entry(map.body);
-            Part name{map.body.p, map.body.p};
+            ByteRange name{map.body.p, map.body.p};
             while (entry.next(1)) name = entry.body;
             if (entry.bad) return entry.at;
             use(std::string_view(reinterpret_cast<const char*>(name.p), name.size()), map.body, top.number == 2);
@@ -336,17 +338,17 @@ const std::uint8_t* each_entry(Part message, Use&& use) {
     return top.bad ? top.at : nullptr;
 }
 
-// One record after another into a sink.
+// Parses records into a sink.
 struct Machine {
     const std::vector<RowField>& fields;
     const std::vector<ExampleSource>& sources;
     const ExampleParser::Names* names;
     RowSink& sink;
     std::vector<std::uint64_t> sizes;  // values of a sample
-    std::vector<Part> entries;         // by stream, of the record; null: none
-    std::vector<int> order;            // the streams of its entries, as far as known
+    std::vector<ByteRange> entries;    // the record's, by stream; null: none
+    std::vector<int> order;            // the streams of the entries of the records before
     std::vector<std::uint8_t> views;   // by stream: whether its strings are not copied
-    const std::uint8_t* base = nullptr;  // that they are counted from
+    const std::uint8_t* base = nullptr;  // origin of the places of these strings
     Feature feature;
     RowFault fault;
 
@@ -375,20 +377,20 @@ struct Machine {
         const std::uint32_t head = masked_crc32c(p, 8);
         if (head != load32(p + 8)) return fail(RowError::length_crc, p, -1, load32(p + 8), head);
         const std::uint64_t n = load64(p);
-        if (n > kMostRecord) return fail(RowError::record_too_long, p, -1, kMostRecord, n);
+        if (n > kMaxRecord) return fail(RowError::record_too_long, p, -1, kMaxRecord, n);
         if (size < kRecordFrame || n > size - kRecordFrame)
             return fail(RowError::record_cut, p, -1, n + kRecordFrame, size);
         const std::uint8_t* const message = p + kRecordHead;
         const std::uint32_t body = masked_crc32c(message, n);
-        const std::uint32_t told = load32(message + n);
-        if (body != told) return fail(RowError::message_crc, message, -1, told, body);
+        const std::uint32_t stored = load32(message + n);
+        if (body != stored) return fail(RowError::message_crc, message, -1, stored, body);
         return example({message, message + n});
     }
 
-    bool example(Part message) {
-        std::fill(entries.begin(), entries.end(), Part{});
+    bool example(ByteRange message) {
+        std::fill(entries.begin(), entries.end(), ByteRange{});
         std::size_t k = 0;
-        const std::uint8_t* const bad = each_entry(message, [&](std::string_view name, Part entry, bool list) {
+        const std::uint8_t* const bad = each_entry(message, [&](std::string_view name, ByteRange entry, bool list) {
             const int s = stream(k++, name, list);
             if (s >= 0) entries[s] = entry;
         });
@@ -400,12 +402,12 @@ struct Machine {
         return true;
     }
 
-    // The stream that the record's entry number `k` is for, or -1. Records mostly have their entries in one order.
+    // The stream of the record's entry number `k`, or -1. Records mostly have their entries in one order.
     int stream(std::size_t k, std::string_view name, bool list) {
         if (k < order.size()) {
             const int s = order[k];
             if (s >= 0 && sources[s].list == list && sources[s].name == name) return s;
-        } else if (k < kMostGuesses) {
+        } else if (k < kMaxRemembered) {
             order.resize(k + 1, -1);
         }
         const int s = names[list].find(name);
@@ -428,15 +430,15 @@ struct Machine {
 
     bool broken(int s) { return fail(RowError::bad_message, feature.bad, s); }
 
-    // A feature: a sample, or of a ragged stream several.
+    // Reads a feature: a sample, or several samples of a ragged stream.
     bool values(int s, const std::uint8_t* message) {
-        const Part entry = entries[s];
+        const ByteRange entry = entries[s];
         if (!feature.read(entry)) return broken(s);
         if (feature.kind == kNone) return missing(s, message);
         return samples(s, entry.p, fields[s].ragged);
     }
 
-    // A feature list: a sample a step.
+    // Reads a feature list, with a sample for each step.
     bool steps(int s) {
         Message entry(entries[s]);
         while (entry.next(2)) {
@@ -467,10 +469,10 @@ struct Machine {
         if (is_string(type)) return strings(s, type == RowType::text);
         std::uint8_t* const out = sink.samples(s, size == 0 ? !any : n / size);
         if (out == nullptr) return out_of_memory(s, at);
-        Wrong wrong;
-        if (put_numbers(type, feature, out, wrong)) return true;
-        if (wrong.at == nullptr) return broken(s);
-        return fail(RowError::out_of_range, wrong.at, s, 0, static_cast<std::uint64_t>(wrong.value));
+        OutOfRange excess;
+        if (put_numbers(type, feature, out, excess)) return true;
+        if (excess.at == nullptr) return broken(s);
+        return fail(RowError::out_of_range, excess.at, s, 0, static_cast<std::uint64_t>(excess.value));
     }
 
     bool strings(int s, bool text) {
@@ -540,9 +542,11 @@ std::uint32_t ExampleParser::samples(const std::uint8_t* record, std::size_t byt
     return machine.record(record, bytes) ? sink.count(size_stream) : 0;
 }
 
-bool list_features(const std::uint8_t* message, std::size_t n, std::vector<FeatureInfo>& found) {
-    std::map<std::pair<std::string, bool>, Part> entries;
-    const auto keep = [&](std::string_view name, Part entry, bool list) { entries[{std::string(name), list}] = entry; };
+bool list_features(const std::uint8_t* message, std::size_t n, std::vector<FeatureInfo>& features) {
+    std::map<std::pair<std::string, bool>, ByteRange> entries;
+    const auto keep = [&](std::string_view name, ByteRange entry, bool list) {
+        entries[{std::string(name), list}] = entry;
+    };
     if (each_entry({message, message + n}, keep) != nullptr) return false;
     Feature feature;
     for (const auto& [key, entry] : entries) {
@@ -551,8 +555,8 @@ bool list_features(const std::uint8_t* message, std::size_t n, std::vector<Featu
             std::uint64_t values;
             if (!feature.count(values)) return false;
             info.kind = info.steps == 0 || info.kind == feature.kind ? feature.kind : -1;
-            info.least = info.steps == 0 ? values : std::min(info.least, values);
-            info.most = std::max(info.most, values);
+            info.min_values = info.steps == 0 ? values : std::min(info.min_values, values);
+            info.max_values = std::max(info.max_values, values);
             ++info.steps;
             return true;
         };
@@ -570,7 +574,7 @@ bool list_features(const std::uint8_t* message, std::size_t n, std::vector<Featu
             }
             if (pieces.bad) return false;
         }
-        found.push_back(std::move(info));
+        features.push_back(std::move(info));
     }
     return true;
 }
@@ -583,13 +587,13 @@ void RecordIndexer::emit(std::uint64_t size, std::uint32_t samples, CtfBytes& en
     if (entries.capacity - entries.size < sizeof entry) entries.grow(sizeof entry);
     std::memcpy(entries.data + entries.size, &entry, sizeof entry);
     entries.size += sizeof entry;
-    told_ = true;
+    emitted_ = true;
 }
 
 // The head of a record is complete.
 void RecordIndexer::head(CtfBytes& entries) {
-    size_ = load64(held_.data());
-    if (masked_crc32c(held_.data(), 8) != load32(held_.data() + 8)) {
+    size_ = load64(carry_.data());
+    if (masked_crc32c(carry_.data(), 8) != load32(carry_.data() + 8)) {
         ended_ = true;
         if (begin_ == 0)
             error_ = RowError::length_crc;
@@ -597,8 +601,8 @@ void RecordIndexer::head(CtfBytes& entries) {
             emit(kRecordHead, parser_ == nullptr, entries);
         return;
     }
-    left_ = size_ > ~std::uint64_t{0} - 4 ? ~std::uint64_t{0} : size_ + 4;
-    if (size_ > kMostRecord) emit(kRecordHead, parser_ == nullptr, entries);
+    remaining_ = size_ > ~std::uint64_t{0} - 4 ? ~std::uint64_t{0} : size_ + 4;
+    if (size_ > kMaxRecord) emit(kRecordHead, parser_ == nullptr, entries);
 }
 
 void RecordIndexer::feed(const std::uint8_t* block, std::size_t n, CtfBytes& entries) {
@@ -606,35 +610,35 @@ void RecordIndexer::feed(const std::uint8_t* block, std::size_t n, CtfBytes& ent
     const std::uint8_t* p = block;
     const std::uint8_t* const end = block + n;
     while (p < end && !ended_) {
-        const auto rest = static_cast<std::size_t>(end - p);
-        if (left_ == 0) {
-            const std::size_t take = std::min(kRecordHead - held_.size(), rest);
-            held_.insert(held_.end(), p, p + take);
+        const auto available = static_cast<std::size_t>(end - p);
+        if (remaining_ == 0) {
+            const std::size_t take = std::min(kRecordHead - carry_.size(), available);
+            carry_.insert(carry_.end(), p, p + take);
             p += take;
-            if (held_.size() == kRecordHead) head(entries);
+            if (carry_.size() == kRecordHead) head(entries);
             continue;
         }
-        const auto take = static_cast<std::size_t>(std::min<std::uint64_t>(left_, rest));
-        const bool count = parser_ != nullptr && !told_ && size_ <= parser_->memory_limit();
-        if (count) held_.insert(held_.end(), p, p + take);
+        const auto take = static_cast<std::size_t>(std::min<std::uint64_t>(remaining_, available));
+        const bool count = parser_ != nullptr && !emitted_ && size_ <= parser_->memory_limit();
+        if (count) carry_.insert(carry_.end(), p, p + take);
         p += take;
-        left_ -= take;
-        if (left_ != 0) continue;
-        if (!told_) {
-            const std::uint64_t whole = size_ + kRecordFrame;
+        remaining_ -= take;
+        if (remaining_ != 0) continue;
+        if (!emitted_) {
+            const std::uint64_t record_bytes = size_ + kRecordFrame;
             std::uint32_t samples = parser_ == nullptr;
-            if (count) samples = parser_->samples(held_.data(), whole, size_stream_);
-            emit(whole, samples, entries);
+            if (count) samples = parser_->samples(carry_.data(), record_bytes, size_stream_);
+            emit(record_bytes, samples, entries);
         }
         begin_ += size_ + kRecordFrame;
         ++number_;
-        held_.clear();
-        told_ = false;
+        carry_.clear();
+        emitted_ = false;
     }
 }
 
 void RecordIndexer::finish(CtfBytes& entries) {
-    if (ended_ || told_ || bytes_ == begin_) return;
+    if (ended_ || emitted_ || bytes_ == begin_) return;
     if (begin_ == 0 && bytes_ < kRecordHead)
         error_ = RowError::record_cut;
     else

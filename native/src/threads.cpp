@@ -13,7 +13,7 @@ void in_parts(std::size_t threads, const std::function<void(std::size_t)>& part)
         helpers.reserve(threads - 1);
         for (; started < threads; ++started) helpers.emplace_back(std::cref(part), started);
     } catch (const std::system_error&) {
-        // No thread is available: this one does the remaining parts.
+        // No thread is available, so this one does the remaining parts.
     }
     part(0);
     for (std::size_t k = started; k < threads; ++k) part(k);

@@ -12,9 +12,9 @@
 namespace feedline {
 namespace {
 
-// What a thread takes at once. Sums are made of the sums of chunks, so this is part of the results.
+// Elements of a chunk. Sums are sums of the sums of chunks, so results depend on this number.
 constexpr std::size_t kChunk = std::size_t{1} << 15;
-// Elements between stages, which stay in the first-level cache.
+// Elements that pass through all stages together. They stay in the first-level cache.
 template <class C>
 constexpr std::size_t kBlock = 4096 / sizeof(C);
 
@@ -40,7 +40,7 @@ void convert(const std::byte* from, std::size_t n, To* to) {
     for (std::size_t i = 0; i < n; ++i) to[i] = static_cast<To>(values[i]);
 }
 
-// The elements as C: in their place, or converted into `buffer`.
+// The elements as C: in place, or converted into `buffer`.
 template <class C>
 C* load(const FloatArray& array, std::size_t begin, std::size_t n, C* buffer) {
     std::byte* from = at(array, begin);
@@ -93,41 +93,41 @@ void cut(std::size_t count, const Each& each) {
 
 const std::vector<UpdateRule>& update_rules() {
     static const std::vector<UpdateRule> rules = [] {
-        std::vector<UpdateRule> found;
-        for (const RuleLoops<float>& one : update_loops<float>().rules)
-            found.push_back({one.name, one.states, one.numbers, one.again[0] != nullptr});
-        return found;
+        std::vector<UpdateRule> list;
+        for (const RuleLoops<float>& rule : update_loops<float>().rules)
+            list.push_back({rule.name, rule.states, rule.numbers, rule.again[0] != nullptr});
+        return list;
     }();
     return rules;
 }
 
 Updates::Updates(std::size_t rule, const double* numbers, const UpdateStages& stages, std::vector<Update> updates)
     : rule_(rule), numbers_(numbers, numbers + update_rules()[rule].numbers), stages_(stages),
-      updates_(std::move(updates)), wide_(false), again_(false) {
+      updates_(std::move(updates)), wide_(false), needs_second_pass_(false) {
     for (std::size_t k = 0; k < updates_.size(); ++k) {
         wide_ = wide_ || updates_[k].weight.type == FloatType::float64;
         cut(updates_[k].count, [&](std::size_t begin, std::size_t end) { chunks_.push_back({k, begin, end, {0, 0}}); });
-        // A weight of one chunk is settled at once, while it is in a cache.
-        again_ = again_ || (update_rules()[rule].twice && updates_[k].count > kChunk);
+        // A weight of one chunk gets both passes at once, while it is in a cache.
+        needs_second_pass_ = needs_second_pass_ || (update_rules()[rule].two_passes && updates_[k].count > kChunk);
     }
     coefficients_.resize(updates_.size());
 }
 
 void Updates::run(std::size_t chunk) {
-    Chunk& mine = chunks_[chunk];
+    Chunk& part = chunks_[chunk];
     const auto pass_over = [&](bool second, double coefficient) {
         if (wide_) {
-            pass<double>(mine, second, coefficient, mine.sums);
+            pass<double>(part, second, coefficient, part.sums);
         } else {
-            pass<float>(mine, second, coefficient, mine.sums);
+            pass<float>(part, second, coefficient, part.sums);
         }
     };
     pass_over(false, 0);
-    if (update_rules()[rule_].twice && mine.end - mine.begin == updates_[mine.update].count)
+    if (update_rules()[rule_].two_passes && part.end - part.begin == updates_[part.update].count)
         pass_over(true, coefficient(chunk, chunk + 1));
 }
 
-void Updates::settle() {
+void Updates::combine_sums() {
     for (std::size_t first = 0, last = 0; first < chunks_.size(); first = last) {
         const std::size_t update = chunks_[first].update;
         while (last < chunks_.size() && chunks_[last].update == update) ++last;
@@ -135,13 +135,13 @@ void Updates::settle() {
     }
 }
 
-void Updates::run_again(std::size_t chunk) {
-    const Chunk& mine = chunks_[chunk];
-    if (mine.end - mine.begin == updates_[mine.update].count) return;
+void Updates::run_second_pass(std::size_t chunk) {
+    const Chunk& part = chunks_[chunk];
+    if (part.end - part.begin == updates_[part.update].count) return;
     if (wide_) {
-        pass<double>(mine, true, coefficients_[mine.update], nullptr);
+        pass<double>(part, true, coefficients_[part.update], nullptr);
     } else {
-        pass<float>(mine, true, coefficients_[mine.update], nullptr);
+        pass<float>(part, true, coefficients_[part.update], nullptr);
     }
 }
 
@@ -169,12 +169,13 @@ void Updates::pass(const Chunk& chunk, bool second, double coefficient, double* 
     const RuleLoops<C>& rule = loops.rules[rule_];
     const Update& update = updates_[chunk.update];
     for (std::size_t k = 0; k < numbers_.size(); ++k) numbers[k] = static_cast<C>(numbers_[k]);
-    // What is added before a clipping that does nothing may as well be added afterwards, where it costs no stage.
+    // Without a limit, the decay before clipping can be added after it, where it costs no stage.
     const bool clips = stages_.limit <= __DBL_MAX__, writes = second || rule.sums == Sums::none;
-    const double outer = clips ? stages_.outer : stages_.inner + stages_.outer;
-    const C decay = static_cast<C>(outer);
-    const bool decays = outer != 0;
-    // Arrays that need no buffers and no stages are done in one go.
+    const double unclipped = clips ? stages_.decay_after_clipping
+                                   : stages_.decay_before_clipping + stages_.decay_after_clipping;
+    const C decay = static_cast<C>(unclipped);
+    const bool decays = unclipped != 0;
+    // Arrays without buffers and stages are done at once.
     const auto direct = [](const FloatArray& array) { return array.type == kTypeOf<C>; };
     bool at_once = !clips && rule.sums == Sums::none && direct(update.weight) && direct(update.gradient) &&
                    update.noise.data == nullptr && update.copy.data == nullptr && !(stages_.shrink > 0) &&
@@ -218,23 +219,23 @@ SquareSums::SquareSums(std::vector<FloatArray> arrays, const std::vector<std::si
 }
 
 void SquareSums::run(std::size_t chunk) {
-    Chunk& mine = chunks_[chunk];
-    const FloatArray& array = arrays_[mine.array];
+    Chunk& part = chunks_[chunk];
+    const FloatArray& array = arrays_[part.array];
     double doubles[kBlock<double>];
     float floats[kBlock<float>];
     const bool wide = array.type == FloatType::float64;
     const std::size_t block = wide ? kBlock<double> : kBlock<float>;
-    for (std::size_t begin = mine.begin, n = 0; begin < mine.end; begin += n) {
-        n = std::min(block, mine.end - begin);
-        mine.sum += wide ? update_loops<double>().sum_squares(load(array, begin, n, doubles), n)
+    for (std::size_t begin = part.begin, n = 0; begin < part.end; begin += n) {
+        n = std::min(block, part.end - begin);
+        part.sum += wide ? update_loops<double>().sum_squares(load(array, begin, n, doubles), n)
                          : update_loops<float>().sum_squares(load(array, begin, n, floats), n);
     }
 }
 
 std::vector<double> SquareSums::sums() const {
-    std::vector<double> found(arrays_.size());
-    for (const Chunk& chunk : chunks_) found[chunk.array] += chunk.sum;
-    return found;
+    std::vector<double> sums(arrays_.size());
+    for (const Chunk& chunk : chunks_) sums[chunk.array] += chunk.sum;
+    return sums;
 }
 
 }  // namespace feedline

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an instruction set contributes to update.cpp: its loops, by rule.
+// The loops of update.cpp for one instruction set, by rule.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace feedline {
 
-// What a rule needs to know of a whole weight before it changes it.
+// The sums over a whole weight that a rule needs before it changes the weight.
 enum class Sums {
     none,
-    mean,   // one over the mean of its terms
-    norms,  // the norm of the weight, and that of its terms
+    mean,   // of its terms
+    norms,  // of the weight, and of its terms
 };
 
-// Loops over n elements. `rule` is the struct of the rule: its numbers, as C.
+// Loops over n elements. `rule` points to the numbers of the rule's struct, as C.
 template <class C>
 struct RuleLoops {
     using Run = void (*)(const void* rule, C factor, C decay, C* w, const C* g, C* const* states, std::size_t n,

@@ -2,9 +2,13 @@
 // The rules of optimizers, one struct each, and the loops around them. Included once for each instruction set, so
 // everything is in an unnamed namespace (see CMakeLists.txt).
 //
-// A rule has its numbers as members, in the order in which they are passed, and `step` for one element: it changes the
-// weight and its states. A rule that needs sums over the weight changes its states and yields a `term` in `step`, and
-// changes the weight in `again`, by a coefficient made of the sums.
+// A rule has its numbers as members, in the order in which they are passed. Its `step` changes the weight and the
+// states of one element. If a rule needs sums over the weight, `step` changes the states and sets a `term`, and `again`
+// changes the weight, with a coefficient that is computed from the sums.
+//
+// The numbers are prepared by the caller (src/feedline/updates/formulas.py). `keep` and `hold` multiply the old state
+// and the old weight, `fresh` the gradient that is added to a state, `along` (minus the learning rate) and `ahead` the
+// state and the gradient that are added to the weight.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +20,7 @@ namespace {
 
 inline float root(float x) { return __builtin_sqrtf(x); }
 inline double root(double x) { return __builtin_sqrt(x); }
-// A NaN is neither above nor below, and stays; its sign counts as 0.
+// A NaN is neither above nor below, so it stays. Its sign is 0.
 template <class C>
 inline C at_most(C x, C limit) { return x > limit ? limit : x; }
 template <class C>
@@ -128,8 +132,8 @@ struct FSAdaGrad {
     }
 };
 
-// v = keep v + fresh g², after v = start g² where `first` is 1; steps grow where the sign is kept and shrink elsewhere;
-// f = step / sqrt(v + floor); w += along g f
+// v = keep v + fresh g², after v = start g² if `first` is 1. Steps grow where the sign of g stays, and shrink
+// elsewhere. f = step / sqrt(v + floor), w += along g f
 template <class C>
 struct RMSProp {
     static constexpr std::size_t kStates = 3;
@@ -243,8 +247,8 @@ struct PlainDCASGD {
 };
 
 // m = keep_mean m + fresh_mean g; v = keep_square v + fresh_square g²;
-// d = unbias_mean m / (sqrt(unbias v) + epsilon) + decay w; w += along |w| / |d| d, with |w| from `lowest` to `highest`,
-// and 1 for the quotient if a norm is 0
+// d = unbias_mean m / (sqrt(unbias v) + epsilon) + decay w; w += along |w| / |d| d, with |w| from `lowest` to
+// `highest`, and 1 for the quotient if a norm is 0
 template <class C>
 struct LAMB {
     static constexpr std::size_t kStates = 2;
@@ -257,13 +261,14 @@ struct LAMB {
         term = direction(w, m, v);
     }
     void again(C& w, C, C m, C v, C ratio) const { w += along * ratio * direction(w, m, v); }
-    // Where the bounds are among the numbers.
+    // The place of the bounds among the numbers.
     static constexpr std::size_t kLowest = 9;
 };
 
 // ---- loops --------------------------------------------------------------------------------------------------
 
-// The gradient of element i, with the decay that is not clipped; without one, infinite weights are let be.
+// The gradient of element i, with the decay that is not clipped. Without decay the weight is not used, as 0 times an
+// infinite one would be NaN.
 template <bool Decays, class C>
 inline C gradient_of(C factor, C decay, const C* w, const C* g, std::size_t i) {
     if constexpr (Decays) return factor * g[i] + decay * w[i];
@@ -326,13 +331,13 @@ void second(const void* rule, C factor, C decay, C* __restrict w, const C* __res
     }
 }
 
-// The gradient as it is clipped.
+// Writes the clipped gradient.
 template <class C>
 void prepare(const UpdateStages& stages, C factor, const C* __restrict w, const C* __restrict g, std::size_t n,
              C* __restrict out) {
-    const C inner = static_cast<C>(stages.inner), limit = static_cast<C>(stages.limit);
-    if (stages.inner != 0) {
-        for (std::size_t i = 0; i < n; ++i) out[i] = clamp(factor * g[i] + inner * w[i], limit);
+    const C decay = static_cast<C>(stages.decay_before_clipping), limit = static_cast<C>(stages.limit);
+    if (stages.decay_before_clipping != 0) {
+        for (std::size_t i = 0; i < n; ++i) out[i] = clamp(factor * g[i] + decay * w[i], limit);
     } else {
         for (std::size_t i = 0; i < n; ++i) out[i] = clamp(factor * g[i], limit);
     }
@@ -367,13 +372,13 @@ double sum_squares(const C* x, std::size_t n) {
     std::size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         for (std::size_t k = 0; k < 8; ++k) {
-            const double one = static_cast<double>(x[i + k]);
-            lanes[k] += one * one;
+            const double value = static_cast<double>(x[i + k]);
+            lanes[k] += value * value;
         }
     }
     for (std::size_t k = 0; i + k < n; ++k) {
-        const double one = static_cast<double>(x[i + k]);
-        lanes[k] += one * one;
+        const double value = static_cast<double>(x[i + k]);
+        lanes[k] += value * value;
     }
     return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }

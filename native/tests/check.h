@@ -1,4 +1,4 @@
-// What every program of native/tests asks: a condition that must hold, or the program ends and says where.
+// CHECK, for the programs of native/tests: ends the program with the place of the check if a condition is false.
 #pragma once
 
 #include <cstdio>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mutates CTF texts and runs indexer and parser over them; meant for the sanitizer build.
+// Mutates CTF texts and runs the indexer and the parser over them, in the sanitizer build.
 //
 //   fuzz_ctf [seconds = 3] [seed = 1]
 //
-// Deterministic for a seed up to the moment the time is over. Besides what the sanitizers see it checks: entries
-// lie inside the file, in order and apart; any cut into blocks gives the same entries; columns, offsets and
-// errors are consistent; the vectorised machine equals the portable one bit for bit; parsing sequences one by one
-// equals parsing all at once. A violation prints the text in C escapes and aborts.
+// Deterministic for a seed until the time is over. Besides the checks of the sanitizers it checks that entries are
+// inside the file, in order and apart, that any cut into blocks gives the same entries, that columns, offsets and
+// errors are consistent, that the vectorised parser equals the portable one bit for bit, and that sequences parsed one
+// by one equal all parsed at once. A violation prints the text in C escapes and aborts.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -95,7 +95,7 @@ struct Index {
     }
 };
 
-// Blocks are copied so that AddressSanitizer sees a read past any of their ends.
+// Blocks are copied so that AddressSanitizer detects a read beyond any of their ends.
 Index index_of(const std::string& text, const std::string& main, bool skip, bool lenient, Random* cuts) {
     CtfIndexer indexer(main, skip, lenient);
     CtfBytes found;
@@ -144,7 +144,7 @@ void check_columns(const CtfColumns& columns, const std::vector<CtfField>& field
             require(offsets[0] == 0, "offsets begin at 0");
             require(offsets[n] == static_cast<std::int64_t>(c.samples), "offsets end at the samples");
             for (std::size_t i = 0; i < n; ++i) {
-                require(offsets[i] <= offsets[i + 1], "offsets never fall");
+                require(offsets[i] <= offsets[i + 1], "offsets never decrease");
                 if (columns.valid.size && columns.valid.data[i] == 0)
                     require(offsets[i] == offsets[i + 1], "an invalid sequence has no samples");
             }
@@ -157,7 +157,7 @@ void check_columns(const CtfColumns& columns, const std::vector<CtfField>& field
         std::vector<std::int64_t> indptr(c.samples + 1);
         std::memcpy(indptr.data(), c.indptr.data, c.indptr.size);
         require(indptr[0] == 0, "indptr begins at 0");
-        for (std::size_t i = 0; i < c.samples; ++i) require(indptr[i] <= indptr[i + 1], "indptr never falls");
+        for (std::size_t i = 0; i < c.samples; ++i) require(indptr[i] <= indptr[i + 1], "indptr never decreases");
         const auto nnz = static_cast<std::size_t>(indptr[c.samples]);
         require(c.indices.size == nnz * 4 && c.values.size == nnz * real, "an index and a value each");
         for (std::size_t i = 0; i < nnz; ++i) {
@@ -202,7 +202,7 @@ void one_round(Random& random) {
     const CtfParser parser(fields, main.empty() ? -1 : 0, lenient, random.below(2) == 0, limit);
     const CtfColumns all = parser.parse(input.text, text.size(), entries.data(), n, 0, allowed);
     check_columns(all, fields, n);
-    // Where cpu() chose the portable machine already, this compares it with itself.
+    // If cpu() chooses the portable parser, this compares it with itself.
     const CtfColumns plain =
         parser.parse_with(ctf_parse_portable, input.text, text.size(), entries.data(), n, 0, allowed);
     if (limit >= std::uint64_t{1} << 40 && random.below(8) == 0) {  // outside the text

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for every indexer of rows, or records, and for every parser of them.
+// Checks for every indexer and parser of rows, or records.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ std::vector<CtfEntry> index_of(Indexer indexer, const std::string& text, Random*
     return entries;
 }
 
-// The index, which no cut of the blocks changes.
+// Returns the index, and checks that it does not depend on the cuts between blocks.
 template <class Indexer>
 std::vector<CtfEntry> index_of(const Indexer& indexer, const std::string& text, Random& random) {
     auto entries = index_of(indexer, text, nullptr);
@@ -92,7 +92,7 @@ inline void check_columns(const RowColumns& columns, const std::vector<RowField>
     }
 }
 
-// A row is the same alone and among all; `pad` bytes around the text may be read.
+// Checks that each row is the same alone and with the others. `pad` bytes around the text may be read.
 template <class Parser>
 void parse(const Parser& parser, const std::string& text, const std::vector<CtfEntry>& entries, Random& random,
            std::size_t pad) {

@@ -1,5 +1,5 @@
-// Heads of Arrow's messages without Python: damaged ones are refused or give figures, and nothing is read outside of
-// them. Meant for ASan + UBSan (`make sanitize`).
+// Heads of Arrow's messages: damaged ones are refused or parsed, and nothing outside them is read. Meant for ASan +
+// UBSan (`make sanitize`).
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -13,7 +13,7 @@
 
 using namespace feedline;
 
-// A flatbuffer as Arrow's writers lay it out, just enough of it: tables with their vtables in front.
+// A flatbuffer as Arrow's writers lay it out, as far as needed: tables after their vtables.
 struct Writer {
     std::string bytes;
 
@@ -25,7 +25,7 @@ struct Writer {
     void set(std::size_t at, T value) {
         std::memcpy(&bytes[at], &value, sizeof value);
     }
-    // A table whose fields are 8 bytes each, absent where `fields` says so; returns where the table begins.
+    // Adds a table with fields of 8 bytes each, of which `fields` marks the absent ones. Returns its place.
     std::size_t table(const std::vector<bool>& fields) {
         while (bytes.size() % 8 != 4 * (fields.size() % 2)) bytes += '\0';
         const std::size_t vtable = bytes.size();
@@ -73,7 +73,7 @@ static std::string head(std::int64_t rows, std::int64_t body, const std::vector<
     return whole.bytes + out.bytes;
 }
 
-// Copied, so that AddressSanitizer sees a read past either end. Whether there were figures.
+// Parses a copy, so that AddressSanitizer detects a read beyond either end. Returns whether it was accepted.
 static bool parses(const std::string& text, std::int64_t body, ArrowLayout& found) {
     const std::unique_ptr<std::uint8_t[]> bytes(new std::uint8_t[text.size()]);
     std::memcpy(bytes.get(), text.data(), text.size());
@@ -132,7 +132,7 @@ static std::string stream() {
     return head(7, 64, {7, 0}, {0, 8, 8, 56}) + body + head(5, 64, {5, 0}, {0, 0, 0, 64}) + body + end + "what follows";
 }
 
-// A walk asks for what it reads before it reads it, and no more; what it got it may read again.
+// A walk calls `reach` for exactly the bytes that it reads, before it reads them, but not for bytes that are readable.
 static void test_reach() {
     const std::string text = stream();
     const File file(text);

@@ -1,5 +1,5 @@
-// The background thread without Python: parts are done once whoever does them, nothing is touched after a task
-// was given up, full queues and forks lose nothing. Meant for ASan + UBSan (`make sanitize`) and for TSan.
+// The background thread: parts are done once by any thread, nothing is written after a task was abandoned, full queues
+// and forks lose nothing. Meant for ASan + UBSan (`make sanitize`) and for TSan.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,8 +16,8 @@
 using namespace feedline;
 using namespace std::chrono_literals;
 
-// How often each part was done. Plain ints: the sanitizer sees a part that two threads do, or that is read
-// before it is done.
+// How often each part was done. These are plain ints, so that the sanitizer detects a part that two threads do, or that
+// is read before it is done.
 struct Counted {
     explicit Counted(std::size_t parts, std::chrono::microseconds each = 0us) : counts(parts) {
         int* memory = counts.data();

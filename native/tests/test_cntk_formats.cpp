@@ -1,5 +1,5 @@
-// CBF, HTK and MLF without Python: sound input is read as it is, damaged input is refused or read, and nothing outside
-// of it is touched. Meant for ASan + UBSan (`make sanitize`).
+// CBF, HTK and MLF: good input is read as written, damaged input is refused or read, and nothing outside it is read or
+// written. Meant for ASan + UBSan (`make sanitize`).
 //
 //   test_cntk_formats [seconds = 1] [seed = 1]
 #include <chrono>
@@ -61,14 +61,14 @@ struct Found {
     std::vector<CbfFault> faults;
 };
 
-// As the binding does it: copies whatever was found, into arrays of the size that it says.
+// Copies all sequences that were found, into arrays of their size, as the binding does.
 Found read(const Bytes& bytes, const std::vector<std::int64_t>& sizes, const std::vector<std::uint32_t>& sequences,
            const std::vector<std::uint32_t>& samples) {
     std::size_t n = 0;
     for (const std::uint32_t count : sequences) n += count;
     Found found{std::vector<std::int64_t>(2 * n), std::vector<std::uint32_t>(2 * n), std::vector<std::int32_t>(2 * n),
                 std::vector<CbfFault>(sizes.size())};
-    // Exactly as long as the file, so that a read beyond it is seen.
+    // Exactly as long as the file, so that a read beyond it is detected.
     const std::unique_ptr<std::uint8_t[]> exact(new std::uint8_t[bytes.size()]);
     std::memcpy(exact.get(), bytes.data(), bytes.size());
     const CbfChunks chunks{exact.get(), sizes.data(), sequences.data(), samples.data(), sizes.size()};
@@ -107,13 +107,13 @@ void test_cbf(std::mt19937_64& random, std::chrono::steady_clock::time_point unt
     const Found sound = read(bytes, sizes, sequences, samples);
     for (const CbfFault& fault : sound.faults) CHECK(fault.code == 0);
     CHECK(sound.samples[1] == 1 && sound.stored[2] == 4 && sound.samples[15] == 1);
-    // A lie in the table concerns its chunk alone.
+    // A wrong number in the table makes only its chunk bad.
     std::vector<std::uint32_t> wrong = samples;
     ++wrong[1];
     const Found lied = read(bytes, sizes, sequences, wrong);
     CHECK(lied.faults[0].code == 0 && lied.faults[2].code == 0);
     CHECK(lied.faults[1].code == static_cast<std::int32_t>(CbfError::wrong_samples));
-    // Every 4 bytes as every hostile number, then at random.
+    // Each 4 bytes replaced by each hostile number, then random bytes.
     for (std::size_t at = 0; at + 4 <= bytes.size(); at += 4) {
         for (const std::uint32_t value : {0U, 1U, 0x7FFFFFFFU, 0x80000000U, 0xFFFFFFFFU}) {
             Bytes damaged = bytes;
@@ -206,7 +206,7 @@ MlfRuns parse(const std::string& text, const std::vector<MlfEntry>& entries, boo
     return runs;
 }
 
-// Entries of a text fed in blocks of a size.
+// The entries of a text that is fed in blocks of this size.
 std::vector<MlfEntry> index(const std::string& text, std::size_t block, MlfError& error) {
     MlfIndexer indexer(false);
     std::vector<MlfEntry> found;

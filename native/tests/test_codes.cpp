@@ -1,5 +1,5 @@
-// Codes of gradients without Python: of any number of values, nothing is read or written outside the arrays. Meant for
-// ASan + UBSan (`make sanitize`).
+// Codes of gradients: for any number of values, nothing is read or written outside the arrays. Meant for ASan + UBSan
+// (`make sanitize`).
 #include "feedline/codes.h"
 
 #include <vector>
@@ -18,7 +18,7 @@ int main() {
             encode(code, 0.5f, value.data(), left.data(), n, left.data(), second.data());
             const std::uint8_t* codes[2] = {first.data(), second.data()};
             decode_sum(code, 0.5f, codes, 2, n, sum.data());
-            // 0.75 and 0.5 are both sent as 0.5; 0.75 as 1, and 0 as -1; halves are exact.
+            // Two bits code 0.75 and 0.5 as 0.5, one bit codes 0.75 as 1 and 0 as -1, 16 bits are exact.
             const float expected = code == Code::two_bits ? 1.0f : code == Code::one_bit ? 0.0f : 0.5f;
             for (const float one : sum) CHECK(one == expected);
         }

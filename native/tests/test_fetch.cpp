@@ -1,6 +1,6 @@
-// Fetching without Python: every byte is the file's, whichever backend reads it and whatever the page cache holds;
-// cancelled works leave nothing behind, failures are those of the bytes concerned, a forked child starts over.
-// Meant for ASan + UBSan (`make sanitize`) and for TSan.
+// Fetching: every byte equals the file's, with each backend and any state of the page cache. Cancelled works leave no
+// memory, a failing byte fails only its own range, and a forked child starts over. Meant for ASan + UBSan
+// (`make sanitize`) and for TSan.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -174,7 +174,7 @@ struct Layout {
     SparseSource sparse;
 };
 
-// What a gather would copy: the bytes of sequence `index` of each stream, one after the other.
+// The bytes that a gather would copy: sequence `index` of each stream, one after the other.
 std::vector<std::byte> content(const DenseSource& dense, const DenseSource& ragged, const SparseSource& sparse,
                                std::int64_t index) {
     std::vector<std::byte> out;
@@ -226,7 +226,7 @@ void test_stages(Fetcher::Backend backend, bool direct, bool keep) {
     }
 }
 
-// A run that a failing byte lies in is a fault, and no other.
+// Only runs with a failing byte are faults.
 void test_faults(Fetcher::Backend backend) {
     std::mt19937 random(12);
     Scratch file(1'500'000);
@@ -249,7 +249,7 @@ void test_faults(Fetcher::Backend backend) {
     CHECK(work->dense(0)[fault.pick].rows == nullptr);
 }
 
-// Offsets that fall, or lead outside, are a fault of their run.
+// Offsets that decrease, or lead outside, are a fault of their run.
 void test_impossible_offsets(Fetcher::Backend backend) {
     std::mt19937 random(13);
     Scratch file(1'500'000);
@@ -293,7 +293,7 @@ void test_forks(Fetcher::Backend backend) {
         if (child == 0) {
             alarm(60);
             check(*whole);
-            CHECK(before->of_a_parent() && (before->done() || !fetcher.wait(*before, 1ms)));
+            CHECK(before->made_before_fork() && (before->done() || !fetcher.wait(*before, 1ms)));
             const auto after = make();
             fetcher.start(after);
             finish(fetcher, *after);

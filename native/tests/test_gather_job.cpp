@@ -1,4 +1,4 @@
-// Tables of chunks and gathers out of them, without Python. What is expected is worked out here by plain loops.
+// Tables of chunks, and gathers from them, compared with plain loops.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -18,7 +18,7 @@ using namespace feedline;
 static std::mt19937 rng(5);
 static std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(rng() % static_cast<std::uint32_t>(n)); }
 
-// A chunk of three streams: rows of 3 bools, ragged or one a sequence; sparse rows of 9 classes; texts.
+// A chunk of three streams: rows of 3 bools, ragged or one per sequence, sparse rows of 9 classes, and texts.
 struct Chunk {
     explicit Chunk(std::int64_t n, bool is_ragged) : sequences(n), ragged(is_ragged) {
         offsets.push_back(0);
@@ -145,7 +145,7 @@ static void test_gathers(bool background) {
     }
 }
 
-// Each kind of bad entry is listed once a place, with where it came from, and blanked.
+// Each kind of bad entry is listed once for its sequence, with its source, and set to zero.
 static void test_bad_entries() {
     Chunk chunk(20, true);
     const auto first_of = [&](const std::vector<std::int64_t>& ends) {
@@ -168,7 +168,7 @@ static void test_bad_entries() {
     GatherOutcome outcome;
     const Outputs out(table, picks, outcome);
     run_jobs(out.jobs, table, picks, 0, picks.count, outcome);
-    CHECK(outcome.whole() && !outcome.good());
+    CHECK(outcome.intact() && !outcome.good());
     const std::vector<BadEntry> found = blank_bad_entries(out.jobs, table, picks);
     CHECK(found.size() == 3);
     CHECK(found[0].place == 19 - bool_at && found[0].stream == 0 && found[0].entry == 7 && found[0].classes == kDense);
@@ -182,7 +182,7 @@ static void test_bad_entries() {
     CHECK(std::all_of(out.rows[2].begin() + begin, out.rows[2].begin() + end, [](std::byte b) { return b == std::byte{0}; }));
 }
 
-// Bounds that fall when they are followed end in an address of theirs, and nothing is read through them.
+// Bounds that decrease when they are followed are reported by their address, and nothing is read through them.
 static void test_changed_bounds() {
     for (const int stream : {0, 1, 2}) {
         Chunk chunk(20, true);
@@ -194,7 +194,7 @@ static void test_changed_bounds() {
         GatherOutcome outcome;
         const GatherJob job = plan_gather(table, static_cast<std::size_t>(stream), {nullptr, &index, 1},
                                           std::vector<std::int64_t>(2).data(), outcome);
-        CHECK(!outcome.whole() && outcome.changed.load() == &bounds[5] && outcome.unreadable.load() == nullptr);
+        CHECK(!outcome.intact() && outcome.changed.load() == &bounds[5] && outcome.unreadable.load() == nullptr);
     }
 }
 
@@ -228,7 +228,7 @@ static void test_seals() {
     CHECK(!ChunkTable({kDense, 9}).same_streams(table) && !ChunkTable({kDense, 8, kText}).same_streams(table));
 }
 
-// A table without offsets that is given a slot of one with offsets has them, too.
+// A table without offsets has them once it holds a slot of a table with offsets.
 static void test_slots_of_others() {
     const Chunk plain(5, false), ragged(40, true);
     ChunkTable table(kClasses), other(kClasses);
@@ -273,16 +273,16 @@ static void test_runs() {
 static void test_shelves() {
     for (const bool sliced : {false, true})
         for (std::size_t row_bytes = 0; row_bytes < 200; ++row_bytes) {
-            Shelf shelf(row_bytes, sliced);
+            PartsLayout layout(row_bytes, sliced);
             const std::int64_t rows[] = {3, 0, 1, 17};
-            for (const std::int64_t n : rows) shelf.add(n);
-            const std::size_t whole = shelf.size() * (shelf.by_bytes() ? 1 : row_bytes);
+            for (const std::int64_t n : rows) layout.add(n);
+            const std::size_t total = layout.size() * (layout.by_bytes() ? 1 : row_bytes);
             for (std::size_t p = 0; p < 4; ++p) {
-                const std::size_t end = p < 3 ? shelf.byte(p + 1) : whole;
-                CHECK(shelf.byte(p) % kArrayAlign == 0 && shelf.rows(p) == rows[p]);
-                CHECK(shelf.byte(p) + static_cast<std::size_t>(rows[p]) * row_bytes <= end);
+                const std::size_t end = p < 3 ? layout.byte(p + 1) : total;
+                CHECK(layout.byte(p) % kArrayAlign == 0 && layout.rows(p) == rows[p]);
+                CHECK(layout.byte(p) + static_cast<std::size_t>(rows[p]) * row_bytes <= end);
             }
-            CHECK(!(sliced && shelf.by_bytes()));
+            CHECK(!(sliced && layout.by_bytes()));
         }
 }
 

@@ -1,5 +1,5 @@
-// Reads of mapped files that are cut under the map: the kernel ends, the process does not, and whoever had SIGBUS
-// before keeps everything that is not a kernel's. Handlers are for the whole process, so each case has its own.
+// Reads of mapped files that are truncated: the kernel ends, but not the process, and previous handlers of SIGBUS get
+// all other signals. Handlers are for the whole process, so each case has a process.
 #include <fcntl.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -28,7 +28,7 @@ using namespace feedline;
 
 static const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 
-// A file of some pages, all bytes alike, mapped and gone when this goes.
+// A mapped file of some pages with equal bytes, which is deleted with this object.
 class Mapped {
 public:
     explicit Mapped(std::size_t pages, char fill = 7) : size(pages * kPage) {
@@ -58,7 +58,7 @@ private:
 
 static std::byte touch(const std::byte* at) { return *static_cast<const volatile std::byte*>(at); }
 
-// Whether the fault lies in bytes [from, to) of the map.
+// Whether the fault is in bytes [from, to) of the mapping.
 static bool within(const Mapped& file, const void* fault, std::size_t from, std::size_t to) {
     const auto* at = static_cast<const std::byte*>(fault);
     return at != nullptr && file.bytes + from <= at && at < file.bytes + to;
@@ -84,7 +84,7 @@ static void test_every_kernel_ends() {
         const DenseSource source{file.bytes, nullptr, static_cast<std::int64_t>(rows)};
         Picks picks{nullptr, index.data(), rows};
         CHECK(within(file, guarded([&] { copy_rows(picks, &source, row, out.data(), 0, rows); }), good, file.size));
-        // Those that are there are copied as ever, before and after a fault.
+        // Rows that can be read are copied as before, before and after a fault.
         index.assign(good / row, 0);
         picks = {nullptr, index.data(), index.size()};
         CHECK(guarded([&] { copy_rows(picks, &source, row, out.data(), 0, index.size()); }) == nullptr);
@@ -114,7 +114,7 @@ static void test_every_kernel_ends() {
     Mapped zeros(4, 0);
     zeros.cut(kPage);
     const auto* level = reinterpret_cast<const std::int64_t*>(zeros.bytes);
-    CHECK(within(zeros, guarded([&] { first_fault(level, zeros.size / 8 - 1, 0); }), kPage, zeros.size));
+    CHECK(within(zeros, guarded([&] { first_bad_bound(level, zeros.size / 8 - 1, 0); }), kPage, zeros.size));
 
     const auto* bounds = reinterpret_cast<const std::int64_t*>(file.bytes);
     const std::int64_t last = static_cast<std::int64_t>(file.size / 8) - 2;
@@ -177,7 +177,7 @@ static void test_rounding_stays() {
 }
 #endif
 
-// ---- whoever had the signal before ----------------------------------------------------------------------
+// ---- previous handlers ----------------------------------------------------------------------------------
 
 static Mapped* cut_file() {
     auto* file = new Mapped(1);
@@ -187,7 +187,7 @@ static Mapped* cut_file() {
 
 static volatile sig_atomic_t calls = 0;
 
-// As those of faulthandler and of torch's workers: note it, put back what was before, raise it again.
+// Like the handlers of faulthandler and of torch's workers: counts, restores the previous handler, raises again.
 static void note_and_raise(int signal) {
     calls = calls + 1;
     struct sigaction plain {};
@@ -291,7 +291,7 @@ static void a_child_is_guarded() {
     _Exit(WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 44 : 1);
 }
 
-// How a case ends that has a process of its own: its exit status, or minus the signal.
+// Runs a case in a process. Returns its exit status, or minus the signal.
 static int end_of(void (*body)()) {
     std::fflush(nullptr);
     const pid_t child = fork();
@@ -310,7 +310,7 @@ static int end_of(void (*body)()) {
 static void in_its_own(void (*body)()) { CHECK(end_of(body) == 0); }
 
 int main() {
-    // The sanitizers have a handler for SIGBUS, which reports and exits; it would be the one before ours.
+    // The sanitizers have a handler for SIGBUS, which reports and exits, and would be the handler before ours.
     handle(SIG_DFL, 0);
     const int killed = -SIGBUS;
     CHECK(end_of(nobody_had_it) == killed);

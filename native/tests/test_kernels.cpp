@@ -1,6 +1,5 @@
-// Order, gather and pad kernels without Python, on memory that ends exactly where the data ends: under
-// -DFEEDLINE_SANITIZE=ON any read or write beyond it stops the program. What is expected is worked out here
-// by plain loops.
+// Order, gather and pad kernels, compared with plain loops. Memory ends exactly where the data ends, so with
+// -DFEEDLINE_SANITIZE=ON any read or write beyond it ends the program.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +19,7 @@ static std::int64_t below(std::int64_t n) {
     return static_cast<std::int64_t>(rng() % static_cast<std::uint64_t>(n));
 }
 
-// Memory of exactly n elements; a vector may own more than it shows.
+// Memory of exactly n elements. A vector may have more.
 template <class T>
 struct Exact {
     explicit Exact(std::size_t n) : size(n), data(new T[n]()) {}
@@ -156,7 +155,7 @@ static void test_gather() {
                                   rows[slots[i]].get() + static_cast<std::size_t>(index[i]) * row_bytes,
                                   row_bytes) == 0);
 
-            // Rows of one slot in turned order, as two pieces each; those of the others as they are.
+            // The rows of one slot in reverse order, in two pieces each, the other slots' rows contiguous.
             if (row_bytes % 2 == 0 && row_bytes != 0 && sequences[0] != 0) {
                 const auto step = static_cast<std::ptrdiff_t>(row_bytes);
                 const RowLayout turned{-step, row_bytes / 2, {{2, step / 2}}};
@@ -205,7 +204,7 @@ static void test_gather() {
     }
 }
 
-// Views of a block of 5 x 4 x 6 items: the axes in any order, each cut, with steps, turned round or windowed.
+// Views of a block of 5 x 4 x 6 items: axes in any order, each cut, with steps, reversed or windowed.
 static void test_strided() {
     for (const std::size_t item : {1u, 2u, 3u, 4u, 8u, 12u}) {
         for (int round = 0; round < 200; ++round) {
@@ -310,14 +309,14 @@ static void test_sparse() {
     }
 }
 
-// Boundaries that lie are found, both whole and along a plan.
+// Wrong boundaries are detected, both by a full check and by a plan.
 static void test_damage() {
     const Exact<std::int64_t> good(std::vector<std::int64_t>{0, 2, 2, 5});
-    CHECK(first_fault(good.get(), 3, 5) == -1);
-    CHECK(first_fault(good.get(), 3, 4) == 3);
-    CHECK(first_fault(Exact<std::int64_t>(std::vector<std::int64_t>{1, 2, 5}).get(), 2, 5) == 0);
-    CHECK(first_fault(Exact<std::int64_t>(std::vector<std::int64_t>{0, 6, 5}).get(), 2, 5) == 1);
-    CHECK(first_fault(Exact<std::int64_t>(std::vector<std::int64_t>{0}).get(), 0, 0) == -1);
+    CHECK(first_bad_bound(good.get(), 3, 5) == -1);
+    CHECK(first_bad_bound(good.get(), 3, 4) == 3);
+    CHECK(first_bad_bound(Exact<std::int64_t>(std::vector<std::int64_t>{1, 2, 5}).get(), 2, 5) == 0);
+    CHECK(first_bad_bound(Exact<std::int64_t>(std::vector<std::int64_t>{0, 6, 5}).get(), 2, 5) == 1);
+    CHECK(first_bad_bound(Exact<std::int64_t>(std::vector<std::int64_t>{0}).get(), 0, 0) == -1);
 
     const Exact<std::byte> rows(5);
     const Exact<std::int64_t> index(std::vector<std::int64_t>{0, 1, 2});
@@ -367,15 +366,15 @@ static void test_entries() {
         Exact<std::int32_t> lengths(n);
         for (std::size_t i = 0; i < n; ++i) lengths[i] = static_cast<std::int32_t>(bounds[i + 1] - bounds[i]);
         CHECK(first_uneven(bounds.get(), lengths.get(), n) == -1);
-        CHECK(rises(bounds.get() + 1, n, 0, bounds[n]));
-        CHECK(!rises(bounds.get() + 1, n, 0, bounds[n] + 1));
+        CHECK(ascends(bounds.get() + 1, n, 0, bounds[n]));
+        CHECK(!ascends(bounds.get() + 1, n, 0, bounds[n] + 1));
         if (n == 0) continue;
-        CHECK(!rises(bounds.get() + 1, n, bounds[1] + 1, bounds[n]));
+        CHECK(!ascends(bounds.get() + 1, n, bounds[1] + 1, bounds[n]));
         const auto at = static_cast<std::size_t>(below(static_cast<std::int64_t>(n)));
         lengths[at] += 1;
         CHECK(first_uneven(bounds.get(), lengths.get(), n) == static_cast<std::ptrdiff_t>(at));
         bounds[at + 1] = -1;
-        CHECK(!rises(bounds.get() + 1, n, 0, bounds[n]));
+        CHECK(!ascends(bounds.get() + 1, n, 0, bounds[n]));
     }
     const Exact<std::byte> eight(8);
     const Seal seals[2] = {{eight.get(), 0}, {eight.get(), 1}};
@@ -458,7 +457,7 @@ static void test_strings() {
             CHECK(first_bad_span(spans.get(), n, bounds[n]) == n - 1);
         }
 
-        // One byte that cannot stand where it does.
+        // One byte that is invalid at its place.
         if (text.size == 0) continue;
         const auto at = static_cast<std::size_t>(below(static_cast<std::int64_t>(text.size)));
         text[at] = std::byte{0xE2};

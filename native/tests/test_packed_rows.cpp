@@ -1,5 +1,5 @@
-// Rows filled from pieces without Python: on memory that ends where the data ends, every place is written, and what is
-// expected is worked out place by place. Meant for ASan + UBSan (`make sanitize`).
+// Rows filled from pieces, on memory that ends where the data ends: every place is written, and compared with its
+// expected value. Meant for ASan + UBSan (`make sanitize`).
 #include "feedline/packed_rows.h"
 
 #include <algorithm>
@@ -103,7 +103,7 @@ static void test_rows() {
     }
 }
 
-// Each rule, with one number wrong at a time; sums of the extreme ones would overflow.
+// Each rule, with one wrong number at a time. Sums of the extreme ones would overflow.
 static void test_rules() {
     const auto fault = [](std::int64_t row, std::int64_t offset, std::int64_t start, std::int64_t length,
                           std::int64_t position, bool goes_on) {

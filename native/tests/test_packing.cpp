@@ -1,6 +1,6 @@
-// Documents into rows, and sequences into minibatches, without Python: on memory that ends where the data ends, rows and
-// minibatches hold what they should, none holds too much, and the number of rows of best fit does not depend on the
-// order. Meant for ASan + UBSan (`make sanitize`).
+// Documents in rows, and sequences in minibatches, on memory that ends where the data ends: rows and minibatches have
+// the right documents or sequences, none has too many, and the number of rows of best fit does not depend on the order.
+// Meant for ASan + UBSan (`make sanitize`).
 #include "feedline/packing.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using namespace feedline;
 
 static std::mt19937_64 rng(7);
 
-// Checks that documents lie in their rows one after another, and that no row is empty.
+// Checks that documents are one after another in their rows, and that no row is empty.
 static void check_rows(const std::vector<std::int64_t>& lengths, const std::vector<std::int64_t>& row_of,
                        const std::vector<std::int64_t>& offset, std::int64_t rows, std::int64_t row) {
     const std::size_t n = lengths.size();
@@ -77,7 +77,7 @@ static void test_checks() {
     CHECK(first_bad_row(rows.data() + 3, 1, 3) == 0);
 }
 
-// Runs hold as many sequences as fit, and read no bound past the limit.
+// Runs have as many sequences as fit, and read no bound beyond the limit.
 static void test_runs() {
     for (int turn = 0; turn < 2000; ++turn) {
         const std::size_t n = rng() % 40;
@@ -93,7 +93,7 @@ static void test_runs() {
             const auto stop = static_cast<std::size_t>(out[i]);
             CHECK(stop >= at && stop <= n && (stop > at || at == n));
             CHECK(ends[stop] - ends[at] <= room || stop == at + 1);
-            // What follows does not fit, or the run was full before it.
+            // The next sequence does not fit, or the run was full before it.
             CHECK(stop == n || ends[stop + 1] - ends[at] > room || ends[stop] - ends[at] >= room);
             at = stop;
         }

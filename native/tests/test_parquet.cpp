@@ -1,5 +1,5 @@
-// Parquet's footers and page headers without Python: damaged ones are refused or give figures, and nothing is read
-// outside of them. Meant for ASan + UBSan (`make sanitize`).
+// Parquet's footers and page headers: damaged ones are refused or parsed, and nothing outside them is read. Meant for
+// ASan + UBSan (`make sanitize`).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 using namespace feedline;
 
-// Structures of the compact protocol, just enough of it.
+// Structures of the compact protocol, as far as needed.
 struct Writer {
     std::string bytes;
     int last = 0;
@@ -70,7 +70,7 @@ static std::string footer(int groups, int columns) {
     return top.bytes + '\0';
 }
 
-// Copied, so that AddressSanitizer sees a read past either end. Whether there were figures.
+// Parses a copy, so that AddressSanitizer detects a read beyond either end. Returns whether it was accepted.
 static bool parses(const std::string& text, ParquetFooter& found) {
     const std::unique_ptr<std::uint8_t[]> bytes(new std::uint8_t[text.size()]);
     std::memcpy(bytes.get(), text.data(), text.size());

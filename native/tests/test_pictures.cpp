@@ -1,5 +1,5 @@
-// Pictures without Python: regions are the whole's pixels in every kind of JPEG, batches do not depend on threads, and
-// damaged pictures are refused or read without touching anything outside. Meant for ASan + UBSan (`make sanitize`).
+// Pictures: regions have the pixels of the whole picture in every kind of JPEG, batches do not depend on threads, and
+// damaged pictures are refused or read without reads or writes outside. Meant for ASan + UBSan (`make sanitize`).
 //
 //   test_pictures [seconds = 1] [seed = 1]
 #include "feedline/pictures.h"
@@ -41,7 +41,7 @@ void test_headers() {
     CHECK(after_start({0xff, 0xff}).width == 9);    // bytes that fill
     CHECK(after_start({0xff, 0x00}).width == 0);    // no marker: nothing after it is believed
     CHECK(after_start({0xff, 0xe1, 0, 1}).width == 0);  // a length that cannot be
-    // EXIF longer than its segment, with a directory far away.
+    // EXIF longer than its segment, with a directory far beyond it.
     CHECK(after_start({0xff, 0xe1, 0, 2, 'E', 'x', 'i', 'f', 0, 0, 'I', 'I', '*', 0, 0xf0, 0xff, 0xff, 0xff}).orientation == 1);
 }
 
@@ -124,7 +124,7 @@ void test_regions(std::mt19937_64& random) {
                     Pixels whole;
                     CHECK(decode_jpeg(bytes.data(), bytes.size(), color, {}, shrink, whole).empty());
                     const int width = whole.width, height = whole.height;
-                    // One column at either side, where the decoder has another way to mix colours.
+                    // One column at either side, where the decoder mixes colours in another way.
                     check_region(bytes, whole, color, {0, 0, 1, height}, shrink);
                     check_region(bytes, whole, color, {width - 1, height - 1, 1, 1}, shrink);
                     for (int k = 0; k < 6; ++k) {
@@ -135,7 +135,7 @@ void test_regions(std::mt19937_64& random) {
         }
 }
 
-// Whatever is cut off, even only the end marker, is noticed in the whole and in a region at the top.
+// A cut anywhere, even of the end marker alone, is detected in the whole picture and in a region at the top.
 void test_cut(std::mt19937_64& random) {
     for (const Kind& kind : kKinds) {
         const Bytes bytes = encoded(kind, 50, 40, random);
@@ -148,7 +148,7 @@ void test_cut(std::mt19937_64& random) {
     }
 }
 
-// A picture of more pixels than permitted is refused before memory is asked for, and its result is zeros.
+// A picture of more pixels than permitted is refused before memory is allocated, and its result is zeros.
 void test_oversized(std::mt19937_64& random) {
     const Bytes bytes = encoded(kKinds[0], 20, 16, random);
     Bytes large = bytes;
@@ -224,7 +224,7 @@ void test_damaged(std::mt19937_64& random, std::chrono::steady_clock::time_point
                 one[place] = static_cast<std::uint8_t>(random() % 3 == 0 ? 0xff : random());
             }
             if (random() % 8 == 0) one.resize(random() % one.size());
-            // Sizes that memory is asked for stay small here: the batch refuses them before, this calls without it.
+            // Allocated sizes must stay small here, as this call has no batch that would refuse larger ones.
             const PictureHeader header = read_picture_header(one.data(), one.size());
             if (std::int64_t(header.width) * header.height <= 1 << 16) {
                 Pixels pixels;

@@ -1,4 +1,4 @@
-// Properties of the parsers of rows and of the decoder of gzip that must hold for any input; run under sanitizers.
+// Properties of the parsers of rows, and of the decoder of gzip, for any input. Run under sanitizers.
 //   test_rows [seconds] [seed]
 #include <algorithm>
 #include <chrono>
@@ -226,7 +226,7 @@ Decoded decode(const std::vector<std::uint8_t>& data, Random* cuts, bool zlib) {
     }
 }
 
-// The first member as a file of zlib: other headers and sums around the same blocks.
+// The first member as a file of zlib: another header and checksum around the same blocks.
 std::vector<std::uint8_t> zlib_file() {
     const std::uint8_t next[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x04};
     const auto* end = std::search(std::begin(kMembers) + 10, std::end(kMembers), std::begin(next), std::end(next));

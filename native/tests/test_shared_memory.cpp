@@ -1,5 +1,5 @@
-// Shared memory without Python: whichever owner goes first, nothing is read or written that is not mapped, and what
-// was lent is given back once, by the process that lent it. Meant for ASan + UBSan (`make sanitize`).
+// Shared memory: in any order of destruction nothing is read or written that is not mapped, and a loan is returned
+// once, by the process that has begun it. Meant for ASan + UBSan (`make sanitize`).
 #include "feedline/shared_memory.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-// Merge and quantize kernels without Python, on memory that ends exactly where the data ends: under
-// -DFEEDLINE_SANITIZE=ON any read or write beyond it stops the program.
+// Merge and quantize kernels, on memory that ends exactly where the data ends. With -DFEEDLINE_SANITIZE=ON any read or
+// write beyond it ends the program.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

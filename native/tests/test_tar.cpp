@@ -1,5 +1,5 @@
-// Tar archives without Python: sound ones are read as they are, damaged ones are refused or read, and nothing outside of
-// them is touched. Meant for ASan + UBSan (`make sanitize`).
+// Tar archives: good ones are read as written, damaged ones are refused or read, and nothing outside them is read or
+// written. Meant for ASan + UBSan (`make sanitize`).
 //
 //   test_tar [seconds = 1] [seed = 1]
 #include <unistd.h>
@@ -72,7 +72,7 @@ struct Found {
     std::vector<TarFault> faults;
 };
 
-// As the index and a reader do it. The memory is exactly as long as the archive, so that a read beyond it is seen.
+// Reads an archive as the index and a reader do. The memory is as long as the archive, so a read beyond it is detected.
 Found read(const std::string& bytes, std::FILE* file, std::size_t step) {
     std::rewind(file);
     CHECK(ftruncate(fileno(file), 0) == 0);
@@ -130,7 +130,7 @@ void test_sound(std::FILE* file) {
         CHECK(found.spans[2 * 4 + 1] - found.spans[2 * 4] == 2800);
         CHECK(found.spans[2 * (7 + 5) + 1] - found.spans[2 * (7 + 5)] == 3);
     }
-    // One behind the other; and cut anywhere, it is whole up to there.
+    // Concatenated archives. A cut one has all samples before the cut.
     CHECK(read(whole + whole, file, 10).entries.size() == 14);
     for (std::size_t size = 0; size < whole.size(); size += 101) {
         const Found found = read(whole.substr(0, size), file, 10);
@@ -166,7 +166,7 @@ void test_damaged(std::mt19937_64& random, std::chrono::steady_clock::time_point
         std::string bytes = whole;
         const std::size_t changes = 1 + random() % 4;
         for (std::size_t k = 0; k < changes; ++k) {
-            // In a header, mostly, whose sum is then put right.
+            // Mostly in a header, whose checksum is then corrected.
             const std::size_t block = random() % (bytes.size() / 512);
             bytes[512 * block + random() % 512] = static_cast<char>(random() % 3 == 0 ? 0xFFU : random() % 256);
             if (random() % 4 != 0 && bytes[512 * block] != 0) put_sum(bytes.data() + 512 * block);

@@ -1,5 +1,5 @@
-// TFRecord files without Python: sound records are read as they were written, any bytes are read or refused, and nothing
-// outside of them is touched; checksums are the same on every processor. Run under sanitizers.
+// TFRecord files: good records are read as written, any other bytes are read or refused, and nothing outside them is
+// read or written. Checksums are the same on every processor. Run under sanitizers.
 //   test_tfrecord [seconds] [seed]
 #include <chrono>
 #include <cstdio>
@@ -104,7 +104,7 @@ std::vector<RowError> errors(const RowColumns& columns) {
     return found;
 }
 
-// Strings that stay where they are are those that are copied; bad records have empty ones.
+// view() refers to the strings that parse() copies. Bad records have empty strings.
 void check_views(const std::string& text, const std::vector<CtfEntry>& entries) {
     const ExampleParser parser({{RowType::text, {}, false}, {RowType::bytes, {}, false}},
                                {{"t", false, false, ""}, {"n", false, true, "fallback"}}, std::uint64_t{1} << 30);
@@ -151,7 +151,7 @@ void test_sound() {
     }
 }
 
-// The last of two entries with one key; of two kinds the last one; pieces of one kind together.
+// Of two entries with one key the last one counts, and of two kinds the last one. Pieces of one kind are merged.
 void test_merged() {
     const std::string twice = entry("n", ints({7, 8}, true)) + entry("n", ints({3}, true) + floats({1}, true) +
                                                                                ints({4}, false) + ints({5}, true));
@@ -187,7 +187,7 @@ void test_refused() {
     CHECK(found == std::vector<RowError>(std::begin(expected), std::end(expected)));
 }
 
-// Cut anywhere, or with a wrong length, a file ends with one bad record, whose head is all that is kept of it.
+// A file that is cut anywhere, or has a wrong length, ends with one bad record, with the size of its head.
 void test_ends() {
     const std::string one = record(message(1)), text = one + one + one;
     const ExampleParser parser(kFields, kSources, std::uint64_t{1} << 20);

@@ -1,5 +1,5 @@
-// Updates without Python, on memory that ends exactly where the data ends: every rule, of any number of elements, in
-// every combination of types, and on threads. Meant for ASan + UBSan (`make sanitize`).
+// Updates, on memory that ends exactly where the data ends: every rule, with any number of elements, every combination
+// of types, and threads. Meant for ASan + UBSan (`make sanitize`).
 #include "feedline/update.h"
 
 #include <cmath>
@@ -14,7 +14,7 @@ using namespace feedline;
 
 namespace {
 
-// Memory of n elements, of which each bit pattern is a number of about 1.
+// Memory of n elements, all of about 1.
 struct Memory {
     std::unique_ptr<std::byte[]> bytes;
     FloatArray array;
@@ -40,7 +40,7 @@ std::vector<std::vector<std::byte>> written(std::size_t rule, FloatType weight, 
     const UpdateRule& about = update_rules()[rule];
     std::vector<double> numbers(about.numbers, 0.25);
     UpdateStages stages;
-    stages.inner = stages.outer = 0.1;
+    stages.decay_before_clipping = stages.decay_after_clipping = 0.1;
     stages.limit = 1.25;
     stages.noise_factor = 0.1;
     stages.shrink = 0.01;
@@ -70,9 +70,9 @@ std::vector<std::vector<std::byte>> written(std::size_t rule, FloatType weight, 
         for (std::thread& helper : helpers) helper.join();
     };
     share([&](std::size_t k) { work.run(k); });
-    if (work.again()) {
-        work.settle();
-        share([&](std::size_t k) { work.run_again(k); });
+    if (work.needs_second_pass()) {
+        work.combine_sums();
+        share([&](std::size_t k) { work.run_second_pass(k); });
     }
     std::vector<std::vector<std::byte>> found;
     for (const Memory& one : arrays) found.emplace_back(one.bytes.get(), one.bytes.get() + one.size);
@@ -105,7 +105,7 @@ void test_numbers() {
     Updates work(0, &along, UpdateStages{}, {one});
     for (std::size_t k = 0; k < work.chunks(); ++k) work.run(k);
     const double expected[3] = {0.5, 0.75, 0.5};
-    CHECK(!work.again());
+    CHECK(!work.needs_second_pass());
     CHECK(std::memcmp(weight.bytes.get(), expected, sizeof expected) == 0);
 }
 

@@ -56,6 +56,8 @@ from feedline.feed.formats.cntk.htk import HTKFeatureDeserializer as HTKFeatureD
 from feedline.feed.formats.cntk.mlf import MLFDeserializer as MLFDeserializer
 from feedline.feed.formats.csv import CSVDeserializer as CSVDeserializer
 from feedline.feed.formats.format import Format as Format
+from feedline.feed.formats.hdf5_zarr.hdf5 import HDF5Deserializer as HDF5Deserializer
+from feedline.feed.formats.hdf5_zarr.zarr import ZarrDeserializer as ZarrDeserializer
 from feedline.feed.formats.images import Base64ImageDeserializer as Base64ImageDeserializer
 from feedline.feed.formats.images import ImageFolderDeserializer as ImageFolderDeserializer
 from feedline.feed.formats.images import ImageMapDeserializer as ImageMapDeserializer
@@ -64,8 +66,6 @@ from feedline.feed.formats.litdata import LitDataDeserializer as LitDataDeserial
 from feedline.feed.formats.shards.mds import MDSDeserializer as MDSDeserializer
 from feedline.feed.formats.store import StoreDeserializer as StoreDeserializer
 from feedline.feed.formats.store import StoreWriter as StoreWriter
-from feedline.feed.formats.stored.hdf5 import HDF5Deserializer as HDF5Deserializer
-from feedline.feed.formats.stored.zarr import ZarrDeserializer as ZarrDeserializer
 from feedline.feed.formats.tar import TarDeserializer as TarDeserializer
 from feedline.feed.formats.tfrecord import TFRecordDeserializer as TFRecordDeserializer
 from feedline.feed.formats.tokens import TokensDeserializer as TokensDeserializer

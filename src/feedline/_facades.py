@@ -281,7 +281,7 @@ def install(old: str, beside: Mapping[str, str] | None = None) -> None:
     loaded = sys.modules.get(old)
     if loaded is not None and loaded is not sys.modules[f"feedline.{old}"]:
         raise CompatError(
-            f"expected install() before {old} is imported, got {old} already, from "
+            f"expected install() before {old} is imported, got {old} imported already, from "
             f"{getattr(loaded, '__file__', 'elsewhere')}; call feedline.{old}.install() first"
         )
     if not any(isinstance(finder, Alias) and finder.old == old for finder in sys.meta_path):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("collects_often")
 
 
 class Clocks:
-    """Made-up clocks: each turn of a contender takes what its list says next."""
+    """Made-up clocks: each turn of a contender takes the next time of its list."""
 
     def __init__(self, turns: dict[str, list[float]]) -> None:
         self.turns = {name: list(times) for name, times in turns.items()}
@@ -47,7 +47,7 @@ class Clocks:
 
 
 def test_a_ratio_is_the_median_of_ratios_inside_a_round():
-    # The machine is 1x, 10x and 100x slow in the three rounds; inside each, the ratios are 2, 4 and 3.
+    # The machine is 1x, 10x and 100x slow in the three rounds. Inside each, the ratios are 2, 4 and 3.
     clocks = Clocks({"a": [1.0, 10.0, 100.0], "b": [2.0, 40.0, 300.0]})
     run = clocks.race(3, {"a": 6.0, "b": 6.0})
     assert run.ratios("a", "b") == pytest.approx([2.0, 4.0, 3.0])
@@ -161,7 +161,7 @@ def test_answers_survive_json(answer):
     assert load_answer(json.loads(json.dumps(dataclasses.asdict(answer)))) == answer
 
 
-def test_every_question_is_a_file_that_says_what_it_asks():
+def test_every_question_is_a_file_with_the_question():
     folder = ROOT / "benchmarks"
     for name in QUESTIONS:
         text = (folder / f"{name}.py").read_text()
@@ -193,7 +193,7 @@ def test_a_quick_run_of_one_question_leaves_a_table_and_no_data(tmp_path):
     assert "Quick run" in page.read_text()
 
 
-def test_a_subject_stands_for_its_questions():
+def test_a_subject_selects_its_questions():
     assert _asked(None) == list(QUESTIONS)
     assert _asked(["cold"]) == ["cold", "cold_peers", "cold_formats"]
     assert _asked(["restore", "cold_peers"]) == ["restore", "cold_peers"]
@@ -220,7 +220,7 @@ def test_a_ballast_goes_with_its_block():
     assert child not in children_of(os.getpid())
 
 
-def test_little_memory_is_said_in_words():
+def test_little_memory_is_described_in_words():
     assert groups.Group(0).kind == "locked ballast that leaves memory"
     assert groups.Group(2, Path("/nowhere")).kind == "memory control group (version 2)"
     assert groups.Group(0).arguments() == ("0", ".")
@@ -243,5 +243,5 @@ def test_a_benchmark_that_fails_fails_the_run(tmp_path, monkeypatch, capsys):
     arguments = ["--only", "startup", "--quick", "--data", str(tmp_path / "data"), "--results", str(tmp_path)]
     assert main(arguments) == 1
     assert "failed: startup" in capsys.readouterr().err
-    # A folder that was there stays, with what others put into it.
+    # An existing folder stays, with the files of others.
     assert [entry.name for entry in (tmp_path / "data").iterdir()] == ["mine"]

@@ -30,7 +30,7 @@ def turn(*arguments: str | Path, limit_s: float = 120):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_every_workload_says_what_it_asks(name):
+def test_every_workload_has_its_question(name):
     doc = (ROOT / "benchmarks" / "peers" / f"{name}.py").read_text().split('"""')[1]
     assert "?" in doc
     assert "Unit:" in doc
@@ -38,7 +38,7 @@ def test_every_workload_says_what_it_asks(name):
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_every_workload_has_us_and_others_and_tells_settings_apart(name):
+def test_every_workload_has_us_and_others_and_distinct_settings(name):
     workload = load(name)
     assert {contender.form for contender in workload.contenders} <= set(workload.makers)
     assert any(contender.peer == OURS for contender in workload.contenders)
@@ -138,7 +138,7 @@ def test_an_empty_epoch_is_an_error():
         next(run.endless([]))
 
 
-def test_a_turn_that_fails_says_what_it_said_last(tmp_path):
+def test_a_failed_turn_reports_its_last_message(tmp_path):
     with pytest.raises(turns.TurnError, match="expected a contender of this workload"):
         turn("nobody", "tiny", "--data", tmp_path)
 
@@ -253,7 +253,7 @@ def test_a_busy_machine_excuses_only_what_processor_time_excuses():
     assert table.ahead("dense", report(ours, theirs, load=9.0))[0].endswith(table.UNKNOWN)
 
 
-def test_what_is_far_behind_or_not_the_better_setting_is_not_measured_again():
+def test_slow_peers_and_worse_settings_are_not_measured_again():
     rows = [
         row(OURS, "", [100]),
         row("Peer", "slow", [30]),
@@ -264,7 +264,7 @@ def test_what_is_far_behind_or_not_the_better_setting_is_not_measured_again():
     assert [each["name"] for each in table.worth_repeating(rows, "rate")] == [f"{OURS}: ", "Peer: fast"]
 
 
-# ---- what is committed ---------------------------------------------------------------------------------------
+# ---- the committed tables ---------------------------------------------------------------------------------------
 
 
 def reports():

@@ -1,4 +1,4 @@
-"""The command line, called once: what it imports only then is there for the programs of `tests.warm`."""
+"""The command line, called once, so that its late imports are ready for the programs of `tests.warm`."""
 
 import contextlib
 import importlib

@@ -1,4 +1,5 @@
-"""``feedline`` as a background job of a shell, which ignores SIGINT; the demo's processes are forked as it is."""
+"""``feedline`` as a background job of a shell, which ignores SIGINT. The demo's processes are forked with that
+setting."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ ENV = {**os.environ, "PYTHONPATH": IMPORTED_FROM, "COLUMNS": "200"}
 
 
 def feedline(*args, code=0, **options):
-    """Runs the command to its end; checks the exit code."""
+    """Run the command to its end, check the exit code."""
     done = run(
         ["-m", "feedline", *map(str, args)],
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""``feedline audit``: what a log's numbers say was fed is what was fed."""
+"""``feedline audit``: a log's numbers identify the fed samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 import feedline as fl
 from feedline.cli.audit import read_records
-from feedline.feed.audit import LoggedFeed, audited
+from feedline.feed.audit import LoggedFeed, audit_steps
 from feedline.runs import log_feed
 from tests.cli.shell import feedline
 
@@ -75,7 +75,7 @@ class Loop:
             self.steps = {k: v for k, v in self.steps.items() if k < self.saved[0]}
 
 
-def test_what_was_fed_is_what_the_log_says(tmp_path, described):
+def test_the_fed_samples_match_the_log(tmp_path, described):
     """Restarts that repeat steps, other sizes, weights changed in the run, a torn line."""
     loop = Loop(tmp_path / "run.jsonl", described)
     loop.run(9, 16, 4, keep=6)
@@ -85,7 +85,7 @@ def test_what_was_fed_is_what_the_log_says(tmp_path, described):
     loop.run(7, 40, 2, keep=7)
     found = {
         step.step: (step.ids.tolist(), step.sources.tolist())
-        for step in audited(fl.open_corpus(described), read_records(loop.path))
+        for step in audit_steps(fl.open_corpus(described), read_records(loop.path))
     }
     assert found == loop.steps
     assert len(found) == 23
@@ -170,7 +170,7 @@ def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
         (rows, "web:", "expected --document ID"),
         (rows, "books:1", "one of web, code"),
         (rows.with_name("nested.json"), "outer:1", "expected a packed corpus"),
-        (tmp_path / "web.npy", "web:1", "no mixture"),
+        (tmp_path / "web.npy", "web:1", "not a mixture"),
         (tmp_path / "web.npy", "1", "expected a packed corpus"),
     ):
         done = feedline("audit", log, path, "--document", given, code=2)
@@ -178,15 +178,15 @@ def test_documents_that_cannot_be_named_are_refused(tmp_path, rows, described):
 
 
 def test_a_run_with_arcs():
-    """A state names their number; the fingerprint says whether it is the right one."""
+    """A state names their number, and the fingerprint shows whether it is right."""
     corpus = fl.ArrayDeserializer(x=np.arange(300), chunk_sequences=7)
     with fl.MinibatchSource(corpus, seed=4, order=fl.Arcs(8), shuffle=fl.Window(chunks=16)) as source:
         a = LoggedFeed(0, 16, source.state_dict())
         fed = [m.ids.tolist() for _, m in zip(range(25), source.minibatches(16), strict=False)]
         b = LoggedFeed(25, 16, source.state_dict())
-    assert [step.ids.tolist() for step in audited(corpus, [a, b])] == fed
+    assert [step.ids.tolist() for step in audit_steps(corpus, [a, b])] == fed
     with pytest.raises(fl.StateError, match="expected the state of a source in the log"):
-        list(audited(corpus, [LoggedFeed(0, 16, {**a.state, "arcs": "8"}), b]))
+        list(audit_steps(corpus, [LoggedFeed(0, 16, {**a.state, "arcs": "8"}), b]))
 
 
 def test_what_does_not_fit_is_refused(tmp_path, described):
@@ -195,17 +195,17 @@ def test_what_does_not_fit_is_refused(tmp_path, described):
     corpus = fl.open_corpus(described)
     a, b, c = read_records(loop.path)
     with pytest.raises(fl.DataError, match="sizes changed in between"):
-        list(audited(corpus, [LoggedFeed(a.step, 15, a.state), b]))
+        list(audit_steps(corpus, [LoggedFeed(a.step, 15, a.state), b]))
     with pytest.raises(fl.DataError, match="fingerprint"):
-        list(audited(corpus, [a, LoggedFeed(b.step, b.size, {**b.state, "fingerprint": "0" * 16})]))
+        list(audit_steps(corpus, [a, LoggedFeed(b.step, b.size, {**b.state, "fingerprint": "0" * 16})]))
     with pytest.raises(fl.DataError, match="expected step 9"):
-        list(audited(corpus, [b, LoggedFeed(9, c.size, c.state)]))
+        list(audit_steps(corpus, [b, LoggedFeed(9, c.size, c.state)]))
     for broken in ({}, {**a.state, "seed": "x"}, {**a.state, "filling": "cntk"}):
         with pytest.raises(fl.StateError, match="expected the state of a source in the log"):
-            list(audited(corpus, [LoggedFeed(0, 16, broken), b]))
+            list(audit_steps(corpus, [LoggedFeed(0, 16, broken), b]))
     np.save(tmp_path / "web.npy", np.arange(701))
     with pytest.raises(fl.StateError, match="other data"):
-        list(audited(fl.open_corpus(described), [a, b]))
+        list(audit_steps(fl.open_corpus(described), [a, b]))
     lines = loop.path.read_text().splitlines()
     for damaged in ({"step": 1}, {"step": -1, "size": 3, "state": {"samples": 1}}, {"step": 1, "size": 3, "state": 5}):
         loop.path.write_text("\n".join([*lines, json.dumps({"event": "progress", "samples": 90, "feed": damaged})]))
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused(tmp_path, described):
     ],
 )
 def test_a_start_whose_samples_contradict_its_step_is_refused(tmp_path, described, step, samples, fits):
-    """Of step 0 and no samples it is a new run; else earlier steps were once left out of the audit without a word."""
+    """With step 0 and no samples it is a new run. Otherwise earlier steps were once left out of the audit silently."""
     loop = Loop(tmp_path / "run.jsonl", described)
     loop.run(8, 16, 4, keep=8)
     last = {record.step: record for record in read_records(loop.path)}
@@ -258,7 +258,7 @@ def test_a_function_writes_the_lines(tmp_path, described):
         with path.open("a") as log:
             log.write('{"event": "prog')  # killed
         log_feed(path, source, step=5, size=16, event="end")
-        assert [step.ids.tolist() for step in audited(fl.open_corpus(described), read_records(path))] == fed
+        assert [step.ids.tolist() for step in audit_steps(fl.open_corpus(described), read_records(path))] == fed
         for wrong in ({"event": "update"}, {"size": 0}, {"step": -1}, {"step": True}):
             with pytest.raises(ValueError, match="expected"):
                 log_feed(path, source, **{"step": 5, "size": 16, **wrong})
@@ -319,7 +319,7 @@ def test_a_session_that_is_killed(tmp_path, described):
         fed[step] = ids
     found = {
         step.step: step.ids.tolist()
-        for step in audited(fl.open_corpus(described), read_records(tmp_path / "run.jsonl"))
+        for step in audit_steps(fl.open_corpus(described), read_records(tmp_path / "run.jsonl"))
     }
     assert found == {step: ids for step, ids in fed.items() if ids}
     assert len(found) == 30

@@ -127,7 +127,7 @@ def test_convert_ctf(ctf, tmp_path):
     assert sweep(fl.StoreDeserializer(tmp_path / "store")) == sweep(text)
 
 
-def test_convert_tells_guessed_streams(ctf, tmp_path):
+def test_convert_prints_guessed_streams(ctf, tmp_path):
     """A guess becomes part of the store: a class that the text does not use would be missing for good."""
     guessed = feedline("convert", ctf, tmp_path / "a").stdout
     assert "word (9,) sparse, label (2,)" in guessed
@@ -139,7 +139,7 @@ def test_convert_tells_guessed_streams(ctf, tmp_path):
     assert "to be sure" not in declared
 
 
-def test_convert_refuses_to_replace_unless_told(npz, tmp_path):
+def test_convert_refuses_to_replace_by_default(npz, tmp_path):
     feedline("convert", npz, tmp_path / "store")
     done = feedline("convert", npz, tmp_path / "store", code=1)
     assert "Traceback" not in done.stderr
@@ -205,8 +205,8 @@ def test_convert_with_threads_and_a_list(tmp_path):
     assert document("validate", tmp_path / "s")["damaged"] == 0
 
 
-def test_inspect_and_plan_say_what_reading_costs(tmp_path):
-    """The default order is marked; figures of the disk are there where the file system has direct reads."""
+def test_inspect_and_plan_show_the_cost_of_reading(tmp_path):
+    """The default order is marked. Figures of the disk are there where the file system has direct reads."""
     x = np.random.default_rng(0).random((5000, 100), np.float32)
     fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "store", chunk_bytes=100_000)
     cost = document("inspect", tmp_path / "store")["cost"]
@@ -224,7 +224,7 @@ def test_inspect_and_plan_say_what_reading_costs(tmp_path):
 
 
 def test_bench_cold(tmp_path):
-    """Evicts the files first, feeds one sweep at most, compares with bare reads; refuses data in memory."""
+    """Evicts the files first, feeds one sweep at most, compares with bare reads, and refuses data in memory."""
     x = np.random.default_rng(0).random((5000, 100), np.float32)
     fl.convert(fl.ArrayDeserializer(x=x), tmp_path / "store")
     found = document("bench", tmp_path / "store", "--cold", "--seconds", "20")
@@ -250,7 +250,7 @@ def planned(*args):
     return [(s["ids"], s["num_samples"], s["position"]["samples"]) for s in document("plan", *args)["steps"]]
 
 
-def test_plan_of_a_mixture_says_what_came_before(tmp_path):
+def test_plan_of_a_mixture_shows_earlier_stages(tmp_path):
     for name, count in (("a", 40), ("b", 20)):
         np.save(tmp_path / f"{name}.npy", np.arange(count, dtype=np.float32))
     described = {"mixture": {"a": "a.npy", "b": "b.npy"}, "weights": {"a": 3, "b": 1}}
@@ -264,7 +264,7 @@ def test_plan_of_a_mixture_says_what_came_before(tmp_path):
 
 
 @pytest.mark.parametrize("arcs", [None, 4])
-def test_plan_says_what_is_delivered(ctf, arcs):
+def test_plan_matches_the_delivered_minibatches(ctf, arcs):
     corpus = fl.CTFDeserializer(ctf, word=fl.Stream(9, sparse=True), chunk_size=1024)
     options = {"seed": 5, "shuffle": fl.Window(bytes=4096), "partition": (1, 2)}
     options |= {} if arcs is None else {"order": fl.Arcs(arcs)}
@@ -309,7 +309,7 @@ def test_one_window_over_text(ctf):
         (["--partition", "4/4", "--debug"], "0 <= I < K"),
     ],
 )
-def test_what_cannot_be_read_is_said(npz, arguments, expected):
+def test_unreadable_files_are_reported(npz, arguments, expected):
     done = feedline("plan", npz, *arguments, code=2)
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
@@ -351,8 +351,8 @@ def test_bench_writes_a_log_that_makes_a_page(npz, tmp_path):
     assert document("report", tmp_path)["page"] == str(tmp_path / "report.html")
 
 
-def test_report_says_what_is_missing(tmp_path):
-    """An exit code and a message; nothing is written."""
+def test_report_names_a_missing_log(tmp_path):
+    """An exit code and a message. Nothing is written."""
     assert "expected a log in" in feedline("report", tmp_path, code=1).stderr
     assert list(tmp_path.iterdir()) == []
     assert "--loader" in feedline("bench", "--loader", "a:b", "--log", tmp_path / "a.jsonl", code=2).stderr
@@ -486,7 +486,7 @@ def test_a_reader_that_leaves_is_no_crash(npz):
     process.stderr.close()
 
 
-def test_bars_on_a_terminal_and_json_beside_them(ctf, tmp_path):
+def test_bars_on_a_terminal_and_json_elsewhere(ctf, tmp_path):
     copy = tmp_path / "fresh.ctf"  # has no index yet, so that there is something to wait for
     copy.write_bytes(ctf.read_bytes())
     ours, theirs = pty.openpty()
@@ -532,8 +532,8 @@ def test_mixing_follows_the_share_of_the_data_in_a_window(tmp_path, monkeypatch)
         assert found == pytest.approx(1 + 256 * (share - 1) / blocks, rel=0.01)
 
 
-def test_help_says_of_each_command_what_its_own_help_says():
-    """Only the command that is run is imported; what the others are for stands in a table."""
+def test_help_has_the_summary_of_each_commands_help():
+    """Only the command that is run is imported. A table has the summaries of the others."""
     for name, about in COMMANDS.items():
         command = getattr(importlib.import_module(f"feedline.cli.{name}"), name)
         assert " ".join(inspect.getdoc(command).partition("\n\n")[0].split()) == about

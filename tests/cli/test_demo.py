@@ -1,4 +1,4 @@
-"""The pieces of the demo, and a small one whole: killed, resumed, proved; interrupted; found out."""
+"""The pieces of the demo, and a complete small one: killed, resumed, proved, interrupted, and with a planted fault."""
 
 from __future__ import annotations
 
@@ -190,12 +190,10 @@ def test_killed_and_resumed(monkeypatch, capsys, tmp_path):
     code, out = run_demo(monkeypatch, capsys, SMALL, tmp_path / "out")
     lines = out.splitlines()
     assert "resumed stream identical: yes" in lines
-    assert re.search(
-        r"^parameters of 2 workers .* equal, bit for bit; .* \(tolerance .*\): the same$", out, re.MULTILINE
-    )
+    assert re.search(r"^parameters of 2 ranks .* equal, bit for bit; .* \(tolerance .*\): the same$", out, re.MULTILINE)
     assert code == 0
     assert any(line.startswith("kill -9 after") for line in lines)
-    assert any("with 2 workers" in line for line in lines)
+    assert any("with 2 ranks" in line for line in lines)
     assert re.search(r"accuracy on [\d\W]+ held-out words: ", out)
     assert re.search(r"private memory grew by .* of a file of 2.* MB", out)
     assert re.search(r"^that came from the disk: .*B/s.*; \d+% of it was in the page cache before", out, re.MULTILINE)
@@ -300,7 +298,7 @@ def test_killed_it_leaves_no_process_and_the_next_one_clears_up(at_work):
 # ---- the rest -----------------------------------------------------------------------------------------
 
 
-def test_a_process_that_fails_is_told(tmp_path):
+def test_a_process_that_fails_is_reported(tmp_path):
     with (
         Child("feedline_demo.large", "{}", tmp_path / "log") as child,
         pytest.raises(WorkerError, match="missing 4 required") as caught,
@@ -340,14 +338,14 @@ def test_missing_packages_are_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_no_room_is_said_before_anything_is_written(tmp_path):
+def test_no_room_is_reported_before_anything_is_written(tmp_path):
     room = shutil.disk_usage(tmp_path).free
     with pytest.raises(DataError, match="of room"), work_folder(tmp_path / "out", room):
         pass
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_the_command_says_what_it_would_do():
+def test_the_command_prints_its_plan():
     assert "--quick" in feedline("demo", "--help").stdout
     assert QUICK.replay_seed == QUICK.seed
     assert Settings().replay_seed == Settings().seed
@@ -392,6 +390,6 @@ def test_the_report_escapes_what_it_shows(tmp_path):
     assert page.count("<script") == 1  # of the page itself
     assert "<b>" not in page
     assert "prefers-color-scheme: dark" in page
-    # Namespaces are names; nothing is loaded from anywhere.
+    # Namespaces are names. Nothing is loaded from anywhere.
     assert not re.search(r"(src|href)=\"(?!#)", page.replace("xlink:href", "href"))
     assert not re.search(r"url\((?!#)", page)

@@ -1,4 +1,4 @@
-"""The made pictures: the same ones whoever asks, of every kind, with labels as folders and shards have them."""
+"""The made pictures: the same in every process, of every kind, with labels as folders and shards have them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_picture_depends_on_its_number_and_seed_alone():
     assert len({picture.data for picture in several}) == 6
 
 
-def test_every_kind_is_what_it_says():
+def test_every_kind_matches_its_name():
     found = {picture.kind: opened(picture) for picture in made.pictures(120, **SMALL)}
     assert set(found) == set(made.KINDS)
     assert {kind for kind, image in found.items() if image.format == "PNG"} == {"PNG"}
@@ -50,7 +50,7 @@ def test_turned_pictures_are_upright_once_turned(orientation):
     assert np.abs(upright - pixels).mean() < 5
 
 
-def test_labels_are_those_of_a_folder(tmp_path):
+def test_labels_match_a_folder(tmp_path):
     some = list(made.pictures(200, size=(24, 24), kinds=["baseline", "PNG"]))
     made.write_folder(tmp_path, some)
     corpus = fl.open_corpus(tmp_path)

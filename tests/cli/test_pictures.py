@@ -22,7 +22,7 @@ from feedline_demo import pictures as made  # noqa: E402
 
 from feedline import images  # noqa: E402
 from feedline.cli.corpus import open_path  # noqa: E402
-from feedline.cli.pictures import PageOptions, parse_steps, picture_stream, traced, write_page  # noqa: E402
+from feedline.cli.pictures import PageOptions, parse_steps, picture_stream, trace, write_page  # noqa: E402
 from feedline.feed.transforms import DrawKeys  # noqa: E402
 from feedline.images.decode import views_of  # noqa: E402
 
@@ -36,7 +36,7 @@ STEPS = [
 
 
 def coordinates():
-    """A picture whose pixels say where they are: 4 x in red, 6 y in green."""
+    """A picture with each pixel's position as its colour: 4 x in red, 6 y in green."""
     x, y = np.arange(WIDTH, dtype=np.uint8), np.arange(HEIGHT, dtype=np.uint8)
     return np.stack(np.broadcast_arrays(4 * x[None, :], 6 * y[:, None], np.uint8(0)), axis=-1)
 
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 
 
 def page(path, asked, out):
-    """Write the page; return what is said of it, and its text."""
+    """Write the page. Return the command's output, and the page's text."""
     opened = open_path(path, None, "32M")
     with contextlib.closing(opened.corpus):
         return write_page(opened, asked, out), out.read_text("utf-8")
@@ -69,7 +69,7 @@ def test_boxes_are_where_samples_come_from(steps):
     values = {"image": corpus.select(ordinals)["image"]}
     rows = decode.run_all(corpus.schema, values, DrawKeys(5, sweeps, ordinals, stage=0)).values["image"].rows
     views, stacked, _ = views_of(decode.steps)
-    boxes = [traced(view, np.tile([WIDTH, HEIGHT], (count, 1)), 5, sweeps, ordinals) for view in views]
+    boxes = [trace(view, np.tile([WIDTH, HEIGHT], (count, 1)), 5, sweeps, ordinals) for view in views]
     samples = rows if stacked else rows[:, None]
     for pixels, box in zip(samples.swapaxes(0, 1).reshape(-1, 24, 24, 3).astype(float), sum(boxes, []), strict=True):
         # Half a sample's pixel from the edge, the pixel's centre.
@@ -101,7 +101,7 @@ def test_a_page_shows_pictures_labels_and_what_is_unreadable(folder, tmp_path):
     assert "RandomResizedCrop(224)" in text
 
 
-def test_samples_are_those_of_a_source(folder, tmp_path):
+def test_samples_match_a_source(folder, tmp_path):
     """The page shows, bit for bit, what a source with this seed delivers in sweeps 0 and 1."""
     steps = ["RandomResizedCrop(32)", "Flip(0.5)"]
     _, text = page(folder, PageOptions(5, 2, steps, 7), tmp_path / "a.html")

@@ -1,4 +1,4 @@
-"""`feedline plan` and `feedline inspect` of addresses: what is said before a run is what the run does."""
+"""`feedline plan` and `feedline inspect` of addresses: the figures before a run equal the figures of the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer.testing
 import feedline as fl
 from feedline.cli.app import app_for
 from feedline.cli.arguments import parse_rate, parse_seconds
-from feedline.cli.console import UsageError, typed
+from feedline.cli.console import UsageError, use_option_names
 from tests.servers.object_store import ObjectStore
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -44,7 +44,7 @@ def feedline(bucket, monkeypatch, tmp_path):
 PLAN = ("plan", "s3://b/train/*.parquet", "--batch", 7, "--seed", 3, "--window", "1M", "--cache", "64M")
 
 
-def test_a_run_fetches_what_was_said_also_when_it_is_opened(bucket, feedline, tmp_path):
+def test_a_run_fetches_the_announced_bytes_opening_included(bucket, feedline, tmp_path):
     said = json.loads(feedline(*PLAN, "--sweeps", 2, "--json"))["fetching"]
     bucket.reset()
     corpus = fl.open_corpus("s3://b/train/*.parquet", remote=fl.Remote(cache=tmp_path / "run", cache_bytes=64 << 20))
@@ -64,7 +64,7 @@ def test_a_run_fetches_what_was_said_also_when_it_is_opened(bucket, feedline, tm
     assert list((tmp_path / "home" / "feedline").glob("plan-*")) == []
 
 
-def test_says_which_partition_fetches_less_and_what_steps_wait(feedline):
+def test_shows_which_partition_fetches_less_and_the_waits_of_steps(feedline):
     link = ("--bandwidth", "8MB/s", "--latency", "5ms", "--step", "1ms")
     text = feedline(*PLAN, "--nodes", 4, *link)
     assert "arcs=64 fetches less: by position takes" in text
@@ -104,7 +104,7 @@ def test_a_place_in_the_order_begins_there(feedline):
 )
 def test_a_path_takes_no_options_of_addresses(feedline, tmp_path, option, value):
     text = feedline("plan", tmp_path, option, value, code=2)
-    assert f"expected an address, as s3://bucket/train-*.tar, for {option}, got the path" in text
+    assert f"expected an address, such as s3://bucket/train-*.tar, for {option}, got the path" in text
 
 
 def test_wrong_options(feedline):
@@ -139,9 +139,9 @@ def test_other_commands_take_addresses(bucket, feedline, tmp_path):
     assert fl.open_corpus(tmp_path / "store").chunks()[0].sequences
     measured = json.loads(feedline("bench", "s3://b/rows.jsonl", "--seconds", "0.1", "--json"))
     assert measured["minibatches"]
-    assert "empty cache" in feedline("bench", "s3://b/rows.jsonl", "--cold", code=2)
+    assert "XDG_CACHE_HOME to an empty folder" in feedline("bench", "s3://b/rows.jsonl", "--cold", code=2)
 
 
 def test_hints_about_the_cache_name_options():
     hint = "raise the cache_bytes of fl.Remote to 90451764, or pass shuffle=fl.Window(...)"
-    assert typed(hint) == "raise --cache to 87M, or pass --window, such as --window 256M"
+    assert use_option_names(hint) == "raise --cache to 87M, or pass --window, such as --window 256M"

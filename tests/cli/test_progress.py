@@ -29,7 +29,7 @@ def test_a_log_gets_lines(monkeypatch, capsys, unit):
     assert err.endswith("left\n")
 
 
-def test_what_is_soon_done_says_nothing(capsys):
+def test_work_that_is_soon_done_prints_nothing(capsys):
     with progress("converting") as show:
         show(1, 2)
         show(2, 2)

@@ -28,7 +28,7 @@ def append(path, *lines):
 
 
 class Terminal:
-    """A command in a tmux of its own."""
+    """A command in its own tmux."""
 
     def __init__(self, folder, *args):
         self._tmux = ["tmux", "-S", str(folder / "tmux")]
@@ -114,7 +114,7 @@ def test_without_a_terminal_there_are_lines(tmp_path):
 
 
 def test_a_killed_run_is_watched_on(tmp_path):
-    """Without news the lines say so once, and what happens then; the metric has its name; a resumed run goes on."""
+    """Without news the lines note it once, with the consequence. The metric has its name, and a resumed run goes on."""
     now = time.time()
     lines = [begun(time=now - 40, metric_name="wrong")]
     lines += [progress(100 * i, metric=0.5, seconds=1.0, time=now - 40 + i, done=i / 10) for i in range(1, 4)]
@@ -124,7 +124,7 @@ def test_a_killed_run_is_watched_on(tmp_path):
         process.stdout.readline()
     told = process.stdout.readline()
     assert re.match(r"no news for \d", told)  # 37 s, or more on a slow machine
-    assert told.endswith("watching on, in case it is resumed; Ctrl-C ends this\n")
+    assert told.endswith("still watching, in case it is resumed; Ctrl-C ends this\n")
     once = feedline("watch", path, "--once").stdout
     assert re.search("killed, (stuck, or evaluating|or stuck), after 3 s", once)
     assert "left" not in once

@@ -1,4 +1,4 @@
-"""`feedline plan --html`: shuffle windows compared by what they read and how well they mix."""
+"""`feedline plan --html`: shuffle windows compared by their reads and their mixing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT, CLASSES = 4000, 8
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """Sorted by class; dense, sparse and numbered labels that say the same."""
+    """Write samples sorted by class, with equal dense, sparse and numbered labels."""
     path = tmp_path_factory.mktemp("sorted") / "sorted.ctf"
     y = np.repeat(np.arange(CLASSES), COUNT // CLASSES)
     eye = np.eye(CLASSES, dtype=int)
@@ -73,7 +73,7 @@ def test_the_page(path, tmp_path):
     told = json.loads(feedline("plan", path, "--html", out, "--json", *streams).stdout)
     assert told["windows"][0]["name"] == "none"
     assert set(Page(out.read_text("utf-8")).tables) == {"places"}
-    assert "with --html only" in feedline("plan", path, "--label", "s", *streams, code=2).stderr
+    assert "--html with --label, got none" in feedline("plan", path, "--label", "s", *streams, code=2).stderr
     assert "a path of this machine" in feedline("plan", "s3://bucket/x", "--html", out, code=2).stderr
 
 
@@ -84,7 +84,7 @@ def test_advice_heeds_labels(corpus):
 
 
 def test_all_samples_of_a_sequence_count(tmp_path):
-    """Sequences that begin alike, sorted by what comes after; one without a sample has no class."""
+    """Sequences that begin alike, sorted by the rest. One without a sample has no class."""
     lines = []
     for i in range(COUNT):
         k = 1 + i * CLASSES // COUNT
@@ -104,4 +104,4 @@ def test_all_samples_of_a_sequence_count(tmp_path):
     assert np.mean(found[-1].odd) < 0.15
     page = window_page.html(corpus, found, 192)
     assert "All samples of a sequence count." in page
-    assert window_page.counted(1, "chunk") == "1 chunk"
+    assert window_page.count_text(1, "chunk") == "1 chunk"

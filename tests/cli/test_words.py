@@ -1,4 +1,4 @@
-"""What commands say: in their own options, of their own script, and of no winner where there is none."""
+"""Messages of commands name their own options and script, and no winner where there is none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feedline.cli.console import typed
+from feedline.cli.console import use_option_names
 from feedline.cli.pictures import shown_sizes
 from feedline.cli.window_page import WindowChoice, advice
 from feedline.errors import install_line
@@ -31,7 +31,7 @@ CONVERT = ("text", "memory", "jobs", "chunk_size", "overwrite")
     ],
 )
 def test_errors_name_the_options_of_the_command(message, said):
-    assert typed(message, CONVERT) == said
+    assert use_option_names(message, CONVERT) == said
 
 
 def test_a_script_shows_its_own_frames(tmp_path):
@@ -49,7 +49,7 @@ def test_the_hint_of_an_extra_installs_this_clone():
     assert install_line("torch").endswith("[torch]'")
 
 
-def test_ranges_are_those_of_each_side():
+def test_ranges_match_each_side():
     assert shown_sizes(np.array([[40, 30], [30, 60], [64, 32]])) == "30 to 64 × 30 to 60"
     assert shown_sizes(np.array([[8, 9], [8, 9]])) == "8 × 9"
 

@@ -1,4 +1,4 @@
-"""Ranks exchange the same bits, and errors name a missing rank; with real processes."""
+"""Ranks exchange the same bits, and errors name a missing rank. With real processes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from feedline.collective import rendezvous as meeting  # noqa: E402
 from feedline.collective.communicator import Communicator  # noqa: E402
-from feedline.collective.exchanges import FRAME, SHOWN, shown  # noqa: E402
-from feedline.collective.flat_buffers import laid_out  # noqa: E402
+from feedline.collective.exchanges import FRAME, SHOWN, shorten_differing  # noqa: E402
+from feedline.collective.flat_buffers import lay_out_buckets  # noqa: E402
 from feedline.errors import StoreError  # noqa: E402
 from tests.inside import beat, notice_beats, resting_pulse  # noqa: E402
 from tests.ranks import Failure, Job, free_port, hear, run, say  # noqa: E402
@@ -117,7 +117,7 @@ def disagreeing(rank):
     return "went on"
 
 
-def test_ranks_that_disagree_are_told_and_go_on():
+def test_ranks_that_disagree_get_an_error_and_go_on():
     with Job(disagreeing, 3) as job:
         for kind, text, ranks in job.results():
             assert kind == "StoreError"
@@ -141,7 +141,7 @@ PAIRS = list(itertools.combinations(EXCHANGES, 2))
 
 
 def at_odds(rank):
-    """Each rank makes another exchange; gloo would end the process over their sizes."""
+    """Each rank makes a different exchange. gloo would end the process over their sizes."""
     collective = Communicator()
     found = []
     for pair in PAIRS:
@@ -153,7 +153,7 @@ def at_odds(rank):
     return found
 
 
-def test_whatever_two_ranks_do_instead_of_one_thing_both_are_told_and_go_on():
+def test_two_ranks_with_different_calls_both_get_an_error_and_go_on():
     for found in run(at_odds, 2):
         for (text, ranks), pair in zip(found, PAIRS, strict=True):
             assert ranks == (1,)
@@ -166,12 +166,12 @@ def test_texts_are_shown_where_they_differ():
     keys = [f"layer {i}" for i in range(100)]
     one, other = f"push {keys}", f"push {[*keys[:80], 'another', *keys[81:]]}"
     assert len(one) > SHOWN
-    found = shown([one, other, one])
+    found = shorten_differing([one, other, one])
     assert all(text.startswith("push ['layer 0'") and len(text) <= SHOWN for text in found)
     assert "'layer 80'" in found[0]
     assert "'another'" in found[1]
-    assert shown(["push 'a'", "push 'b'"]) == ["push 'a'", "push 'b'"]
-    longer = shown([one, one + "!"])
+    assert shorten_differing(["push 'a'", "push 'b'"]) == ["push 'a'", "push 'b'"]
+    longer = shorten_differing([one, one + "!"])
     assert longer[1].endswith("!")
     assert not longer[0].endswith("!")
 
@@ -200,7 +200,7 @@ def test_a_count_that_cannot_be_is_no_allocation(count):
 
 
 @pytest.mark.parametrize("how", ["close", "collect"])
-def test_nothing_is_left_behind(how):
+def test_nothing_remains(how):
     assert run(leaving, 2, how=how) == [(True, True, [])] * 2
 
 
@@ -282,7 +282,7 @@ def meets(rank, port, host, how):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 @pytest.mark.parametrize("how", ["address", "launcher"])
-def test_it_listens_where_it_was_told_to_and_nowhere_else(host, how):
+def test_it_listens_at_the_given_address_and_nowhere_else(host, how):
     assert run(meets, 2, port=free_port(), host=host, how=how) == [{"127.0.0.1"}] * 2
 
 
@@ -321,7 +321,7 @@ def test_a_meeting_point_that_is_lost_at_once_is_an_error_that_leaves_no_socket(
         ("192.0.2.7", ["192.0.2.7"], "192.0.2.7 is not an address of this machine"),
     ],
 )
-def test_where_it_has_to_listen_everywhere_a_warning_says_so(monkeypatch, host, found, why):
+def test_listening_on_all_addresses_is_a_warning(monkeypatch, host, found, why):
     monkeypatch.setattr(
         socket,
         "getaddrinfo",
@@ -344,7 +344,7 @@ def test_an_address_that_is_none_is_refused(address):
         Communicator(address=address, rank=0, count=1)
 
 
-def test_without_ranks_it_says_what_to_do(monkeypatch):
+def test_without_ranks_the_error_has_a_remedy(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(RuntimeError, match="init_process_group"):
@@ -378,7 +378,7 @@ def test_a_rank_may_start_later_than_the_timeout():
 
 
 def working(rank, timeout, ends=None, how=None):
-    """Exchange until something happens; rank ``ends`` leaves in its own way after some exchanges."""
+    """Exchange until something happens. Rank ``ends`` leaves in its own way after some exchanges."""
     collective = Communicator(timeout_s=timeout)
     flat = torch.ones(1 << 20)
     for step in range(10**9):
@@ -389,7 +389,7 @@ def working(rank, timeout, ends=None, how=None):
                     collective.close()
                     hear()  # nothing
                 if how == "reads late":
-                    collective.pulse.interval_s = 1.0
+                    collective.heartbeat.interval_s = 1.0
                 if how == "returns":
                     return "done"
                 if how == "raises":
@@ -429,11 +429,11 @@ def seeing(rank, path, busy):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 2)
         # Right after a heartbeat: in the middle of one, torch would speak first.
-        read = collective.pulse.reads
-        while collective.pulse.reads == read:
+        read = collective.heartbeat.reads
+        while collective.heartbeat.reads == read:
             time.sleep(0.001)
     say("under way")
-    while busy and rank and not collective.pulse.lost:  # its heartbeat is the first to notice
+    while busy and rank and not collective.heartbeat.lost:  # its heartbeat is the first to notice
         time.sleep(0.01)
     while True:
         try:
@@ -455,7 +455,7 @@ def test_of_a_killed_rank_0_our_message_is_the_first_and_the_last(busy, tmp_path
     assert "frame #" not in text  # of a C++ stack
     assert text.startswith("Traceback (most recent call last):\n")
     assert text.count("Traceback") == 1
-    assert "StoreError: expected all 2 ranks in an exchange, rank 1 missed rank 0" in text.splitlines()[-2]
+    assert "StoreError: expected all 2 ranks in an exchange, but rank 1 missed rank 0" in text.splitlines()[-2]
     assert text.splitlines()[-1].startswith("  the exchange was 'barrier'; restart all ranks")
 
 
@@ -475,20 +475,20 @@ class Beats:
         return [self.texts[key].encode() for key in keys]
 
 
-def test_what_others_say_may_be_read_while_it_changes():
+def test_messages_of_others_may_be_read_while_they_change():
     """The heartbeat thread adds ranks while the main thread iterates over them."""
     store = Beats(4000)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(100):
-            pulse = resting_pulse(store, 0, 4000, 0)
-            pulse.round, pulse.doing = 1, "barrier"
-            thread = threading.Thread(target=beat, args=(pulse,))
+            heartbeat = resting_pulse(store, 0, 4000, 0)
+            heartbeat.round, heartbeat.doing = 1, "barrier"
+            thread = threading.Thread(target=beat, args=(heartbeat,))
             thread.start()
             while thread.is_alive():
-                assert "alive" in pulse.missing(0)[1]
-                pulse.absent()
+                assert "alive" in heartbeat.missing(0)[1]
+                heartbeat.absent()
             thread.join()
     finally:
         sys.setswitchinterval(interval)
@@ -503,10 +503,10 @@ def test_what_others_say_may_be_read_while_it_changes():
     ],
 )
 def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, why, monkeypatch):
-    """A hundred seconds pass between two beats of this rank; only those who say nothing meanwhile are missing."""
+    """A hundred seconds pass between two beats of this rank. Only ranks that are silent meanwhile are missing."""
     store, now, beats = Beats(3), [0.0], [1]
-    pulse = resting_pulse(store, 1, 3, 0)
-    beat(pulse)
+    heartbeat = resting_pulse(store, 1, 3, 0)
+    beat(heartbeat)
 
     def sleep(seconds):
         now[0] += 100.0
@@ -514,18 +514,18 @@ def test_a_busy_machine_makes_no_rank_look_dead_and_silence_does(who, missing, w
             beats[0] += 1
             for rank in (0, 2) if who == "all" else (0,):
                 store.texts[f"beat/{rank}"] = f"{beats[0]} 0 barrier"
-            beat(pulse)
+            beat(heartbeat)
 
     monkeypatch.setattr("time.sleep", sleep)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    ranks, text = pulse.missing(8)
+    ranks, text = heartbeat.missing(8)
     assert ranks == missing
     assert why in text
 
 
 def test_a_rank_that_closes_does_not_wait_for_a_dead_one_while_another_lives(monkeypatch):
     store, beats = Beats(3), [1]
-    pulse = resting_pulse(store, 1, 3, None)
+    heartbeat = resting_pulse(store, 1, 3, None)
 
     def sleep(seconds):
         beats[0] += 1
@@ -533,12 +533,12 @@ def test_a_rank_that_closes_does_not_wait_for_a_dead_one_while_another_lives(mon
         store.texts["beat/0"] = f"{beats[0]} 0 barrier"
 
     monkeypatch.setattr("time.sleep", sleep)
-    pulse.linger(3.0)
+    heartbeat.linger(3.0)
     assert beats[0] > 30
 
 
 def test_the_host_of_the_meeting_point_stays_until_others_know_whom_it_missed():
-    """It ends with its StoreError; another that reads seldom would name it instead of the rank that was killed."""
+    """It ends with its StoreError. A rank that reads seldom would name it instead of the rank that was killed."""
 
     def kill(job):
         job.kill(2)
@@ -610,7 +610,7 @@ def test_a_rank_that_is_busy_elsewhere_is_named_as_such():
 
 
 def elsewhere(rank):
-    """Rank 1 continues with another group; the error names its last exchange here."""
+    """Rank 1 continues with another group. The error names its last exchange here."""
     collective = Communicator(timeout_s=3)
     collective.agree("push 'first'")
     if rank:
@@ -618,7 +618,7 @@ def elsewhere(rank):
     collective.agree("push 'second'")
 
 
-def test_it_says_what_a_rank_that_does_not_come_did_last():
+def test_it_reports_the_last_action_of_a_missing_rank():
     with Job(elsewhere, 2) as job:
         failure = job.heard(0)
     assert failure.ranks == (1,)
@@ -638,7 +638,7 @@ def failing(rank):
     return "end"
 
 
-def test_after_an_error_it_says_what_next():
+def test_after_an_error_it_suggests_the_next_step():
     with Job(failing, 2) as job:
         first, second = job.heard(0), job.heard(0)
         assert "last checkpoint" in first
@@ -651,7 +651,7 @@ def test_after_an_error_it_says_what_next():
 
 def test_buckets_hold_every_tensor_once_and_little_more_than_the_limit():
     tensors = [torch.full((n,), float(n), dtype=d) for n in (3, 50, 1, 0, 7) for d in (torch.float32, torch.float64)]
-    buckets = laid_out(tensors, limit_bytes=100)
+    buckets = lay_out_buckets(tensors, limit_bytes=100)
     assert sorted(place for bucket in buckets for place in bucket.places) == list(range(len(tensors)))
     for bucket in buckets:
         assert bucket.flat.nbytes <= 100 or len(bucket.places) == 1

@@ -148,17 +148,17 @@ KINDS = {
 
 def call(store, what, moment):
     """Make one call of all workers with Ctrl-C in the middle, and again if it had not begun."""
-    round = store.ranks.pulse.round
+    round = store.ranks.heartbeat.round
     try:
         with moment:
             what()
     except KeyboardInterrupt:
-        if store.ranks.pulse.round == round:
+        if store.ranks.heartbeat.round == round:
             what()
 
 
 def everywhere(rank, kind, step):
-    """Pushes, with Ctrl-C at one line of the store's code after the other; what each worker holds after each."""
+    """Push with Ctrl-C at one line of the store's code after the other. Return each worker's values after each."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     store = create("dist_sync")
     set_it, given = KINDS[kind]
@@ -213,7 +213,7 @@ def ctrl_c_now():
 
 
 def left_in_wait(rank, verb):
-    """Ctrl-C while the other worker keeps this one waiting; it continues with other calls."""
+    """Press Ctrl-C while the other worker keeps this one waiting. It continues with other calls."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     store = create("dist_sync")
     store.init("w", torch.zeros(2))
@@ -291,7 +291,7 @@ def twice(rank):
     return out.tolist()
 
 
-def test_the_note_says_whether_a_call_has_begun():
+def test_the_note_shows_whether_a_call_has_begun():
     """The second push waits for the first, and is left before it has begun: it is not made."""
     with Job(twice, 2) as job:
         first, second = job.heard(0), job.heard(0)
@@ -335,7 +335,7 @@ def leaves(rank):
     return "end"
 
 
-def test_a_worker_that_breaks_in_the_middle_of_an_update_can_do_nothing_more_and_the_others_are_told():
+def test_a_worker_that_breaks_in_the_middle_of_an_update_can_do_nothing_more_and_is_reported_to_the_others():
     with Job(leaves, 2) as job:
         (kind, _, _), *others = (job.heard(0) for _ in range(3))
         assert kind == "MemoryError"
@@ -408,7 +408,7 @@ def states_on_one(rank, folder):
     return out.tolist()
 
 
-def test_states_that_one_worker_alone_has_loaded_are_told(tmp_path):
+def test_states_that_one_worker_alone_has_loaded_are_reported(tmp_path):
     first, second = run(states_on_one, 2, folder=str(tmp_path))
     assert first == second
 
@@ -488,7 +488,7 @@ def test_in_a_step_it_waits_for_the_end():
 
 
 @pytest.mark.parametrize(("how", "kind"), [("twice", "KeyboardInterrupt"), ("raises", "ValueError")])
-def test_a_rank_that_leaves_a_step_can_exchange_nothing_more_and_the_others_are_told(how, kind):
+def test_a_rank_that_leaves_a_step_can_exchange_nothing_more_and_is_reported_to_the_others(how, kind):
     with Job(stepping, 2, how=how) as job:
         assert job.heard(0) == kind
         job.tell(1, "the other has left")

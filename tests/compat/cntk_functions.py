@@ -1,6 +1,6 @@
 """Functions of the façade of CNTK for files in other formats: each operation at odd shapes, and data for it.
 
-Data of sequences is a list of arrays; all of one length, as ONNX has no ragged tensors, unless a case says otherwise.
+Data of sequences is a list of arrays, all of one length, as ONNX has no ragged tensors, unless a case differs.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _two_back(steps):
 
 
 def _told(steps, one):
-    """A step that reads the state, a sample of each sequence, and a parameter; the initial state is a sample, too."""
+    """A step that reads the state, a sample of each sequence, and a parameter. The initial state is a sample, too."""
     first = C.times(one, weights(3, 2))
     add, factor = C.times(one, weights(3, 2)), weights(2, 2)
 
@@ -177,7 +177,7 @@ def _index(x):
 
 
 def _trained(make):
-    """A layer whose running statistics are not those that it began with."""
+    """A layer whose running statistics differ from their initial values."""
 
     def built():
         x = _image()

@@ -1,7 +1,7 @@
-"""What CNTK 2.7 answers: a program that runs under it and under the façade.
+"""The answers of CNTK 2.7: a program that runs under it and under the façade.
 
-``python cntk_numbers.py FILE`` under CNTK 2.7 (Python 3.6) writes `cntk_numbers.json`; test_cntk_numbers runs the same
-cases under the façade and compares. So it is Python that both understand: no strict zip, no new syntax.
+``python cntk_numbers.py FILE`` under CNTK 2.7 (Python 3.6) writes `cntk_numbers.json`. test_cntk_numbers runs the same
+cases under the façade and compares. So it is Python for both: no strict zip, no new syntax.
 """
 
 import json
@@ -921,7 +921,7 @@ def a_trained_layer_of_batch_normalization(C):
 
 @case
 def arrays_of_steps(C):
-    """How many sequences data is for an input with a sequence axis; trained with, and evaluated."""
+    """The number of sequences in data for an input with a sequence axis, in training and in evaluation."""
     import scipy.sparse
 
     a = np.arange(10, dtype=f4).reshape(5, 2)
@@ -1024,7 +1024,7 @@ def layers(C):
 
 
 def plain(value):
-    """As JSON can hold it; floats that JSON cannot are words."""
+    """Return the value in JSON types. Floats that JSON lacks are words."""
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
             return {key: plain(value[key]) for key in value}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def cases(name):
-    """The cases of a golden file as pytest parameters; without the file one that skips and names it."""
+    """Return the cases of a golden file as pytest parameters. Without the file one that skips and names it."""
     path = _path(name)
     if path.exists():
         return [pytest.param(case, id=case["id"]) for case in json.loads(path.read_text())["cases"]]

@@ -1,4 +1,4 @@
-"""As operator_cases, for operators on images, on sequences of unequal lengths, and for those that sort."""
+"""As operator_cases, for operators on images, on sequences of unequal lengths, and for sorting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = [[3.0, -1.0, 2.0, 7.0], [0.5, 9.0, -4.0, 1.0]]
 
 
 def seen(x, lengths, axis=0):
-    """(step, sequence, whether the step is one of the sequence) for all; time is put in front."""
+    """Return (step, sequence, whether the sequence has the step) for all, with time in front."""
     for step in range(x.shape[axis]):
         for i, n in enumerate(lengths):
             yield step, i, step < n

@@ -1,4 +1,4 @@
-"""Logistic regression in torch, as a script under CNTK's names would train it; and a writer that records its calls."""
+"""Logistic regression in torch, as a script under CNTK's names would train it, and a writer that records its calls."""
 
 from __future__ import annotations
 

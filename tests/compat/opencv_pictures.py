@@ -1,4 +1,4 @@
-"""What OpenCV makes of small pictures; `python -m tests.compat.opencv_pictures` writes it, where there is OpenCV."""
+"""OpenCV's results for small pictures. `python -m tests.compat.opencv_pictures` writes them, with OpenCV."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def check_absent(name, names):
             if member:
                 getattr(class_of(module, top), member)
             function = getattr(module, entry)
-            function(*[None] * required(function))  # readers can be imported, and say so when they are called
+            function(*[None] * required(function))  # readers can be imported, and raise when they are called
 
 
 def class_of(module, name):
@@ -73,7 +73,7 @@ def check_original(name, names):
 
 
 def missing_members(tables):
-    """``module Class.member`` of the original that stand in no table, neither of their class nor of one above it."""
+    """Return ``module Class.member`` of the original that are in no table of their class or a base class."""
     known = {entry for names in tables.values() for entry in (*there(names), *names.absent)}
     found = []
     for name in sorted(set(ORIGINAL) & set(tables)):
@@ -102,7 +102,7 @@ def required(function):
     return sum(p.default is p.empty for p in inspect.signature(function).parameters.values())
 
 
-# Rules whose classes have other names than those that scripts see.
+# Rules whose classes have other names than in scripts.
 RULES = [
     "SGD", "NAG", "Adam", "RMSProp", "AdaGrad", "AdaDelta", "Adamax", "Nadam", "FTML", "Ftrl", "Signum", "DCASGD",
     "SGLD", "LAMB", "LARS", "LBSGD",
@@ -125,13 +125,13 @@ INTERNAL = {
 
 
 def check_complete(name, names):
-    """The table contains the names that a module defines or lists; most modules list exactly those."""
+    """Check that the table contains the names that a module defines or lists. Most modules list exactly these."""
     module = module_of(name)
     known = {*there(names), *names.absent, *names.handed.split()}
     missing = ({*defined_in(vars(module)), *module.__all__} - known) - INTERNAL.get(name, set())
     for top in names.importable:
         item = getattr(module, top)
-        # Packages repeat classes of their modules, and modules those of a private namesake.
+        # Packages repeat classes of their modules, and modules the classes of a private namesake.
         own = f"feedline.{name}"
         made = item.__module__ if inspect.isclass(item) else ""
         if made == own or made.startswith(f"{own}._") or made.endswith(f"._{name.rpartition('.')[2]}"):

@@ -78,7 +78,7 @@ def names(folder):
 @settings(max_examples=examples(10), deadline=None)
 @given(st.lists(st.integers(1, 12), max_size=4), st.sampled_from([7, 25, (1, DataUnit.minibatch), (1, DataUnit.sweep)]))
 def test_parts_make_the_whole(tmp_path_factory, stops, frequency):
-    """Stopped after any minibatches and restored: same parameters, bit for bit, and same counts; seeds not 0 too."""
+    """Stopped after any minibatches and restored: same parameters, bit for bit, and same counts, also with seeds."""
     folder = tmp_path_factory.mktemp("parts")
     path = text(folder)
     whole = trained(path, folder / "whole", frequency=frequency)
@@ -130,7 +130,7 @@ def test_a_finished_run_does_nothing_more(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_the_model_is_a_file_of_its_own(tmp_path):
+def test_the_model_is_a_separate_file(tmp_path):
     trainer = trainer_of()
     trainer.save_checkpoint(str(tmp_path / "m"))
     tensors, state = load_tensors(tmp_path / "m")
@@ -296,7 +296,7 @@ def test_a_full_disk_leaves_the_old_one(tmp_path):
     assert load_tensors(path)[1] == {"n": 1}
 
 
-# Each child is killed at its k-th system call on a checkpoint's file; the next one resumes from what is left.
+# Each child is killed at its k-th system call on a checkpoint's file. The next one resumes from the remaining files.
 KILLED = """
 import os, signal, sys
 from pathlib import Path

@@ -100,7 +100,7 @@ def of_torch(kind, both):
 
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stack_of_recurrences_is_that_of_torch(kind, both):
+def test_a_stack_of_recurrences_matches_torch(kind, both):
     module, numbers = of_torch(kind, both)
     x = C.sequence.input_variable(3, needs_gradient=True)
     weights = C.parameter((C.InferredDimension, 2), init=0)
@@ -163,7 +163,7 @@ def test_functions_are_exchanged_inside_blocks_too():
     assert set(found.parameters) == set(z.parameters)
     nothing = C.misc.convert(z, lambda f: False, lambda f: f)
     close(nothing.eval({x: data}), z.eval({x: data}))
-    with pytest.raises(TypeError, match="a function of one output"):
+    with pytest.raises(TypeError, match="a function with one output"):
         C.misc.convert(z, lambda f: f.op_name == "ReLU", lambda f: 3)
 
 

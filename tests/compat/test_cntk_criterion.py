@@ -120,7 +120,10 @@ def test_what_training_refuses(model):
         ({}, "expected epoch_size or max_samples"),
         ({"max_epochs": 1, "max_samples": 5}, "got both"),
         ({"epoch_size": 5, "streams": source.stream_infos(), "model_inputs_to_streams": {1: 2}}, "got both"),
-        ({"epoch_size": 5, "callbacks": [len]}, "as callbacks, got builtin_function_or_method"),
+        (
+            {"epoch_size": 5, "callbacks": [len]},
+            "expected callbacks to be progress writers.*got builtin_function_or_method",
+        ),
         ({"epoch_size": 5, "callbacks": [C.TestConfig(), C.TestConfig()]}, "got TestConfig twice"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -148,7 +151,7 @@ def test_an_evaluator_averages_over_minibatches(model):
 
 
 def test_a_trainer_hands_out_values_of_the_same_run():
-    """Dropout and running statistics are those of the update, which happens once."""
+    """Dropout and running statistics belong to the update, which happens once."""
     torch.manual_seed(0)
     x, y = C.input_variable(4), C.input_variable(())
     normal = C.layers.BatchNormalization()(x)
@@ -173,7 +176,7 @@ def test_a_trainer_hands_out_values_of_the_same_run():
 # ---- types ------------------------------------------------------------------------------------------
 
 
-def test_types_say_shape_axes_and_sparsity():
+def test_types_show_shape_axes_and_sparsity():
     axis = C.Axis("mine")
     kinds = {
         "dense": (Tensor[2, 3], (2, 3), False, 1),
@@ -231,7 +234,7 @@ def test_ways_through_a_graph(capsys):
     everything = graph.depth_first_search(z, lambda node: True, depth=-1)
     assert everything[0] == z.output.owner or everything[0].uid == z.uid
     assert [v.name for v in graph.depth_first_search(z, lambda n: getattr(n, "is_parameter", False))] == ["W", "b"]
-    # By hand from CNTK's algorithm: a closed block is followed by its parameters; one that is entered comes first.
+    # By hand from CNTK's algorithm: a closed block is followed by its parameters. One that is entered comes first.
     closed = [getattr(item, "op_name", item.name) for item in graph.depth_first_search(z, lambda node: True)]
     assert closed == ["Plus", "Tanh", "Dense", "W", "b", "x", ""]
     opened = [getattr(item, "op_name", item.name) for item in everything]

@@ -71,7 +71,7 @@ def by_hand(decode, sentences, factor):
 
 
 @pytest.mark.parametrize("attention", [False, True])
-def test_sequences_are_those_decoded_by_hand(attention):
+def test_sequences_equal_ones_decoded_by_hand(attention):
     ended = []
     for seed in range(20):
         decode = decoder(attention, seed)
@@ -102,7 +102,7 @@ def test_a_state_may_be_another_one_than_the_output():
         UnfoldFrom(lambda state: (state, state, state))
 
 
-def test_attention_is_that_of_its_parameters():
+def test_attention_matches_its_parameters():
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     e = C.sequence.input_variable(3, sequence_axis=C.Axis("in"))
@@ -126,7 +126,7 @@ def test_attention_is_that_of_its_parameters():
 
 
 @pytest.mark.parametrize("backwards", [True, False])
-def test_a_span_of_attention_is_that_of_the_ends(backwards):
+def test_a_span_of_attention_matches_the_ends(backwards):
     """As if sequences had only their last states, or their first ones."""
     e = C.sequence.input_variable(3, sequence_axis=C.Axis("in"))
     d = C.sequence.input_variable(2, sequence_axis=C.Axis("out"))

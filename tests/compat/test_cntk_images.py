@@ -1,4 +1,4 @@
-"""CNTK's picture readers and transforms by the rules of its own: sizes, places, means, colours, maps, base64, views."""
+"""CNTK's picture readers and transforms by its own rules: sizes, places, means, colours, maps, base64, views."""
 
 from __future__ import annotations
 
@@ -130,7 +130,8 @@ X_, Y_, FLIP = 30, 31, 32  # the numbers that a crop draws for its place
         # A square of 20: sides are the roots of 400 * 0.5 and 400 / 0.5, 14.1 and 28.3, cut off.
         ({"side_ratio": 2 / 3, "aspect_ratio": 0.5}, {2: 0.1}, (13, 1, 14, 28, False)),
         ({"side_ratio": 2 / 3, "aspect_ratio": 0.5}, {2: 0.9}, (6, 8, 28, 14, False)),
-        # No ratio: the whole picture has the area; 24 x 48 does not fit, 48 x 24 neither, after ten attempts all of it.
+        # No ratio: the whole picture has the area. 24 x 48 does not fit, nor does 48 x 24, so after ten attempts all of
+        # it.
         ({"aspect_ratio": 0.5}, {}, (0, 0, 40, 30, False)),
         # The first two attempts do not fit, the third does.
         (
@@ -144,7 +145,7 @@ def test_crops(options, draws, expected):
     assert placed(run(X.crop(**options), chart(40, 30), draws.items())) == expected
 
 
-def test_the_ten_views_are_corners_and_center_then_those_flipped():
+def test_the_ten_views_are_corners_and_center_then_their_flips():
     places = [(0, 0), (30, 0), (0, 20), (30, 20), (15, 10)]
     views = [placed(run(X.crop("multiview10", 10), chart(40, 30), view=view)) for view in range(VIEWS)]
     assert views == [(*place, 10, 10, flipped) for flipped in (False, True) for place in places]
@@ -189,7 +190,7 @@ def test_options_that_cntk_does_not_have_are_refused_when_a_source_is_made(tmp_p
     ("mode", "size", "target", "expected"),
     [
         ("fill", (40, 30), (20, 10), {"corner": (0, 0)}),
-        # The shorter side becomes 10; of 13 columns the middle 10 are left.
+        # The shorter side becomes 10. The middle 10 of 13 columns remain.
         ("crop", (40, 30), (10, 10), {"scaled": (13, 10), "cut": (1, 0)}),
         ("crop", (30, 41), (10, 10), {"scaled": (10, 14), "cut": (0, 2)}),
         ("crop", (30, 30), (10, 10), {"scaled": (10, 10), "cut": (0, 0)}),
@@ -205,7 +206,7 @@ def test_scale_modes(mode, size, target, expected):
         np.testing.assert_array_equal(found[0, :, 0], np.arange(20) * 2)
         np.testing.assert_array_equal(found[:, 0, 1], np.arange(10) * 3)
         return
-    whole = _resize.resized(pixels, *expected["scaled"], "nearest")
+    whole = _resize.resize(pixels, *expected["scaled"], "nearest")
     if mode == "crop":
         x, y = expected["cut"]
         np.testing.assert_array_equal(found, whole[y : y + target[1], x : x + target[0]])
@@ -323,7 +324,7 @@ def test_intensity_shifts_colours_along_their_components(tmp_path):
 
 @pytest.mark.parametrize(("name", "interpolation", "pixels", "size"), [*opencv_pictures.cases()], ids=lambda x: "")
 def test_scaling_is_within_one_level_of_opencv(opencv, name, interpolation, pixels, size):
-    found = _resize.resized(pixels, size[1], size[0], interpolation)
+    found = _resize.resize(pixels, size[1], size[0], interpolation)
     assert found.dtype == opencv[name].dtype
     if interpolation == "nearest":
         np.testing.assert_array_equal(found, opencv[name])
@@ -331,7 +332,7 @@ def test_scaling_is_within_one_level_of_opencv(opencv, name, interpolation, pixe
         np.testing.assert_allclose(found.astype(float), opencv[name], atol=1 if found.dtype == np.uint8 else 0.02)
 
 
-def test_what_scales_is_said(tmp_path):
+def test_the_interpolating_library_is_known(tmp_path):
     assert source(map_of(tmp_path, noise(1)), [X.scale(4, 5, 3, "cubic")]).interpolation == "feedline"
 
 
@@ -370,7 +371,7 @@ def test_decoding_of_other_kinds_of_pictures(tmp_path):
     alpha = io.BytesIO()
     Image.fromarray(np.dstack([chart(5, 4)[..., ::-1], gray])).save(alpha, "PNG")
     assert np.array_equal(decoded(tmp_path, alpha.getvalue(), False), chart(5, 4))
-    # Turned by a quarter, as EXIF says: the top of the picture is at the right of the file.
+    # Turned by a quarter, by EXIF: the top of the picture is at the right of the file.
     exif = Image.Exif()
     exif[0x112] = 6
     turned = encoded(chart(5, 4), "PNG", exif=exif)
@@ -387,7 +388,7 @@ def test_decoding_of_other_kinds_of_pictures(tmp_path):
 
 @pytest.mark.parametrize("moves", [["crop"], ["scale"], ["crop", "scale", "crop"], []])
 def test_native_and_python_steps_agree(tmp_path, moves):
-    """Transforms that compute with nothing send the movements behind them to Python."""
+    """Transforms without arithmetic send the movements after them to Python."""
     given = {"crop": X.crop("randomside", side_ratio=(0.5, 0.9), jitter_type="uniratio"), "scale": X.scale(9, 8, 3)}
     steps = [*(given[move] for move in moves), X.scale(6, 5, 3, "cubic")]
     path = map_of(tmp_path, noise(7, 20, 16))
@@ -595,7 +596,7 @@ def everything_of_worker(of, rank):
 
 
 def test_random_crops_are_spread_evenly(tmp_path):
-    """Over equal pictures and over sweeps; left, top and flip are independent."""
+    """Over equal pictures and over sweeps. Left, top and flip are independent."""
     path = map_of(tmp_path, [encoded(chart(12, 10))])
     path.write_text(path.read_text() * 40)
     found, _ = read(source(path, [X.crop("randomside", 4)], options={"max_sweeps": 50}))
@@ -610,8 +611,8 @@ def test_random_crops_are_spread_evenly(tmp_path):
     assert min(len(np.unique(grid[:, line], axis=0)) for line in range(40)) > 20
 
 
-def test_two_readers_with_equal_transforms_crop_alike(tmp_path):
-    """Pictures and their masks, say; and numbers of CNTK text are joined to both."""
+def test_two_readers_with_equal_transforms_crop_equally(tmp_path):
+    """For example pictures and their masks. Numbers of CNTK text are joined to both."""
     path = map_of(tmp_path, noise(12))
     text = tmp_path / "numbers.ctf"
     text.write_text("".join(f"{i} |n {i}\n" for i in range(12)))

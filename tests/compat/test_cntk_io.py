@@ -123,7 +123,7 @@ def fill_answers(case, folder):
 
 
 @pytest.mark.parametrize("case", cases("fill.json"))
-def test_minibatches_are_those_of_cntk(case, tmp_path):
+def test_minibatches_equal_cntk(case, tmp_path):
     expected = ["error" if "error" in entry else entry for entry in case["expect"]]
     sound = FORGETS_THE_SEED.get(case["id"], len(expected))
     assert fill_answers(case, tmp_path)[:sound] == expected[:sound]
@@ -133,8 +133,8 @@ def test_minibatches_are_those_of_cntk(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", cases("order.json"))
-def test_order_and_restarts_are_those_of_cntk(case, tmp_path):
-    """Also for seeds after which CNTK restores another order: then the order is that of the run that never stopped."""
+def test_order_and_restarts_equal_cntk(case, tmp_path):
+    """Also for seeds after which CNTK restores another order. Then the order equals the uninterrupted run's."""
     path = tmp_path / "order.ctf"
     path.write_text("".join(f"{i} |A {i}\n" * n for i, n in enumerate(case["lengths"])))
     streams = [{"name": "a", "field": "A", "shape": 1}]
@@ -190,7 +190,7 @@ def open_text(path, options=None, **arguments):
     return C.io.MinibatchSource(made, **arguments)
 
 
-def test_defaults_are_those_of_cntk(text):
+def test_defaults_match_cntk(text):
     parameters = inspect.signature(C.io.MinibatchSource).parameters
     defaults = {name: p.default for name, p in parameters.items() if name != "deserializers"}
     assert defaults == {
@@ -410,7 +410,7 @@ def test_errors_survive_pickling(text):
         ("LatticeDeserializer", ("index", {})),
     ],
 )
-def test_readers_that_are_not_there_say_what_to_use(name, arguments):
+def test_missing_readers_name_their_replacement(name, arguments):
     with pytest.raises(fl.CompatError, match=name):
         getattr(C.io, name)(*arguments)
 
@@ -484,7 +484,7 @@ def test_states_resume_exactly(tmp_path, seed, truncation_length):
         assert rest(again) == whole[step:]
 
 
-def test_pieces_tell_where_they_begin(text):
+def test_pieces_have_their_begin(text):
     text.write_text("".join(f"{i} |A {i} {step}|L 0:1\n" for i, n in enumerate(LENGTHS) for step in range(n)))
     source = open_text(text, randomize=False, truncation_length=2, max_sweeps=1)
     data = source.next_minibatch(4, {"x": source.streams.a})["x"]

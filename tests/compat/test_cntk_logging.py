@@ -18,7 +18,7 @@ updates = st.lists(st.tuples(st.integers(0, 9), st.integers(-5, 5), st.integers(
 
 @given(updates, st.integers(0, 5), st.integers(0, 4), st.sets(st.integers(0, 40)))
 def test_windows_follow_each_other(told, freq, first, summaries):
-    """Windows begin where the last one ended, end where the schedule says, and sums are those since the summary."""
+    """Windows begin where the last one ended, end by the schedule, and sum since the last summary."""
     writer = Recorder()
     C.cntk_py.ProgressWriter.__init__(writer, freq, first, freq, first, 1, 0)
     expected, sums, window, done = [], [0, 0, 0, 0], [0, 0, 0, 0], 0

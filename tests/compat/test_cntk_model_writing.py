@@ -48,7 +48,7 @@ def test_what_is_loaded_computes_the_same(tmp_path, name):
 
 
 def check(model):
-    """The rules of CNTK's loader: operands stand before what reads them, as leaves or outputs; blocks are whole."""
+    """Check the rules of CNTK's loader: operands precede their readers, as leaves or outputs. Blocks are complete."""
     known = {}
     for leaf in model["inputs"]:
         assert leaf["uid"] not in known
@@ -77,7 +77,7 @@ def check(model):
                 assert value in f["inputs"]
         for i in range(outputs):
             uid = f"{f['uid']}_Output_{i}"
-            assert known.get(uid, 4) == 4  # only a placeholder may stand for it before
+            assert known.get(uid, 4) == 4  # only a placeholder may replace it before
             known[uid] = 1
     used = {uid for f in model["primitive_functions"] for uid in f["inputs"]}
     used |= {
@@ -200,7 +200,7 @@ def test_states_are_placeholders_of_the_next_value(tmp_path):
 
 
 def test_blocks_of_layers_are_blocks(tmp_path):
-    """Also within recurrences; the order of parameters follows from them."""
+    """Also within recurrences. The order of parameters follows from them."""
     s = C.sequence.input_variable(3, name="s")
     tag = [(Recurrence(C.layers.LSTM(4)), Recurrence(C.layers.GRU(4), go_backwards=True)), C.splice]
     z = C.layers.Sequential([C.layers.Embedding(5), C.layers.Stabilizer(), *tag, Dense(2, name="out")])(s)
@@ -218,7 +218,7 @@ def test_blocks_of_layers_are_blocks(tmp_path):
 
 
 def test_a_block_that_is_read_from_outside_is_written_once(tmp_path):
-    """What is inside a layer as a result of its own; and a step that captures a variable."""
+    """The inside of a layer as a separate result, and a step that captures a variable."""
     x = C.input_variable(3, name="x")
     z = C.layers.Sequential([Dense(4, activation=C.tanh, name="layer"), C.layers.BatchNormalization(), Dense(2)])(x)
     inner = C.combine(z, z.find_by_name("layer").block_root * 2)
@@ -232,7 +232,7 @@ def test_a_block_that_is_read_from_outside_is_written_once(tmp_path):
 
 
 def test_training_goes_on_from_a_file(tmp_path):
-    """Gradients, running statistics and dropout are those of the function that was saved."""
+    """Gradients, running statistics and dropout equal the saved function's."""
     x, y = C.input_variable(4, name="x"), C.input_variable(3, name="y")
     z = C.layers.Sequential([Dense(5, activation=C.tanh), C.layers.BatchNormalization(), Dense(3)])(x)
     loss = C.cross_entropy_with_softmax(z, y)
@@ -288,7 +288,7 @@ def test_files_without_a_format_are_feedlines(tmp_path):
     z.save(str(tmp_path / "c"), format=0)
     assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
     assert (tmp_path / "a").read_bytes()[8:9] == b"{"
-    for name in "abc":  # the first bytes say which
+    for name in "abc":  # the first bytes identify the format
         for kwargs in ({}, {"format": C.ModelFormat.CNTKv2}):
             again = C.Function.load(str(tmp_path / name), **kwargs)
             data = [np.ones((2, 3), "f4"), np.zeros((4, 3), "f4")]

@@ -25,7 +25,7 @@ MODULES = list(NAMES)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_each_name_stands_in_the_table_once(name):
+def test_each_name_is_in_the_table_once(name):
     tables.check_listed_once(NAMES[name])
 
 
@@ -35,12 +35,12 @@ def test_what_the_table_calls_there_is_there(name):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_the_table_calls_absent_says_so(name):
+def test_absent_names_of_the_table_raise(name):
     tables.check_absent(name, NAMES[name])
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_everything_public_stands_in_the_table(name):
+def test_everything_public_is_in_the_table(name):
     tables.check_complete(name, NAMES[name])
 
 
@@ -59,7 +59,7 @@ def test_names_of_the_original_are_there_or_in_the_table(name):
 
 
 def test_modules_of_the_original_are_there_or_in_a_table():
-    """A module stands in the table of its package, or the package in that of its own."""
+    """A module is in the table of its package, or the package is in its own package's table."""
 
     def absent(name):
         package, _, last = name.rpartition(".")
@@ -77,7 +77,7 @@ def test_members_of_the_original_are_in_a_table(monkeypatch):
     assert tables.missing_members(NAMES) == ["cntk.learners Learner.no_such_member"]
 
 
-def test_an_absent_member_says_what_to_use():
+def test_an_absent_member_names_its_replacement():
     view = C.NDArrayView.from_dense(np.ones(2, np.float32))
     for owner in (view, C.NDArrayView):
         assert not hasattr(owner, "as_shape")
@@ -212,7 +212,7 @@ def test_a_script_keeps_its_traceback(tmp_path):
     assert done.stderr.endswith("KeyError: 'mine'\n")
 
 
-def test_run_says_what_it_cannot(tmp_path):
+def test_run_refuses_unknown_names_and_missing_files(tmp_path):
     (tmp_path / "script.py").write_text("print('ran')\n")
     assert "or mxnet, got 'theano'" in feedline("run", "--as", "theano", tmp_path / "script.py", code=2).stderr
     assert "which is not a file" in feedline("run", "--as", "cntk", tmp_path / "other.py", code=1).stderr

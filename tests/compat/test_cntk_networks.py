@@ -100,7 +100,7 @@ def test_embedding_of_sparse_and_dense_classes():
     E = layer(words).E.value
     assert E.shape == (7, 4)
     same(layer(words).eval({words: C.Value.one_hot(classes, 7)}), [E[c] for c in classes])
-    # As in CNTK, data may be sparse where the variable does not say so.
+    # As in CNTK, data may be sparse for a variable that is not declared sparse.
     same(layer(flat).eval({flat: C.Value.one_hot(classes, 7)}), [E[c] for c in classes])
     same(layer(flat).eval({flat: [np.eye(7, dtype="f4")[c] for c in classes]}), [E[c] for c in classes])
     fixed = Embedding(weights=np.ones((7, 2), "f4"))(words)
@@ -108,7 +108,7 @@ def test_embedding_of_sparse_and_dense_classes():
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_recurrences_are_those_of_cntk(x, backwards):
+def test_recurrences_match_cntk(x, backwards):
     def run(step, twin, **options):
         z = Recurrence(step, go_backwards=backwards, **options)(x)
         same(z.eval({x: STEPS}), [twin(s.astype("f8"), **values(z)) for s in STEPS])
@@ -416,7 +416,7 @@ def test_clones(x):
     same(shared.eval({other: STEPS}), z.eval({x: STEPS}))
 
 
-def test_gradients_are_those_of_finite_differences(x):
+def test_gradients_match_finite_differences(x):
     z = Sequential([Recurrence(GRU(2)), C.sequence.last, Dense(1), C.reduce_sum])(x)
     data = [s.copy() for s in STEPS]
     weights = next(p for p in z.parameters if p.name == "W" and p.shape == (3, 6))
@@ -564,7 +564,7 @@ class SumAndProduct(C.UserFunction):
         return [C.output_variable(*kind, name=name) for name in ("total", "product")]
 
 
-def test_functions_of_ones_own(tmp_path, x):
+def test_custom_functions(tmp_path, x):
     cubed = C.user_function(Cube(x * 1))
     same(cubed.eval({x: STEPS}), [s**3 for s in STEPS])
     same((cubed * 2).grad({x: STEPS}), [6 * s**2 for s in STEPS])
@@ -640,7 +640,7 @@ def language_model(steps):
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_state_is_carried_from_piece_to_piece(tmp_path, steps):
-    """Truncated: the losses of all pieces are those of whole sequences, as long as nothing is learned."""
+    """Truncated: the losses of all pieces equal the losses of whole sequences, as long as nothing is learned."""
     z, trainer, inputs = language_model(steps)
     trainer.parameter_learners[0].reset_learning_rate(C.learning_parameter_schedule(0))
     whole = characters(tmp_path / "d.ctf", max_sweeps=1).next_minibatch(20)
@@ -656,7 +656,7 @@ def test_state_is_carried_from_piece_to_piece(tmp_path, steps):
 
 
 @pytest.mark.parametrize("steps", [0, 2])
-def test_scripts_may_say_where_sequences_begin(steps):
+def test_scripts_may_mark_where_sequences_begin(steps):
     """Two sequences in three minibatches of pieces are as whole ones, in training and otherwise."""
     z, trainer, inputs = language_model(steps)
     trainer.parameter_learners[0].reset_learning_rate(C.learning_parameter_schedule(0))
@@ -709,7 +709,7 @@ def test_a_checkpoint_holds_what_is_carried(tmp_path, steps):
 
 
 def test_a_tagger_learns_as_one_of_torch_alone():
-    """Embedding, LSTM, dense over sparse words; the same numbers from the same parameters, minibatch by minibatch."""
+    """Embedding, LSTM, dense over sparse words. The same numbers from the same parameters, minibatch by minibatch."""
     rng = np.random.default_rng(0)
     x, y = (C.sequence.input_variable(n, is_sparse=True) for n in (50, 7))
     z = Sequential([Embedding(8), Recurrence(LSTM(12)), Dense(7)])(x)
@@ -785,7 +785,7 @@ def test_a_script_with_a_network_runs_unchanged(tmp_path):
     assert done.stdout.endswith("error 0.0\n")
 
 
-def test_networks_are_told_and_drawn(tmp_path):
+def test_networks_are_described_and_drawn(tmp_path):
     pytest.importorskip("graphviz", reason="graphviz is not installed")
     x = C.input_variable(3, name="x")
     z = C.layers.Dense(2, activation=C.relu, name="hidden")(x)

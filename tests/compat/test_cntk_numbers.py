@@ -22,7 +22,7 @@ RECORDED = json.loads((Path(__file__).parent / "cntk_numbers.json").read_text("u
 
 
 def differences(theirs, ours, where=""):
-    """Places at which two answers differ; where CNTK fails there is nothing to agree with."""
+    """Return the places at which two answers differ. Where CNTK fails there is nothing to compare."""
     if theirs == cntk_numbers.FAILS:
         return []
     if isinstance(theirs, dict) and isinstance(ours, dict) and set(theirs) == set(ours):
@@ -40,14 +40,14 @@ def test_every_case_is_recorded():
 
 
 @pytest.mark.parametrize("name", sorted(cntk_numbers.CASES))
-def test_the_numbers_are_those_of_cntk(name):
+def test_the_numbers_match_cntk(name):
     ours = cntk_numbers.plain(cntk_numbers.CASES[name](C))
     assert differences(RECORDED[name], ours)[:10] == []
 
 
 # ---- any operands -----------------------------------------------------------------------------------
 #
-# The criteria against slow twins of their formulas, which stand in tests/oracles/criteria.py: not one-hot, not summing
+# The criteria against slow twins of their formulas, in tests/oracles/criteria.py: not one-hot, not summing
 # to 1, negative, equal, on bounds, of one element, in both precisions.
 
 ELEMENTS = st.sampled_from([-3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 1.0, 2.0, 7.5]) | st.floats(-20, 20, width=32)
@@ -55,7 +55,7 @@ PROBABILITIES = st.sampled_from([0.0, 1.0, 0.5, 0.25]) | st.floats(0.0625, 0.937
 
 
 def batches(elements, *shapes):
-    """Arrays of 1 to 3 samples; shapes in which letters are lengths."""
+    """Draw arrays of 1 to 3 samples. Letters in shapes are lengths."""
 
     def drawn(lengths):
         count, *of = lengths

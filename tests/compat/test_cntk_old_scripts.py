@@ -1,4 +1,4 @@
-"""What CNTK's examples and tests rely on beside its operations: sparse data for dense inputs, small methods, names."""
+"""Other features that CNTK's examples and tests use: sparse data for dense inputs, small methods, names."""
 
 from __future__ import annotations
 
@@ -369,7 +369,7 @@ def test_settings_of_debugging_are_taken(caplog, capsys):
         C.debugging.set_node_timing(True)
         C.debugging.set_node_timing(True)
         C.debugging.set_node_timing(False)
-    assert [record.getMessage()[:37] for record in caplog.records] == ["the times of single nodes are not tak"]
+    assert [record.getMessage()[:37] for record in caplog.records] == ["the times of single nodes are not mea"]
     assert not C.debugging.get_checked_mode()
     C.debugging.set_checked_mode(True)
     try:
@@ -382,7 +382,7 @@ def test_settings_of_debugging_are_taken(caplog, capsys):
     z = C.layers.Dense(1)(x)
     trainer = C.Trainer(z, C.squared_error(z, y), [C.sgd(z.parameters, C.learning_parameter_schedule(0.1))])
     trainer.print_node_timing()
-    assert capsys.readouterr().out.startswith("no node timing")
+    assert capsys.readouterr().out.startswith("nodes are not timed")
 
 
 def test_star_imports_hand_on_what_cntks_do(facade):

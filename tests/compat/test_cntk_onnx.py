@@ -1,4 +1,4 @@
-"""ONNX files: onnxruntime computes what the function does, and so does what is loaded from the file."""
+"""ONNX files: onnxruntime computes the same as the function, and so does the function loaded from the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def session(path):
 
 
 def run(path, feeds):
-    """Outputs of onnxruntime for data by name; sequences, in lists, stand side by side."""
+    """Return outputs of onnxruntime for data by name. Sequences, in lists, are side by side."""
     return session(path).run(None, {name: np.stack(x, 1) if isinstance(x, list) else x for name, x in feeds.items()})
 
 
@@ -182,7 +182,7 @@ def test_other_refusals(tmp_path):
 
 
 def made(path, nodes, inputs, outputs, tensors=(), opset=18):
-    """Write a model; inputs by name with their lengths, tensors by name with their arrays."""
+    """Write a model, with inputs by name with their lengths, and tensors by name with their arrays."""
     graph = helper.make_graph(
         nodes,
         "g",
@@ -413,18 +413,18 @@ def test_errors_name_the_node(tmp_path):
         with pytest.raises(error, match=what):
             C.Function.load(str(path), format=ONNX)
 
-    refused(r"Erf `error`: expected an operation that feedline has", [node("Erf", "x", "y", name="error")])
+    refused(r"Erf `error`: expected an operation that feedline supports", [node("Erf", "x", "y", name="error")])
     refused(r"Concat `y`: .*the batch or steps", [node("Concat", "x x", "y", axis=0)])
     refused(
-        "GRU `h`: expected neither clip",
+        "GRU `h`: expected no clip",
         [node("GRU", "x W R B", "h", hidden_size=2, clip=1.0), node("Squeeze", "h one", "y")],
         RECURRENT,
         {**gates(3), "one": np.array([1])},
     )
-    refused("input `x`: expected steps and the batch", [node("Relu", "x", "y")], {"x": ["a", "b", "c"]})
+    refused("input `x`: expected axes of any length only for", [node("Relu", "x", "y")], {"x": ["a", "b", "c"]})
     refused("Add `y`", [node("Add", "x a", "y")], tensors={"a": normal(2, 3, 7, 9)})
     refused(
-        r"whose MatMul `y` does not", [node("MatMul", "x a", "y")], tensors={"a": normal(4, 4)}, error=fl.StateError
+        r"got an error at MatMul `y`", [node("MatMul", "x a", "y")], tensors={"a": normal(4, 4)}, error=fl.StateError
     )
     refused(
         "TopK `v`: expected the largest",
@@ -445,7 +445,7 @@ def test_torn_and_foreign_files(tmp_path):
         C.Function.load(str(tmp_path / "none"), format=ONNX)
     path.write_bytes(content)
     with pytest.raises(fl.StateError):
-        C.Function.load(str(path))  # one has to say that it is ONNX
+        C.Function.load(str(path))  # one has to pass the format, ONNX
 
 
 def test_damaged_bytes(tmp_path):
@@ -479,7 +479,7 @@ def test_steps_of_other_axes(tmp_path):
     same(evaluated(C.Function.load(str(path), format=ONNX), feeds), expected)
 
 
-def test_a_large_model_says_what_else(tmp_path, monkeypatch):
+def test_a_large_model_suggests_alternatives(tmp_path, monkeypatch):
     from feedline.cntk._onnx import library
 
     monkeypatch.setattr(library, "_LARGEST_BYTES", 10)

@@ -31,7 +31,7 @@ COMPARISONS = {
 
 @pytest.mark.parametrize("name", sorted(_operand._REGISTERED))
 def test_what_is_registered_is_there(name):
-    assert callable(_operand.registered(name))
+    assert callable(_operand.registered_operation(name))
 
 
 @pytest.mark.parametrize("made", [lambda x: x, lambda x: C.relu(x)], ids=["variable", "function"])

@@ -1,4 +1,4 @@
-"""CNTK's operations that are made of several of the graph's, against NumPy; the others are tested in tests/graph."""
+"""CNTK's operations that combine several of the graph's, against NumPy. The others are tested in tests/graph."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every operator, criterion and metric under CNTK's names against its formula in NumPy: values, gradients and shapes.
 
-The tables are in tests/compat/cntk_cases; a name that the façade has and no table is an error here.
+The tables are in tests/compat/cntk_cases. A name of the façade that is in no table is an error here.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_a_wrong_formula_is_noticed():
 
 
 def number_at(told, options, samples):
-    """The number of a schedule after so many samples, and the size of the minibatch that it is for; None: of any."""
+    """Return the number of a schedule after a number of samples, and its minibatch size. None: any size."""
     kind, values = told["kind"], told["values"]
     if kind == "constant":
         return math.exp(-1 / values), 1
@@ -101,7 +101,7 @@ def number_at(told, options, samples):
         size = 1
     if isinstance(values, list):
         each = [v for many, v in values for _ in range(many)] if isinstance(values[0], tuple) else values
-        epoch = 0 if told["epoch"] is None else samples // told["epoch"]  # the arrays tell no end of a sweep
+        epoch = 0 if told["epoch"] is None else samples // told["epoch"]  # the arrays do not mark the end of a sweep
         values = each[min(epoch, len(each) - 1)]
     if options.get("use_mean_gradient") and size == 1 and told.get("what") == "lr":
         size = None

@@ -110,7 +110,7 @@ def lambdas(scores):
 
 
 def missing(scores):
-    """Mean over groups of 1 - NDCG, times 100 and the number of samples; the last group has no gains."""
+    """Mean over groups of 1 - NDCG, times 100 and the number of samples. The last group has no gains."""
     found = []
     for part in parts():
         s, g = scores[part], GAINS[part]

@@ -1,4 +1,4 @@
-"""Whole CNTK scripts, run as they are: those of its manual where they are at hand, and ours, by several workers too."""
+"""Complete CNTK scripts, run unchanged: its manual's where they are available, and ours, also by several workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def epochs(printed):
     return [tuple(float(part) for part in found) for found in EPOCH.findall(printed)]
 
 
-def test_a_source_of_ones_own_feeds_a_recurrent_classifier(tmp_path):
+def test_a_custom_source_feeds_a_recurrent_classifier(tmp_path):
     printed = feedline("run", "--as", "cntk", manual("seed_000_user_minibatch_source.py"), cwd=tmp_path).stdout
     found = epochs(printed)
     assert [(number, of, samples) for number, of, _, samples, _ in found] == [(k, 10, 20) for k in (1, 2, 3, 4)]
@@ -73,7 +73,7 @@ def test_readers_are_reset_and_minibatches_keyed_by_name(tmp_path):
             file.write(f"|d {' '.join(str(int(i == k)) for i in range(3))} |p {' '.join(f'{v:.3f}' for v in values)}\n")
     (tmp_path / "script.py").write_text(READER)
     counted, wrong = feedline("run", "--as", "cntk", tmp_path / "script.py", cwd=tmp_path).stdout.splitlines()
-    # Three minibatches an epoch; the last one crosses the end of the sweep, and continues in the next.
+    # Three minibatches an epoch. The last one crosses the end of the sweep, and continues in the next.
     assert counted == "480 0.05"
     assert float(wrong) == 0
 
@@ -97,6 +97,6 @@ def printed_by(name, tmp_path, monkeypatch, capsys):
         ("seq2seq", ["plain True", "attention True"]),
     ],
 )
-def test_scripts_like_those_of_tutorials(name, said, tmp_path, monkeypatch, capsys):
+def test_scripts_like_the_tutorials(name, said, tmp_path, monkeypatch, capsys):
     printed = printed_by(name, tmp_path, monkeypatch, capsys)
     assert [words for words in said if words not in printed] == []

@@ -1,4 +1,4 @@
-"""Shapes that are known late, or that differ between minibatches; reductions, pooling and eye by NumPy."""
+"""Shapes that are known late, or that differ between minibatches. Reductions, pooling and eye by NumPy."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_compositions_wait_for_the_shape_of_a_placeholder(case):
 
 
 def test_a_recurrence_may_be_of_compositions():
-    """The state's shape follows from a composition over stand-ins."""
+    """The state's shape follows from a composition over placeholders."""
     x = C.sequence.input_variable((2, 3))
     f = C.layers.Recurrence(lambda h, x: C.swapaxes(C.swapaxes(h, 0, 1) + C.swapaxes(x, 0, 1), 0, 1))(x)
     assert f.shape == (2, 3)
@@ -73,7 +73,7 @@ def test_a_composition_that_nothing_fixes_cannot_run():
     assert node.op == "late"
     from feedline.networks.registry import op
 
-    with pytest.raises(ValueError, match="expected known shapes, to make its parts"):
+    with pytest.raises(ValueError, match="expected known shapes to make its parts"):
         op("late").lower(node)
 
 
@@ -108,7 +108,7 @@ def test_free_dimensions_flow_through_shapes():
 
 
 def test_networks_of_free_dimensions_train():
-    """Two sizes in turn; the updates are those of networks of fixed shapes that share the parameters."""
+    """Two sizes in turn. The updates equal the updates of networks of fixed shapes that share the parameters."""
     rng = np.random.default_rng(2)
     batches = [(rng.normal(size=(4, 1, n)).astype("f4"), rng.normal(size=(4, 2)).astype("f4")) for n in (5, 9, 5)]
 
@@ -156,7 +156,7 @@ def test_what_depends_on_a_free_dimension_waits():
         (y * 2).eval({})
 
 
-def test_a_mistake_is_found_when_the_data_says_the_shape():
+def test_a_mistake_is_found_when_the_data_gives_the_shape():
     x, y = C.input_variable((FREE, 2)), C.input_variable((3, 2))
     total = x + y
     close(total.eval({x: np.ones((1, 3, 2), "f4"), y: np.ones((1, 3, 2), "f4")}), np.full((1, 3, 2), 2))
@@ -312,7 +312,7 @@ def test_an_identity_along_the_batch(sparse, count):
     ("begin", "end", "stride"), [(0, 0, -1), (1, 5, -1), (0, 0, -2), (1, 6, -3), (-3, -1, -1), (1, 6, 2)]
 )
 def test_slices_from_the_end(begin, end, stride):
-    """CNTK's range is from low to high, whatever the stride."""
+    """CNTK's range is from low to high, for any stride."""
     x = C.input_variable((2, 7), needs_gradient=True)
     data = np.arange(14, dtype="f4").reshape(1, 2, 7)
     f = C.slice(x, 1, begin, end, stride)
@@ -372,7 +372,7 @@ def test_the_batch_as_an_axis():
 
 
 def test_outputs_of_a_users_function_are_asked_for_late():
-    """After the constructor of the subclass has ended; ``inputs`` are the operands, not the leaves below them."""
+    """After the constructor of the subclass has ended. ``inputs`` are the operands, not the leaves below them."""
 
     class Scaled(C.ops.functions.UserFunction):
         def __init__(self, a, b, name=""):

@@ -49,7 +49,7 @@ DEFAULTS = {
 
 
 def ours(name):
-    """What the façade has under a name of CNTK; None if the table calls it absent."""
+    """Return the façade's object under a name of CNTK. None if the table calls it absent."""
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:cut])
@@ -101,7 +101,7 @@ def differences(name, text):
     return found
 
 
-def test_signatures_are_those_of_cntk():
+def test_signatures_match_cntk():
     found = {name: d for name, text in ORIGINAL.items() if name not in EXCEPTIONS and (d := differences(name, text))}
     assert found == {}
 

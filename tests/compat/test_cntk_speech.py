@@ -45,14 +45,14 @@ def text(tmp_path):
 
 
 @pytest.mark.parametrize("code", ["f", "d"])
-def test_ctf2bin_writes_what_the_layout_says(text, code):
+def test_ctf2bin_writes_the_layout(text, code):
     out = text.with_suffix(".bin")
     ctf2bin.process(str(text), str(out), STREAMS, ctf2bin.ElementType.DOUBLE if code == "d" else 0)
     streams = [("features", True, code, 4), ("labels", False, code, 2)]
     assert out.read_bytes() == cbf(streams, [SEQUENCES])
 
 
-def test_ctf2bin_forgets_to_begin_the_next_chunk_anew(tmp_path):
+def test_ctf2bin_does_not_reset_the_next_chunk(tmp_path):
     """CNTK's script never resets its size: after the first full chunk each sequence is a separate chunk."""
     text, out = tmp_path / "x.ctf", tmp_path / "x.bin"
     text.write_text("".join(f"|x {i} 0\n" for i in range(10)))
@@ -140,7 +140,7 @@ def test_what_cntk_refuses_of_binary_files(text, tmp_path):
     with pytest.raises(RuntimeError, match="expected the streams z"):
         C.io.MinibatchSource(C.io.CBFDeserializer(str(out), Defs(x=Def(field="z"))))
     other = C.io.CTFDeserializer(str(text), Defs(a=Def(field="y", shape=2)))
-    with pytest.raises(RuntimeError, match="as the first one"):
+    with pytest.raises(RuntimeError, match="as the first deserializer"):
         C.io.MinibatchSource([other, C.io.CBFDeserializer(str(out))])
     out.write_bytes(out.read_bytes()[:8] + struct.pack("<I", 2) + out.read_bytes()[12:])
     with pytest.raises(RuntimeError, match="version 1"):
@@ -176,7 +176,7 @@ def test_features_and_labels(speech):
         assert y.argmax(axis=1).tolist() == [i] + [8] * (LENGTHS[i] - 1)
 
 
-def test_without_a_window_the_dimension_says_it(speech):
+def test_without_a_window_the_dimension_decides(speech):
     folder, utterances = speech
     (found,) = deliver(C.io.MinibatchSource(features(folder, shape=9), randomize=False, max_sweeps=1), 99)
     np.testing.assert_array_equal(found["x"].sequences()[0], windows(utterances[0], 1, 1))
@@ -231,7 +231,7 @@ def test_a_vector_of_the_speaker_is_repeated(speech):
         C.io.MinibatchSource([vector, features(folder)])
 
 
-def test_what_cntk_ignores_is_told(speech, caplog):
+def test_settings_that_cntk_ignores_are_reported(speech, caplog):
     folder, _ = speech
     features(folder)
     assert not caplog.text

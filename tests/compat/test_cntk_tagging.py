@@ -85,7 +85,7 @@ def error(scores, minibatch):
 
 
 def gates(weights):
-    """Input, candidate, forget, output as input, forget, candidate, output; and back."""
+    """Reorder input, candidate, forget, output to input, forget, candidate, output, or back."""
     i, g, f, o = np.split(np.asarray(weights), 4, -1)
     return np.concatenate([i, f, g, o], -1)
 

@@ -13,7 +13,7 @@ from tests.cli.shell import feedline  # noqa: E402
 
 
 class World:
-    """A clock, threads, and what was said; a step takes what is told for the number of threads."""
+    """A clock, threads, and the messages. A step takes the time that is set for the number of threads."""
 
     def __init__(self, took, several=4):
         self.took, self.time, self.count, self.counts, self.said = took, 0.0, several, [], []
@@ -36,7 +36,7 @@ ALL = WARM + 2 * EACH
 @pytest.mark.parametrize(
     ("one", "four", "chosen"), [(1e-3, 4e-3, 1), (1e-3, 1e-3, 1), (1.2e-3, 1e-3, 1), (2e-3, 1e-3, 4)]
 )
-def test_the_faster_number_is_chosen_and_told_once(one, four, chosen):
+def test_the_faster_number_is_chosen_and_reported_once(one, four, chosen):
     world = World(lambda count, step: one if count == 1 else four).run(ALL + 20)
     assert world.counts == [4] * WARM + [1, 4] * EACH + [chosen] * 20
     assert world.trial.chosen == world.count == chosen

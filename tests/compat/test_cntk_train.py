@@ -102,7 +102,7 @@ def test_pieces_know_their_lanes(tmp_path):
     assert told[:2] == [([0, 1, 1], [True, True, True]), ([0, 1], [False, False])]
 
 
-def test_what_trainers_tell():
+def test_reports_of_trainers():
     writer = Recorder()
     trainer = trainer_of(writers=writer)
     assert (trainer.loss_function, trainer.evaluation_function) == (loss, error)
@@ -215,7 +215,7 @@ class Descent(C.UserLearner):
     ],
     ids=["user learner", "user learner of tensors", "universal"],
 )
-def test_rules_of_ones_own_get_sums(make):
+def test_custom_rules_get_sums(make):
     expected, model = trainer_of(), trainer_of().model
     learner = make(model.parameters())
     writer = Recorder()
@@ -253,7 +253,7 @@ def test_learners_refuse():
     with pytest.raises(ValueError, match="momentum"):
         C.momentum_sgd([w], 0.1, C.momentum_as_time_constant_schedule(-5))
     learner = C.sgd([w], 0.1)
-    with pytest.raises(ValueError, match="1 have none"):
+    with pytest.raises(ValueError, match="got none for 1 of them"):
         learner.update({}, 1)
     with pytest.raises(ValueError, match="schedule"):
         learner.reset_learning_rate(0.5)
@@ -266,7 +266,7 @@ def test_learners_refuse():
 
 
 def test_options_by_position_and_unit_gain():
-    """Options stand behind a rule's own in CNTK's order; the global unit gain changes no learner, as in CNTK."""
+    """Options follow a rule's own in CNTK's order. The global unit gain changes no learner, as in CNTK."""
     before = C.default_unit_gain_value()
     try:
         C.set_default_unit_gain_value(False)
@@ -390,7 +390,7 @@ def test_order_of_events(tmp_path_factory, size, max_samples, checkpoint, progre
 
 
 class Rows(C.io.UserMinibatchSource):
-    """Sequences with a label each, again and again; labels come with an axis of length 1 for time."""
+    """Sequences with a label each, repeated. Labels have an axis of length 1 for time."""
 
     def __init__(self):
         given = data()

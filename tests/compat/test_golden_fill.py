@@ -74,7 +74,7 @@ def answers(case, folder, filling="cntk"):
 
 
 def ids_of(minibatch):
-    """Sequence ids as the samples tell them; every stream must hold each sequence whole."""
+    """Return sequence ids from the samples. Every stream must have each complete sequence."""
     for value in minibatch.values():
         ids = value.rows[value.offsets[:-1], 0].astype(int).tolist()
         steps = np.concatenate([np.arange(n) for n in value.lengths])
@@ -83,8 +83,8 @@ def ids_of(minibatch):
 
 
 @pytest.mark.parametrize("case", cases("fill.json"))
-def test_minibatches_are_those_of_cntk(case, tmp_path):
-    """Counts, ids, sweep ends and positions of every call; errors where CNTK has errors.
+def test_minibatches_equal_cntk(case, tmp_path):
+    """Counts, ids, sweep ends and positions of every call equal CNTK's, and errors occur where CNTK has errors.
 
     One worker's minibatches are the same under both fillings.
     """

@@ -77,7 +77,7 @@ def native(case):
 
 
 def told(entry, case, wanted):
-    """A minibatch as the golden file tells it."""
+    """Return a minibatch in the golden file's form."""
     if entry is None:
         return {"end": True}
     values, sequences, samples, end = entry

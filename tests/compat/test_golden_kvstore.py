@@ -1,6 +1,6 @@
 """The KVStore of MXNet 1.9.1: scripts of operations give the recorded results, except for its defects.
 
-Where MXNet was wrong (`mxnet_defect`) the sane values are expected; the few cases below differ on purpose.
+Where MXNet was wrong (`mxnet_defect`) the sane values are expected. The few cases below differ on purpose.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import feedline.mxnet as mx
 from tests.cli.shell import feedline
 from tests.compat.golden import cases
 
-#: Deliberately otherwise than MXNet; docs/compat/mxnet.md says why.
+#: Deliberate differences from MXNet. docs/compat/mxnet.md gives the reasons.
 RAISES_HERE = {"updater raising an exception"}
 
 
@@ -68,7 +68,7 @@ def updater_of(settings, calls):
 
 
 def perform(store, op, calls, folder):
-    """One operation; the arrays that it filled, or None."""
+    """Perform one operation. Return the arrays that it filled, or None."""
     kind, key = op["op"], op.get("key")
     options = {"priority": op["priority"]} if "priority" in op else {}
     if kind in ("init", "push"):

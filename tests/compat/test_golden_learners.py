@@ -15,7 +15,7 @@ from tests.compat.test_golden_schedules import made  # noqa: E402
 
 
 def learner_of(name, options, parameters):
-    """A call of a factory as the file tells it."""
+    """Call a factory with the file's arguments."""
     given = {key: made(**value) if isinstance(value, dict) else value for key, value in options.items()}
     given |= {"adamax": True} if name == "adamax" else {}
     return getattr(C, "adam" if name == "adamax" else name)(parameters, **given)

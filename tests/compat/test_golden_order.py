@@ -28,8 +28,8 @@ def ids_of(source, size):
 
 
 @pytest.mark.parametrize("case", cases("order.json"))
-def test_order_and_restarts_are_those_of_cntk(case, tmp_path):
-    """Also where CNTK forgets the seed on restore: then the order is that of the run that never stopped."""
+def test_order_and_restarts_equal_cntk(case, tmp_path):
+    """Also where CNTK forgets the seed on restore. Then the order equals the uninterrupted run's."""
     whole = sum(case["sweeps"], [])
     source = open_source(case, tmp_path)
     assert [info.sequences for info in source.corpus.chunks()] == case["chunks"]

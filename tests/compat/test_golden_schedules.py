@@ -1,4 +1,4 @@
-"""The schedules of CNTK 2.7 through the façade: each says the same numbers at the same places, or is refused alike."""
+"""The schedules of CNTK 2.7 through the façade: each has the same numbers at the same places, or is refused alike."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PLACES += [150, 199, 200, 499, 500, 1000, 5000, 100000]
 
 
 def factory(kind):
-    """The function of this name; those of sessions and of learners are both at the top."""
+    """Return the function of this name. Functions of sessions and of learners are both at the top."""
     return getattr(C, kind)
 
 
 def made(kind, schedule, **options):
-    """A call as the file tells it: [count, value] pairs are tuples, units are names."""
+    """Return a call of the file, with [count, value] pairs as tuples, and units as names."""
     if isinstance(schedule, list):
         schedule = [tuple(item) if isinstance(item, list) else item for item in schedule]
     if "unit" in options:
@@ -34,9 +34,9 @@ def made(kind, schedule, **options):
 
 
 @pytest.mark.parametrize("case", cases("schedules.json"))
-def test_schedule_says_what_cntk_says(case):
+def test_schedule_matches_cntk(case):
     kind, options, expected = case["kind"], case["options"], case["expect"]
-    # The file tells texts as themselves, but for one that the generator gave as a number in quotes.
+    # The file has texts unchanged, except one that the generator wrote as a number in quotes.
     given = (
         str(case["schedule"]) if "<class 'str'>" in expected.get("error", {}).get("message", "") else case["schedule"]
     )

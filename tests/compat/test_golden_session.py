@@ -124,7 +124,7 @@ class Run:
 
 @pytest.mark.parametrize("kind", [Module, Graph])
 @pytest.mark.parametrize("case", cases("session.json"))
-def test_session_is_that_of_cntk(case, kind, tmp_path, monkeypatch, capsys):
+def test_session_matches_cntk(case, kind, tmp_path, monkeypatch, capsys):
     texts, folder = tmp_path / "texts", tmp_path / "run"
     texts.mkdir()
     folder.mkdir()

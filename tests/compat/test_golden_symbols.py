@@ -41,7 +41,7 @@ def test_symbols_have_their_nodes(case):
         n for n in nodes if n["op"] == "null" and n["name"].endswith(("weight", "bias", "gamma", "beta", "var", "mean"))
     ]
     assert len(graph.parameters) == len(weights)
-    # In a frame an operation is called by what is left of its name.
+    # In a frame an operation is called by the rest of its name.
     known = {n["name"] for n in nodes}
     whole = {o: "_".join((*o.scope, o.name)) for o in graph.operations if o.role != "output"}
     assert sorted(name if name in known else o.name for o, name in whole.items()) == sorted(

@@ -88,7 +88,7 @@ def test_pictures(case):
 
 
 def said(category, message):
-    """A warning; MXNet lists repeated names in the order of a set."""
+    """Normalise a warning, as MXNet lists repeated names in the order of a set."""
     text, _, names = message.partition("Repeated names: ")
     return category, text, set(names.split(","))
 

@@ -96,7 +96,7 @@ def test_softmax_output_keeps_axes_or_takes_them_together():
     np.testing.assert_allclose(gradients["x"], 3 * (together - probabilities), rtol=1e-12)
 
 
-def test_softmax_output_takes_a_gradient_from_above_if_told():
+def test_softmax_output_takes_a_gradient_from_above_if_set():
     x, y, above = np.ones((2, 3)), np.array([0, 2]), np.array([[1.0, 2, 3], [4, 5, 6]])
     (out,), plain = backward(mx.sym.SoftmaxOutput(X, Y), {"x": x, "y": y}, array(above))
     _, told = backward(mx.sym.SoftmaxOutput(X, Y, out_grad=True), {"x": x, "y": y}, array(above))
@@ -271,7 +271,7 @@ def test_simple_bind_makes_everything():
     assert {a.dtype for a in double.arg_dict.values()} == {np.float64}
 
 
-def test_gradients_are_those_of_torch():
+def test_gradients_match_torch():
     rng = np.random.default_rng(5)
     executor = network().simple_bind(mx.cpu(), type_dict={"data": "float64"}, data=(8, 5))
     for name, a in executor.arg_dict.items():

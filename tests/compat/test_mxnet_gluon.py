@@ -43,7 +43,7 @@ def backward(model, x):
 
 
 def trains(copies=1, share=(0, 1), batch_size=BATCH, **options):
-    """Return the final value of the first copy; each copy of each worker learns from its part of each batch."""
+    """Return the final value of the first copy. Each copy of each worker learns from its part of each batch."""
     made, parameters = models(copies)
     trainer = mx.gluon.Trainer(parameters, **options)
     for x in batches():

@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.parametrize("state", [{}, None, {"epoch": 1, "begun": True}, {"epoch": 0, "begun": False, "source": {}}])
-def test_what_is_no_state_is_told(state):
+def test_other_objects_than_states_are_refused(state):
     """And leaves the iterator where it stood."""
     batches = mx.io.NDArrayIter(numbered(4), None, 2)
     next(batches)

@@ -174,7 +174,7 @@ def nodes_of(count, inputs, op="Concat", **settings):
 
 @pytest.mark.parametrize("op", sorted(name for name, operator in OPERATORS.items() if operator.variadic))
 def test_inputs_that_are_not_there_get_no_names(op, monkeypatch):
-    """A few bytes that say there are 65536 inputs."""
+    """A few bytes that claim 65536 inputs."""
     settings = {"scale": "2", "sample_type": "nearest"} if op == "UpSampling" else {}
     asked = []
     monkeypatch.setattr(Operator, "input_names", lambda self, p: asked.append(p))
@@ -195,7 +195,7 @@ def test_inputs_that_nobody_announced_are_refused():
         mx.sym.load_json(nodes_of(1, 2))
 
 
-def test_a_node_may_have_as_many_outputs_as_it_says():
+def test_a_node_may_have_as_many_outputs_as_declared():
     """Their names cost no more than they are many."""
     several = mx.sym.split(mx.sym.var("x"), num_outputs=65536, name="part").get_internals()
     assert several.list_outputs() == ["x", *(f"part_output{i}" for i in range(65536))]
@@ -241,7 +241,7 @@ def test_tuples_that_are_none(kind, text):
 
 
 def test_a_hidden_output_is_counted_and_not_computed():
-    """Files count the mask of a dropout; a head or an input that points there cannot be run."""
+    """Files count the mask of a dropout. A head or an input that points there cannot be run."""
     document = json.loads(mx.sym.Dropout(mx.sym.var("x", shape=(2, 3)), name="drop").tojson())
     document["heads"] = [[1, 1, 0]]
     with pytest.raises(mx.MXNetError, match="one of the 1 visible outputs of `drop`, got number 1"):

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import feedline as fl
-from feedline.mxnet._launch import launched
+from feedline.mxnet._launch import set_torch_variables
 from tests.docs.pages import IMPORTED_FROM
 from tests.ranks import free_port
 from tests.warm import Python
@@ -22,17 +22,17 @@ WORKER = {
 @pytest.mark.parametrize("role", ["server", "scheduler"])
 def test_servers_and_the_scheduler_end_quietly(role):
     with pytest.raises(SystemExit) as caught:
-        launched({**WORKER, "DMLC_ROLE": role})
+        set_torch_variables({**WORKER, "DMLC_ROLE": role})
     assert caught.value.code == 0
 
 
 def test_a_worker_gets_torchs_variables():
     env = dict(WORKER)
-    launched(env)
+    set_torch_variables(env)
     found = {name: env[name] for name in env if name not in WORKER}
     assert found == {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "9091"}
     env = {**WORKER, "DMLC_WORKER_ID": "1"}
-    launched(env)
+    set_torch_variables(env)
     assert env["RANK"] == "1"
 
 
@@ -41,7 +41,7 @@ def test_a_worker_gets_torchs_variables():
 )
 def test_nothing_else_is_changed(given):
     env = dict(given)
-    launched(env)
+    set_torch_variables(env)
     assert env == given
 
 
@@ -59,7 +59,7 @@ def test_nothing_else_is_changed(given):
 def test_a_worker_that_cannot_be_placed(change, what):
     env = {name: value for name, value in {**WORKER, **change}.items() if value is not None}
     with pytest.raises(fl.CompatError, match=what):
-        launched(env)
+        set_torch_variables(env)
 
 
 SCRIPT = """

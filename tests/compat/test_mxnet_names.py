@@ -18,7 +18,7 @@ MODULES = list(NAMES)
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_each_name_stands_in_the_table_once(name):
+def test_each_name_is_in_the_table_once(name):
     tables.check_listed_once(NAMES[name])
 
 
@@ -28,12 +28,12 @@ def test_what_the_table_calls_there_is_there(name):
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_the_table_calls_absent_says_so(name):
+def test_absent_names_of_the_table_raise(name):
     tables.check_absent(name, NAMES[name])
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_everything_public_stands_in_the_table(name):
+def test_everything_public_is_in_the_table(name):
     tables.check_complete(name, NAMES[name])
 
 

@@ -77,7 +77,7 @@ def test_integers_stay_integers():
         a * 0.5
 
 
-def test_what_an_array_says():
+def test_reprs_of_arrays():
     a = mx.nd.zeros((2, 3), mx.cpu(1), "float64")
     assert (a.shape, a.dtype, a.size, a.ndim, len(a)) == ((2, 3), np.float64, 6, 2, 2)
     assert (a.context, a.ctx, a.stype) == (mx.cpu(1), mx.cpu(1), "default")

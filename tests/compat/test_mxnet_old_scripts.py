@@ -1,4 +1,4 @@
-"""What MXNet's scripts use beside stores and symbols: operators on arrays, files, numbers drawn, rates, checkpoints."""
+"""Other features of MXNet's scripts: operators on arrays, files, random numbers, rates, checkpoints."""
 
 from __future__ import annotations
 

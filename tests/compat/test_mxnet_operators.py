@@ -10,7 +10,7 @@ import pytest
 import feedline.mxnet as mx
 from feedline.mxnet.symbol._make import FUNCTIONS
 from feedline.mxnet.symbol._operator import OPERATORS
-from feedline.mxnet.symbol._parameters import read, written
+from feedline.mxnet.symbol._parameters import read, to_text
 from tests.compat import image_and_sequence_cases, operator_cases
 
 TABLE = operator_cases.TABLE | image_and_sequence_cases.TABLE
@@ -27,7 +27,7 @@ def symbol_of(name, case):
 
 def made(name, case):
     """Settings as the operator reads them."""
-    return read(name, OPERATORS[name].parameters, {k: written(v) for k, v in case.settings.items()})
+    return read(name, OPERATORS[name].parameters, {k: to_text(v) for k, v in case.settings.items()})
 
 
 def bound(symbol, names, arrays, gradients=False):
@@ -91,7 +91,7 @@ def test_shapes_of_a_part_are_shapes_of_the_whole(name, case):
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_a_result_of_another_shape_than_is_used_above_is_refused(name, case):
-    """The same if shapes of consumers are known first, and those of inputs later."""
+    """The same if shapes of consumers are known first, and shapes of inputs later."""
     symbol, names = symbol_of(name, case)
     given = dict(zip(names, (a.shape for a in case.arrays()), strict=True))
     right = symbol.infer_shape(**given)[1][0]
@@ -106,7 +106,7 @@ def test_a_result_of_another_shape_than_is_used_above_is_refused(name, case):
             above.infer_shape(**shapes, above=wrong)
 
 
-def test_a_result_that_one_input_or_the_settings_tell_is_known_without_the_others():
+def test_a_result_that_follows_from_one_input_or_the_settings_needs_no_others():
     x, y = mx.sym.var("x"), mx.sym.var("y")
     for symbol, known, out in (
         (mx.sym.broadcast_like(x, y), {"y": (2, 3)}, (2, 3)),
@@ -119,7 +119,7 @@ def test_a_result_that_one_input_or_the_settings_tell_is_known_without_the_other
 
 @pytest.mark.parametrize(("name", "case"), [c for c in CASES if c.values[1].smooth])
 def test_the_gradient_is_a_difference_quotient(name, case):
-    """Along one random direction for each input that has a gradient; in training, where it is wanted."""
+    """Along one random direction for each input that has a gradient, in training where the case asks for it."""
     symbol, names = symbol_of(name, case)
     arrays, rng = case.arrays(), np.random.default_rng(2)
     executor = bound(symbol, names, arrays, gradients=True)

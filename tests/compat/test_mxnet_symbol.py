@@ -68,7 +68,7 @@ def test_automatic_names_count_what_was_called():
     assert ops[:2] + ops[5:8] == ["sum", "sum", "elemwise_add", "_minus_scalar", "_rminus_scalar"]
 
 
-def test_a_prefix_stands_before_all_names_but_variables():
+def test_a_prefix_precedes_all_names_but_variables():
     with mx.name.Prefix("net_"):
         x = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2)
         y = mx.sym.FullyConnected(x, num_hidden=2, name="fc")
@@ -343,7 +343,7 @@ def test_types():
 
 
 def test_batches_of_halves_are_normalised_in_floats():
-    """As MXNet has it: statistics and scales of float16 data are float32, and what comes out is float16 again."""
+    """As in MXNet, statistics and scales of float16 data are float32, and the result is float16 again."""
     net = mx.sym.BatchNorm(mx.sym.var("x"), name="bn")
     for kind, other in (("float16", "float32"), ("float64", "float64")):
         arguments, outputs, states = net.infer_type(x=kind)
@@ -467,7 +467,7 @@ def test_files_of_before_1_0():
 
 
 def test_files_may_use_other_names_of_operators():
-    """Such as those of before an operator was renamed; written again they have today's."""
+    """Such as the name before an operator was renamed. Written again they have today's."""
     text = mx.sym.CTCLoss(mx.sym.var("x"), name="ctc").tojson()
     old = mx.sym.load_json(text.replace('"CTCLoss"', '"_contrib_ctc_loss"'))
     assert old.tojson() == text
@@ -514,7 +514,7 @@ def test_shapes_may_be_arrays():
     assert all(type(length) is int for length in data)
 
 
-def test_shapes_of_a_recurrence_are_told_without_running_it(monkeypatch):
+def test_shapes_of_a_recurrence_are_known_without_running_it(monkeypatch):
     """Torch goes through it step by step, and an unknown number of steps is tried as a million."""
 
     def run(*args):
@@ -532,7 +532,7 @@ def test_shapes_of_a_recurrence_are_told_without_running_it(monkeypatch):
             assert cell.infer_shape_partial(**leaves | {"x": (0, 5, 11)})[1] == [(0, 5, 7 * (1 + both)), *states]
 
 
-def test_shapes_of_dense_layers_are_told_without_the_compiler_of_torch():
+def test_shapes_of_dense_layers_are_known_without_the_compiler_of_torch():
     program = (
         "import sys, feedline.mxnet as mx\n"
         "h = mx.sym.Activation(mx.sym.FullyConnected(mx.sym.var('x'), num_hidden=8), act_type='relu')\n"

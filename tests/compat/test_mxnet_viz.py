@@ -1,4 +1,4 @@
-"""Pictures and tables of small symbols; the real MXNet's stand in test_golden_viz.py."""
+"""Pictures and tables of small symbols. The real MXNet's are in test_golden_viz.py."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_drawn(monkeypatch):
 
 
 def rows(capsys, symbol, **settings):
-    """Cells of a table: name, shape, count, and the first layer before; and the last line."""
+    """Return the cells of a table: name, shape, count, and the first layer before, and the last line."""
     mx.viz.print_summary(symbol, **settings)
     lines = capsys.readouterr().out.splitlines()
     cells = [[line[:52], line[52:76], line[76:88], line[88:]] for line in lines[3:-2] if not set(line) <= set("_=")]
@@ -140,7 +140,7 @@ def test_a_table_counts_what_there_is(capsys):
         ["data(null)", "1x8x8", "0", ""],
         ["conv(Convolution)", "8x6x6", "80", "data"],
         ["pool(Pooling)", "8x3x3", "0", "conv"],
-        ["fc(FullyConnected)", "10", "730", "pool"],  # 8 * 3 * 3 * 10 + 10; MXNet says 90
+        ["fc(FullyConnected)", "10", "730", "pool"],  # 8 * 3 * 3 * 10 + 10. MXNet prints 90
         ["leaky(LeakyReLU)", "10", "0", "fc"],
         ["softmax(SoftmaxOutput)", "10", "0", "leaky"],
     ]
@@ -149,7 +149,7 @@ def test_a_table_counts_what_there_is(capsys):
     assert old == "Total params: 170"
 
 
-def test_a_table_says_what_it_does_not_know(capsys):
+def test_a_table_marks_unknown_values(capsys):
     found, total = rows(capsys, net())
     assert [row[2] for row in found] == ["0", "?", "0", "?", "0", "0"]
     assert total == "Total params: at least 0"
@@ -200,7 +200,7 @@ def test_the_seeds_script_draws():
 
 
 def test_tables_have_four_columns(capsys):
-    """Too few positions are an error before a line is printed; of too many, the first four count, as in MXNet."""
+    """Too few positions are an error before a line is printed. Of too many, the first four count, as in MXNet."""
     symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
     for positions in ([], [0.5, 1.0]):
         with pytest.raises(ValueError, match="positions of 4 columns"):

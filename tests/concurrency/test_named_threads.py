@@ -1,4 +1,4 @@
-"""Named threads: the system knows them, and the end of the process waits for those alone that say so."""
+"""The system knows named threads, and the end of the process waits only for threads that ask for it."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def test_the_system_knows_its_name():
 
 
 def test_a_thread_does_not_wait_for_itself():
-    """Garbage that is collected in it may close what it belongs to."""
+    """Garbage that is collected in a thread may close the thread's owner."""
     ended, made = threading.Event(), threading.Event()
 
     def call():

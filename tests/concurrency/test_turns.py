@@ -1,4 +1,4 @@
-"""Loaders that read at once, in several threads or within each other: the numbers are those of each alone.
+"""Loaders that read at once, in several threads or nested, draw the same numbers as each alone.
 
 All share the generators of the process, so a defect shows as other numbers, changed generators, or a wait without end.
 """
@@ -45,7 +45,7 @@ def quick_switches():
 
 
 class Items:
-    """Item ``i`` is ``i`` and a draw from ``first`` on; with ``inner``, also what a loader of that many items reads."""
+    """Item ``i`` is ``i`` and a draw from ``first`` on. With ``inner``, also the items of a loader of that many."""
 
     def __init__(self, n, first=0, inner=None, **how):
         self.n, self.first, self.inner, self.how = n, first, inner, how
@@ -92,7 +92,7 @@ def read(data, **how):
 
 @pytest.mark.usefixtures("quick_switches")
 def test_two_loaders_at_once_draw_what_each_draws_alone():
-    """One with threads, one without any in the main thread, one in another thread; some draw late, and some never."""
+    """One with threads, one without in the main thread, one in another thread. Some draw late, and some never."""
     never = 1000
     programs = [
         (Items(60), THREADS),
@@ -140,7 +140,7 @@ def test_two_loops_in_turns_draw_what_each_draws_alone():
 @pytest.mark.parametrize("inner", [HERE, THREADS, PROCESS], ids=["here", "threads", "process"])
 @pytest.mark.parametrize("first", [0, 4, 1000], ids=["draws", "draws late", "never draws"])
 def test_a_loader_within_a_sample_draws_the_same_numbers(outer, inner, first):
-    """Whoever reads either of them; the sample's own numbers go on behind it."""
+    """Any thread may read either of them, and the sample's own numbers continue afterwards."""
     if outer is PROCESS and inner is PROCESS:
         pytest.skip("a worker process has none of its own")
     expected = read(Items(12, first, 5))
@@ -209,12 +209,12 @@ def seeded(work, key=1):
 
 
 def compared(work, key=1):
-    """Run user code beside that of others, until it draws."""
+    """Run user code at the same time as others, until it draws."""
     return seeding.Seeding(restore=True).run((key, 0), work)
 
 
 class Held:
-    """A thread that is in the middle of a reading until `released` is set; `count` of them have begun."""
+    """A thread in the middle of a reading until `released` is set. `count` of them have begun."""
 
     def __init__(self, how):
         self.count, self.entered, self.released = 0, threading.Event(), threading.Event()
@@ -236,8 +236,8 @@ class Held:
         assert self.released.wait(60)
 
 
-def test_who_comes_first_goes_first():
-    """One that only compares does not pass one that seeds, which would wait for ever."""
+def test_first_come_first_served():
+    """A reading that only compares does not pass one that seeds, which would wait forever."""
     order, threads = [], []
     with Held(seeded):
         for number, how in enumerate([seeded, compared, seeded, compared]):
@@ -252,8 +252,8 @@ def test_who_comes_first_goes_first():
     assert order == [0, 1, 2, 3]
 
 
-def test_readings_that_only_compare_pass_those_that_only_wait(monkeypatch):
-    """Who is inside may wait for a thread of its own, which one that waits is not to keep from reading."""
+def test_readings_that_only_compare_pass_waiting_ones(monkeypatch):
+    """A reading may wait for its own thread, so a waiting reading must not keep that thread from reading."""
     monkeypatch.setattr(turns_of, "PATIENCE_S", 0.01)
     waits = threading.Thread(target=seeded, args=(drawn,), daemon=True)
 
@@ -295,7 +295,7 @@ def test_a_reading_that_seeds_within_another_one_waits_for_nobody():
 
 
 def in_a_child(work):
-    """Fork; return the exit status of a child that calls ``work``."""
+    """Fork, return the exit status of a child that calls ``work``."""
     return Forked(lambda: work() or True).status()
 
 
@@ -337,7 +337,7 @@ def nested(at):
 
 
 def test_ctrl_c_at_any_moment_gives_the_turn_back():
-    """And leaves the generators of the loop alone, whatever it comes in between."""
+    """The generators of the loop are unchanged, wherever it interrupts."""
     expected, before = compared(nested), states()
     for tried, moment in enumerate(moments("Ctrl-C", stride(17))):
         interrupt = Interrupt(moment)

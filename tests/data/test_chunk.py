@@ -15,7 +15,7 @@ SCHEMA = Schema({"x": Stream(2, "int64"), "y": Stream(5, sparse=True), "b": Stre
 
 
 def chunk_of(n, bad_indices=(), bad_bools=(), errors=()):
-    """Sequences of two samples each, the last stream of one; some with entries that cannot be."""
+    """Sequences of two samples each, the last stream of one. Some have invalid entries."""
     offsets = 2 * np.arange(n + 1)
     indices = (np.arange(2 * n) % 5).astype(np.int32)
     indices[2 * np.array(bad_indices, int) + 1] = 5
@@ -68,7 +68,7 @@ def test_pieces_are_the_chunk(n, nbytes, data):
     assert np.array_equal(np.concatenate([chunk["x"].rows[:0], *rows]), chunk["x"].rows)
 
 
-def test_a_file_that_is_cut_is_told(tmp_path):
+def test_a_file_that_is_cut_is_reported(tmp_path):
     path = tmp_path / "rows"
     np.arange(40_000).tofile(path)
     rows = np.memmap(path, np.int64, "r", shape=(20_000, 2))

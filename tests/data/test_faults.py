@@ -39,7 +39,7 @@ def test_part_of_a_file_is_looked_up(tmp_path):
     assert faults.locate(address + 5) == (str(path), 2 * PAGE + 5)
 
 
-def test_a_cut_file_is_told_from_a_disk_that_fails(file):
+def test_a_cut_file_is_distinct_from_a_failing_disk(file):
     path, address, _ = file
     error = faults.unreadable(address + PAGE)
     assert "the disk failed" in error.what

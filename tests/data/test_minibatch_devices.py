@@ -22,7 +22,7 @@ def dense(tensor):
 
 @given(worlds(), st.integers(1, 30), st.booleans(), st.sampled_from([{}, {"truncation_length": 3}]))
 def test_it_is_the_same_minibatch_with_tensors_on_a_device(world, size, non_blocking, rule):
-    """Ragged and sparse streams, too; nothing else changes, and the original minibatch is unchanged."""
+    """Ragged and sparse streams, too. Nothing else changes, and the original minibatch is unchanged."""
     for minibatch in world.source(max_sweeps=1, **rule).minibatches(size):
         before = copy.deepcopy(minibatch)
         moved = minibatch.to("cpu", non_blocking=non_blocking)

@@ -12,7 +12,7 @@ from feedline import Chunk, DataError, Minibatch, Position, Schema, SchemaError,
 
 
 def test_a_stream_is_normalised():
-    """An int is a vector; dtypes are NumPy's."""
+    """An int is a vector. Dtypes are NumPy's."""
     assert Stream(shape=4) == Stream((4,), np.float32)
     assert Stream().shape == ()
     assert Stream(shape=(2, 3)).size == 6
@@ -45,7 +45,7 @@ def test_sparse_streams_are_vectors():
 
 
 def test_schema():
-    """The digest covers exactly what is delivered."""
+    """The digest covers exactly the delivered streams."""
     schema = Schema({"x": Stream(4), "y": Stream(2, sparse=True, defines_size=True)})
     assert list(schema) == ["x", "y"]
     assert schema.size_stream == "y"
@@ -69,13 +69,13 @@ def test_schema():
     ],
 )
 def test_schema_refuses(streams, message):
-    """What cannot be a schema says why."""
+    """An impossible schema is refused with the reason."""
     with pytest.raises(SchemaError, match=message):
         Schema(streams)
 
 
 def test_chunk():
-    """Streams of a chunk are those of the schema and agree on the number of sequences."""
+    """A chunk has the schema's streams, which agree on the number of sequences."""
     schema = Schema({"x": Stream(2), "y": Stream()})
     x, y = Value.from_dense(np.zeros((3, 2), "f4")), Value.from_dense(np.zeros(3, "f4"))
     chunk = Chunk(schema, {"y": y, "x": x}, {1: DataError("bad")})
@@ -92,7 +92,7 @@ def test_chunk():
 
 
 def test_minibatch_truth():
-    """Only the end is false; an empty part is true."""
+    """Only the end is false. An empty part is true."""
     schema = Schema({"x": Stream()})
     empty = Minibatch(
         schema,
@@ -129,8 +129,8 @@ def test_spans():
             fl.minibatches(count)
 
 
-def test_errors_say_where_and_survive_pickling():
-    """Expected, got, where, what next; fields stay readable after a process boundary."""
+def test_errors_have_their_place_and_survive_pickling():
+    """Expected, got, where, what next. Fields stay readable after a process boundary."""
     error = DataError("expected 784 values, got 783", path="a.ctf", line=7, byte=99, sequence=6, hint="do this")
     assert str(error) == "expected 784 values, got 783\n  at a.ctf:7 (byte 99), sequence 6\n  do this"
     again = pickle.loads(pickle.dumps(error))

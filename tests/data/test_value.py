@@ -47,7 +47,7 @@ def oracle_padded(parts, fill, length=None):
 
 @given(sequences())
 def test_from_sequences_gives_them_back(parts):
-    """Sequences, lengths, offsets and mask are those that went in."""
+    """Sequences, lengths, offsets and mask equal the input."""
     value = Value.from_sequences(parts)
     assert value.lengths.tolist() == [len(p) for p in parts]
     assert value.num_sequences == len(value) == len(parts)
@@ -92,7 +92,7 @@ def test_select(parts, data):
 
 @given(sparse_values())
 def test_sparse_values_agree_with_scipy(value):
-    """Dense rows, SciPy matrices and single sequences say the same; repeated indices add up."""
+    """Dense rows, SciPy matrices and single sequences agree. Repeated indices add up."""
     matrix = value.to_scipy()
     dense = value.dense()
     np.testing.assert_allclose(matrix.toarray(), dense.rows, atol=1e-5)
@@ -108,7 +108,7 @@ def test_sparse_values_agree_with_scipy(value):
 
 
 def test_sparse_sequences_of_a_dtype_that_scipy_lacks():
-    """Matrices become half precision, of which SciPy makes none; they are copied."""
+    """Matrices become half precision, which SciPy lacks, by a copy."""
     matrix = scipy.sparse.csr_matrix(np.array([[0, 1.5], [2, 0]]))
     value = Value.from_sequences([matrix, matrix[:1]], "float16")
     matrix.data[:] = 0
@@ -176,7 +176,7 @@ def test_contradictions_are_refused(make, message):
 
 
 def test_reprs_teach():
-    """Shape, counts and kind; no walls of numbers."""
+    """Shape, counts and kind, without walls of numbers."""
     assert repr(Value.from_dense(np.zeros((64, 4), "f4"))) == "Value(float32 (4,) dense, 64 samples)"
     ragged = Value.from_sequences([np.zeros((2, 4), "f4"), np.zeros((5, 4), "f4")])
     assert repr(ragged) == "Value(float32 (4,) dense, 2 sequences of 2 to 5 (7 samples))"
@@ -193,7 +193,7 @@ def test_a_declaration_is_compared():
 
 
 def test_dlpack_and_array_protocols():
-    """NumPy takes values through both protocols; a copy is made only where one is needed."""
+    """NumPy takes values through both protocols. A copy is made only where one is needed."""
     value = Value.from_dense(np.arange(6, dtype="f4").reshape(3, 2))
     assert np.shares_memory(np.from_dlpack(value), value.rows)
     assert np.shares_memory(np.asarray(value), value.rows)
@@ -274,7 +274,7 @@ HANDED_ON = {
 @pytest.mark.parametrize("way", HANDED_ON)
 @pytest.mark.parametrize("index", [-1, 7, 2**31 - 1, -(2**31)])
 def test_no_index_out_of_range_is_handed_on(way, index):
-    """SciPy and torch write where an index points; `class_indices` would give a class that there is none of."""
+    """SciPy and torch write where an index points, and `class_indices` would give a class that does not exist."""
     pytest.importorskip("torch")
     value = Value.one_hot([1, 2, 3, 4, 5], 7)
     value.indices[3] = index  # as a damaged file has it
@@ -282,14 +282,14 @@ def test_no_index_out_of_range_is_handed_on(way, index):
         HANDED_ON[way](value)
 
 
-def test_an_index_out_of_range_is_told_with_its_sequence():
+def test_an_index_out_of_range_is_reported_with_its_sequence():
     value = Value.one_hot([[0], [1, 2], [3, 4]], 5)
     value.indices[4] = 5
     with pytest.raises(DataError, match="got 5 in the sequence at index 2"):
         value.to_scipy()
 
 
-def test_what_lies_under_a_mask_is_no_data():
+def test_values_under_a_mask_are_no_data():
     masked = np.ma.masked_array([1.0, 2.0], [False, True])
     for make in (Value.from_dense, lambda data: Value.from_sequences([data])):
         with pytest.raises(ValueError, match="masked entries"):

@@ -1,4 +1,4 @@
-"""Generate docs/compat/cntk.md from the façade's table of names; `python -m tests.docs.cntk_table` writes it.
+"""Generate docs/compat/cntk.md from the façade's table of names. `python -m tests.docs.cntk_table` writes it.
 
 A test compares the page with the generated text, and others compare the table with the modules.
 """

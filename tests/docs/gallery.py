@@ -1,8 +1,8 @@
-"""Draws the docs' pictures of networks with `dot`; `python -m tests.docs.gallery` writes docs/images and the gallery.
+"""Draw the pictures of networks with `dot`. `python -m tests.docs.gallery` writes docs/images and the gallery.
 
 docs/how-to/draw-networks.md runs unchanged: each picture is the page's variable with the name of the image. The
-networks of docs/how-to/gallery.md are defined in tests/graph; that page, with their tables, is written as a whole.
-Layout differs between versions of Graphviz: tests compare what is drawn (nodes and edges by their titles), not where.
+networks of docs/how-to/gallery.md are defined in tests/graph, and that page, with their tables, is generated. Layout
+differs between versions of Graphviz, so tests compare nodes and edges by their titles, and not their places.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Exhibit(NamedTuple):
 
     Attributes:
         title: its name.
-        says: what its picture shows.
+        says: description of its picture.
         make: a function that makes the network.
         inputs: as `plot_network` takes them.
-        rows: depth of its table; None: no limit.
-        settings: whether the table has them: lines of a page are no longer than 120 characters.
+        rows: depth of its table, None: no limit.
+        settings: whether the table has settings. Lines of a page are no longer than 120 characters.
     """
 
     title: str
@@ -133,7 +133,7 @@ def exhibited(name: str) -> Graph:
 
 
 def pictures() -> dict[str, Any]:
-    """The pictures of the page, by name, as its code makes them; run in the current directory."""
+    """The pictures of the page, by name, as its code makes them. The code runs in the current directory."""
     program, text = Program(PAGE.name), PAGE.read_text("utf-8")
     program.run(text)
     return {name: program.names[name] for name in _IMAGE.findall(text) if name in program.names}
@@ -145,7 +145,7 @@ def known() -> dict[str, Any]:
 
 
 def gallery() -> str:
-    """The page with the networks that everybody knows: a picture and a table of each."""
+    """The page of well-known networks, with a picture and a table of each."""
     parts = [
         "# Gallery",
         "This page has pictures and tables of well-known networks of four libraries, by [`fl.plot_network` and\n"
@@ -164,7 +164,7 @@ def gallery() -> str:
 
 
 def titles(svg: str) -> Counter[tuple[str, str]]:
-    """What an SVG of Graphviz shows: kind (node, edge, cluster) and title of each part, with their numbers."""
+    """The parts of an SVG of Graphviz: kind (node, edge, cluster) and title of each, with their numbers."""
     groups = [g for g in ElementTree.fromstring(svg).iter(f"{_SVG}g") if g.get("class") in ("node", "edge", "cluster")]
     return Counter((str(g.get("class")), g.findtext(f"{_SVG}title") or "") for g in groups)
 

@@ -1,4 +1,4 @@
-"""Generate docs/compat/mxnet.md from the façade's table of names; `python -m tests.docs.mxnet_table` writes it."""
+"""Generate docs/compat/mxnet.md from the façade's table of names. `python -m tests.docs.mxnet_table` writes it."""
 
 from __future__ import annotations
 

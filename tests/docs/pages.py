@@ -1,14 +1,14 @@
-"""Pages as programs: run what a reader would type, and compare the output shown on the page.
+"""Pages as programs: run the commands that a reader would type, and compare the output with the page's.
 
 Per page, in one namespace and one empty folder, from top to bottom:
 
-- a ``python`` block is run; ``>>>`` lines are compared with what follows them, as doctest does;
-- a ``text`` block right after it is its output;
-- a ``python`` block whose first line is ``# name.py`` is saved under that name;
-- ``$ feedline ...`` and ``$ python ...`` in a ``console`` block are run, and what follows is what they print;
+- a ``python`` block is run, and the output of ``>>>`` lines is compared with the lines after them, as in doctest.
+- a ``text`` block right after it is its output.
+- a ``python`` block whose first line is ``# name.py`` is saved under that name.
+- ``$ feedline ...`` and ``$ python ...`` in a ``console`` block are run, and the lines after them are their output.
 - a block whose first line is ``# not run: reason`` is not run.
 
-``...`` in shown output stands for anything.
+``...`` in shown output matches anything.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FRAMEWORKS = {
     ROOT / "docs" / "how-to" / "ray-workers.md": "ray",
 }
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-# Commands run elsewhere than where the tests were started: a relative PYTHONPATH would lead nowhere.
+# Commands run in another directory than the tests, for which a relative PYTHONPATH would be wrong.
 IMPORTED_FROM = str(Path(feedline.__file__).resolve().parents[1])
 SETUP_COMMANDS = {"pip", "make", "git", "cd"}
 COMMAND_SECONDS = 150
@@ -58,13 +58,13 @@ class Block(NamedTuple):
     language: str
     text: str
     line: int
-    follows: bool  # directly behind the block before, but for blank lines
+    follows: bool  # directly after the block before, except for blank lines
 
     @property
     def reason(self) -> str | None:
         """Return the reason why a block is not run, if it gives one."""
-        found = _NOT_RUN.match(self.text)
-        return found[1] if found else None
+        match = _NOT_RUN.match(self.text)
+        return match[1] if match else None
 
 
 def pages() -> list[Path]:
@@ -74,20 +74,20 @@ def pages() -> list[Path]:
 
 def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page."""
-    found, end = [], -1
+    fenced, end = [], -1
     for match in _FENCE.finditer(text):
         follows = end >= 0 and not text[end : match.start()].strip()
-        found.append(Block(match[1], match[2], text.count("\n", 0, match.start(2)) + 1, follows))
+        fenced.append(Block(match[1], match[2], text.count("\n", 0, match.start(2)) + 1, follows))
         end = match.end()
-    return found
+    return fenced
 
 
 class Program:
-    """One page on its way: a namespace, a working directory (the current one), and what was printed last.
+    """The run of one page: a namespace, a working directory (the current one), and the last output.
 
     Args:
         page: its name.
-        imported: what the interpreter of a program has imported, by the program's first word, see `tests.warm`.
+        imported: modules that the interpreter of a program has imported, by the program's first word, see `tests.warm`.
     """
 
     def __init__(self, page: str, imported: Callable[[str], tuple[str, ...]] = lambda _: IMPORTED) -> None:
@@ -95,7 +95,7 @@ class Program:
         self.imported = imported
 
     def run(self, text: str) -> int:
-        """Run all blocks; returns how many did something."""
+        """Run all blocks. Returns the number of blocks that did something."""
         done = 0
         for block in blocks(text):
             if block.reason is not None:
@@ -120,7 +120,7 @@ class Program:
         elif block.text.lstrip().startswith(">>>"):
             self._doctest(block)
         else:
-            # Line numbers of a traceback are those of the page.
+            # Line numbers of a traceback refer to the page.
             code = compile("\n" * (block.line - 1) + block.text, self.page, "exec")
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
@@ -168,7 +168,7 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
 
 def check_output(shown: str, got: str, where: str) -> None:
     """Compare as doctest does."""
-    # Thin spaces within numbers are spaces, but doctest turns them into escapes before it looks.
+    # Thin spaces within numbers are spaces, but doctest turns them into escapes before it compares.
     shown, got = (re.sub(r"[^\S\n]", " ", text) for text in (shown, got))
     checker: Any = doctest.OutputChecker()
     example = doctest.Example(source="", want=shown)

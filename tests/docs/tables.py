@@ -34,7 +34,7 @@ def repeats_of(package: str) -> dict[str, list[str]]:
 
 
 def unrepeated(names: Names, others: Sequence[Names]) -> Names:
-    """Return the names without those that other modules list with the same status and sentence."""
+    """Return the names that no other module lists with the same status and sentence."""
 
     def left(key: str) -> dict[str, str]:
         listed = [item for other in others for item in getattr(other, key).items()]
@@ -54,16 +54,16 @@ def counts(names: Names) -> tuple[int, int, int, int]:
 
 def section(names: Names) -> list[str]:
     """Return one list item per status, and one per sentence."""
-    found = []
+    items = []
     if names.provided:
-        found.append(f"- **Provided**: {listed(names.provided.split())}.")
-    found += said("Provided", names.corrected)
-    found += said("Approximated", names.approximated)
-    found += said("Absent", names.absent)
-    found += said("Added", names.added)
+        items.append(f"- **Provided**: {listed(names.provided.split())}.")
+    items += said("Provided", names.corrected)
+    items += said("Approximated", names.approximated)
+    items += said("Absent", names.absent)
+    items += said("Added", names.added)
     if names.handed:
-        found.append(f"- **Handed on** by `import *`: {listed(names.handed.split())}.")
-    return found
+        items.append(f"- **Handed on** by `import *`: {listed(names.handed.split())}.")
+    return items
 
 
 def said(status: str, sentences: dict[str, str]) -> list[str]:
@@ -80,7 +80,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def wrapped(part: str) -> str:
-    """Return the text with long list items broken at blanks, behind their indent."""
+    """Return the text with long list items broken at blanks, and indented."""
     lines = []
     for line in part.split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + 2)

@@ -1,4 +1,4 @@
-"""What pages say about the code, where it can be compared: folders, exceptions, laws, targets, how to install."""
+"""Facts about the code on pages, where they can be compared: folders, exceptions, laws, targets, installation."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 
 def section(text, title):
     """The text below a heading, to the next one of its rank."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    assert found, title
-    return found[1]
+    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert match, title
+    return match[1]
 
 
 # ---- layout -------------------------------------------------------------------------------------------------
 
 
 def layout():
-    """Of the tree in ARCHITECTURE.md: folder by folder of the package, the names that stand behind it."""
+    """The tree in ARCHITECTURE.md: for each folder of the package, the names after it."""
     tree = blocks(section(ARCHITECTURE, "Layout"))[0].text
     package = tree[tree.index("src/feedline/\n") : tree.index("\nnative/")]
-    found, inner = {}, None
+    folders, inner = {}, None
     for line in package.splitlines()[1:]:
         heads = re.match(r"[├└]── ((?:\w+/\s*)+)(.*)", line)
         below = re.match(r"│   [├└]── (\w+)/(.*)", line)
         if heads:
             names, inner = re.findall(r"\w+", heads[1]), heads[2]
             for name in names:
-                found[name] = [inner] if len(names) == 1 else []
+                folders[name] = [inner] if len(names) == 1 else []
             current = names[-1]
         elif below:
-            found[f"feed/{below[1]}"] = []
+            folders[f"feed/{below[1]}"] = []
         elif line.startswith("│"):
-            found[current].append(line)
-    return {folder: listed(" · ".join(rest)) for folder, rest in found.items()}
+            folders[current].append(line)
+    return {folder: listed(" · ".join(rest)) for folder, rest in folders.items()}
 
 
 def listed(text):
-    """Names of modules between dots and bars: those that stand alone there."""
+    """Names of modules between dots and bars, if there is nothing else between them."""
     parts = [part.strip(" │") for part in re.split(r"[·|]|\s{2,}", text)]
     return [part for part in parts if re.fullmatch(r"[a-z_]+/?", part)]
 
@@ -73,13 +73,13 @@ def test_what_the_layout_names_is_there():
         if not (SOURCE / folder / f"{name.rstrip('/')}.py").is_file() and not (SOURCE / folder / name).is_dir()
     ]
     assert missing == []
-    # The parser of the tree has found something.
+    # The parser of the tree works.
     assert sum(map(len, layout().values())) > 60
 
 
 @pytest.mark.parametrize("init", sorted(SOURCE.rglob("__init__.py")), ids=lambda path: path.parent.name)
-def test_no_package_hides_its_module_behind_something_else(init):
-    """`feedline.train.quantized` as a function and as a module: pages made from the code would show the module."""
+def test_no_package_exports_another_object_under_a_modules_name(init):
+    """With `feedline.train.quantized` as function and module, pages generated from the code would show the module."""
     package = ".".join(init.parent.relative_to(SOURCE.parent).parts)
     modules = {path.stem for path in init.parent.glob("*.py")} | folders(init.parent)
     imports = [node for node in ast.parse(init.read_text("utf-8")).body if isinstance(node, ast.ImportFrom)]
@@ -87,8 +87,8 @@ def test_no_package_hides_its_module_behind_something_else(init):
     assert sorted(bound & modules) == []
 
 
-def test_what_stands_in_folders_is_named_as_one():
-    """`report` is a folder: the tree says `report/`."""
+def test_folders_are_named_with_a_slash():
+    """`report` is a folder, so the tree has `report/`."""
     assert [
         f"{folder}/{name}"
         for folder, names in layout().items()
@@ -97,8 +97,8 @@ def test_what_stands_in_folders_is_named_as_one():
     ] == []
 
 
-def test_nothing_is_said_to_come_later():
-    """A room that is there is not announced."""
+def test_no_existing_folder_is_announced():
+    """Pages do not announce a folder that exists."""
     for page in pages():
         if page.name != "CHANGELOG.md":
             text = page.read_text("utf-8")
@@ -122,9 +122,9 @@ def exceptions():
 
 
 def test_the_trees_of_exceptions_are_one():
-    here = tree_of(section(ARCHITECTURE, "Errors"))
-    assert here == tree_of(errors.__doc__)
-    assert [name for name, _ in here] == list(exceptions())
+    on_the_page = tree_of(section(ARCHITECTURE, "Errors"))
+    assert on_the_page == tree_of(errors.__doc__)
+    assert [name for name, _ in on_the_page] == list(exceptions())
 
 
 def test_the_page_on_errors_lists_every_exception():
@@ -144,7 +144,7 @@ def test_every_exception_is_raised_somewhere():
 # ---- laws -------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_laws_is_that_of_the_tests():
+def test_the_table_of_laws_matches_the_tests():
     laws = ROOT / "tests" / "laws"
     linked = re.findall(r"\]\((test_\w+\.py)\)", (laws / "README.md").read_text("utf-8"))
     assert set(linked) == {path.name for path in laws.glob("test_*.py")}
@@ -181,7 +181,7 @@ def test_targets_are_listed_where_they_are_looked_for():
 
 
 def test_pages_install_from_the_clone():
-    """The package is not on PyPI: pages install it from the clone, with extras that exist."""
+    """As the package is not on PyPI, pages install it from the clone, with extras that exist."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     for page in [*pages(), *sorted((ROOT / "examples").glob("*.py"))]:
         text = page.read_text("utf-8")

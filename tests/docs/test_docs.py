@@ -24,7 +24,7 @@ def name(page):
 
 
 def needing(page):
-    """A page, marked with the package of others that it needs."""
+    """A page, marked with the framework that it needs."""
     package = FRAMEWORKS.get(page)
     return pytest.param(page, marks=pytest.mark.frameworks(package) if package else (), id=name(page))
 
@@ -37,20 +37,20 @@ def test_page_runs(page, tmp_path, monkeypatch):
     assert Program(str(page)).run(page.read_text("utf-8")) > 0
 
 
-def test_blocks_that_are_not_run_are_few_and_say_why():
+def test_blocks_that_are_not_run_are_few_and_have_a_reason():
     reasons = [f"{name(page)}: {b.reason}" for page in PAGES for b in blocks(page.read_text("utf-8")) if b.reason]
     assert reasons == [
         # An h5py dataset is read like the substitute in tests/feed/formats/test_arrays.py.
         "docs/formats/arrays.md: needs h5py",
-        # Buckets, and clusters, are those of tests/feed/remote.
-        "docs/formats/store.md: needs a bucket",
+        # Object stores are those of tests/feed/remote.
+        "docs/formats/store.md: needs an object store",
         # Run by tests/examples, under another name of the file.
         "docs/how-to/kvstore-async.md: it starts two more processes; examples/async_lstm.py is this program, "
         "and tested",
-        # Not tested but for refusing an address without a token: no Ray of several hosts is at hand.
+        # Only the refusal of an address without a token is tested, as no Ray of several hosts is available.
         "docs/how-to/kvstore-async.md: it needs several machines",
-        "docs/how-to/object-stores.md: needs a bucket",
-        "docs/how-to/object-stores.md: needs a bucket",
+        "docs/how-to/object-stores.md: needs an object store",
+        "docs/how-to/object-stores.md: needs an object store",
         # Run unchanged by tests/kvstore/test_hosts.py.
         "docs/how-to/several-workers.md: needs two machines",
         # Variables of launchers are set by tests/interop/test_launchers.py.
@@ -61,7 +61,7 @@ def test_blocks_that_are_not_run_are_few_and_say_why():
 
 
 def anchors(text):
-    """What `page.md#...` may point to: headings as GitHub turns them into anchors."""
+    """Targets of `page.md#...`: the anchors that GitHub makes of headings."""
     heads = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
@@ -128,7 +128,7 @@ def test_a_wrong_page_fails(page, tmp_path, monkeypatch):
         Program("page.md").run(page)
 
 
-def test_dots_stand_for_anything():
+def test_dots_match_anything():
     check_output("a ... c\n", "a b c\n", "here")
     with pytest.raises(AssertionError, match="here"):
         check_output("a ... c\n", "a b d\n", "here")

@@ -1,4 +1,4 @@
-"""The two commands of the README say at once what the machine lacks; tools that they use."""
+"""The two commands of the README report missing programs at once. Tests of the tools that they use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def program(path, text):
 
 
 def refused(folder):
-    """What environment.py says where only the programs of a folder can be found."""
+    """The message of environment.py if only the programs of a folder can be found."""
     done = subprocess.run(
         [sys.executable, ENVIRONMENT, folder / "venv", "core", "demo"],
         env={"PATH": str(folder)},

@@ -1,4 +1,4 @@
-"""The gallery's images show what its code draws, are small, and fit on a screen; its tables are those of the code."""
+"""The gallery's images equal those of its code, are small, and fit on a screen. Its tables equal the code's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.docs.gallery import EXHIBITS, GALLERY, IMAGES, LARGEST, PAGE, gallery, known, pictures, titles
 
-# Boxes, and points of width and height at most. Circles with numbers, where a picture goes on, are no boxes.
+# Maximum number of boxes, width and height in points. Circles with numbers, where a picture continues, are no boxes.
 SIZES = {
     "resnet18": (43, 1200, 1600),
     "resnet50": (57, 1200, 1600),
@@ -32,24 +32,24 @@ def has_onnx():
 
 
 def image(name):
-    """An image as it is kept."""
+    """An image in docs/images."""
     return (IMAGES / f"{name}.svg").read_text("utf-8")
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
 def test_images_are_of_the_pictures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    drawn = pictures() | known()
-    assert set(EXHIBITS) < set(drawn)
-    assert {path.stem for path in IMAGES.glob("*.svg")} >= set(drawn)
-    for name, picture in drawn.items():
+    current = pictures() | known()
+    assert set(EXHIBITS) < set(current)
+    assert {path.stem for path in IMAGES.glob("*.svg")} >= set(current)
+    for name, picture in current.items():
         now, committed = picture.pipe(format="svg", encoding="utf-8"), image(name)
         assert titles(now) == titles(committed), f"{name}: run python -m tests.docs.gallery"
         assert texts(now) == texts(committed), f"{name}: run python -m tests.docs.gallery"
 
 
 def texts(svg):
-    """Words of a picture, wherever they stand: names of frames are broken into lines as there is room."""
+    """Words of a picture, in any order, as names of frames are broken into lines to fit."""
     return sorted(
         word for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg) for word in html.unescape(text).split()
     )
@@ -66,7 +66,7 @@ def test_images_have_their_boxes_and_fit_on_a_screen(name):
     assert set(EXHIBITS[name].title.replace(",", " ").split()) <= {word.strip(",") for word in texts(image(name))}
 
 
-def test_tables_are_those_of_the_networks():
+def test_tables_match_the_networks():
     assert GALLERY.read_text("utf-8") == gallery(), "run python -m tests.docs.gallery"
 
 

@@ -1,4 +1,4 @@
-"""docs/explanation/order.md is true: its code runs, and defines the order that sources deliver."""
+"""docs/explanation/order.md is correct: its code runs, and defines the order that sources deliver."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "order.md"
 
 
 def run_page():
-    """Run every block in one namespace, as a reader would, with line numbers of the page."""
+    """Run every block in one namespace, as a reader would, with the line numbers of the page."""
     names = {}
     text = PAGE.read_text(encoding="utf-8")
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
@@ -73,7 +73,7 @@ def test_the_timeline_delivers_the_order_of_the_page(page, seed, sweep, infos, b
     st.integers(1, 40),
     st.sampled_from([1, 7, 2**20]),
 )
-def test_blocks_are_those_of_the_page(page, seed, infos, budget, unit, size, most):
+def test_blocks_match_the_page(page, seed, infos, budget, unit, size, most):
     if not sum(info.sequences for info in infos):
         return
     cut = page["blocks"]([tuple(info) for info in infos], size, most)
@@ -94,7 +94,7 @@ def test_blocks_are_those_of_the_page(page, seed, infos, budget, unit, size, mos
     st.integers(1, 9),
     st.data(),
 )
-def test_lanes_are_those_of_the_page(page, seed, sweep, infos, budget, arcs, data):
+def test_lanes_match_the_page(page, seed, sweep, infos, budget, arcs, data):
     total = sum(info.sequences for info in infos)
     if total < arcs:
         return
@@ -113,7 +113,7 @@ def test_lanes_are_those_of_the_page(page, seed, sweep, infos, budget, arcs, dat
     st.integers(1, 9),
     st.integers(5, 40),
 )
-def test_lanes_over_blocks_are_those_of_the_page(page, seed, infos, budget, arcs, size):
+def test_lanes_over_blocks_match_the_page(page, seed, infos, budget, arcs, size):
     total = sum(info.sequences for info in infos)
     if total < arcs:
         return
@@ -136,11 +136,11 @@ def test_blocks_of_huge_corpora_are_larger():
 
 def delivered(timeline, sweep, count):
     """Ordinals of a sweep of ``count`` sequences."""
-    found = []
-    while len(found) < count:
-        plan = timeline.window_at(sweep, len(found))
-        found += timeline.segment(plan, 0, plan.count).ordinals.tolist()
-    return found
+    ordinals = []
+    while len(ordinals) < count:
+        plan = timeline.window_at(sweep, len(ordinals))
+        ordinals += timeline.segment(plan, 0, plan.count).ordinals.tolist()
+    return ordinals
 
 
 @given(
@@ -157,17 +157,17 @@ def test_a_mixture_delivers_the_order_of_the_page(page, seed, sizes, block, when
     starts = [0, *sorted(data.draw(st.sets(st.integers(1, 60), max_size=2)))]
     stages = [(start, data.draw(weights)) for start in starts]
     limits = [None if when_empty == "repeat" else 2 * size for size in sizes]
-    given_stages = [(start, [Fraction(w) for w in found]) for start, found in stages]
+    given_stages = [(start, [Fraction(w) for w in numbers]) for start, numbers in stages]
     expected = page["mixture_order"](seed, given_stages, sizes, limits, when_empty == "drop", block, 120)
     corpora = {name: fl.ArrayDeserializer(x=np.arange(size)) for name, size in zip(names, sizes, strict=True)}
-    declared = [(start, dict(zip(names, map(float, found), strict=True))) for start, found in stages]
+    declared = [(start, dict(zip(names, map(float, numbers), strict=True))) for start, numbers in stages]
     options = {} if when_empty == "repeat" else {"when_empty": when_empty, "max_sweeps": 2}
     mixture = fl.Mixture(corpora, declared[0][1], stages=declared[1:], block=block, **options)
     with fl.MinibatchSource(mixture, seed=seed, max_sweeps=None if when_empty == "repeat" else 1) as source:
-        found = [i for _, m in zip(range(4), source.minibatches(30), strict=False) for i in m.ids.tolist()]
-    assert found == expected
+        ids = [i for _, m in zip(range(4), source.minibatches(30), strict=False) for i in m.ids.tolist()]
+    assert ids == expected
 
 
 @given(st.lists(st.fractions(0, 1, max_denominator=10**6), min_size=1, max_size=12).filter(any))
-def test_quotas_are_those_of_the_page(page, weights):
+def test_quotas_match_the_page(page, weights):
     assert quotas_of(weights) == page["quotas_of"](weights)

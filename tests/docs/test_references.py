@@ -1,4 +1,4 @@
-"""Modules and names of feedline that docstrings, comments and pages name in full are there."""
+"""Modules and names of feedline that docstrings, comments and pages name in full exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def names(text):
 
 @cache
 def is_there(name):
-    """Return the object of this name, or False; attributes that instances may create are assumed to exist."""
+    """Return the object of this name, or False. Attributes that instances may create are assumed to exist."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -39,9 +39,9 @@ def missing(text):
 
 def test_every_name_is_there():
     files = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.md"), *pages()]
-    found = {str(file.relative_to(ROOT)): file.read_text("utf-8") for file in files}
-    assert sum(len(names(text)) for text in found.values()) > 50
-    assert {file: missing(text) for file, text in found.items() if missing(text)} == {}
+    texts = {str(file.relative_to(ROOT)): file.read_text("utf-8") for file in files}
+    assert sum(len(names(text)) for text in texts.values()) > 50
+    assert {file: missing(text) for file, text in texts.items() if missing(text)} == {}
 
 
 def test_a_name_that_is_not_there_is_noticed():

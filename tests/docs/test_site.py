@@ -1,6 +1,6 @@
-"""The site of `make docs` lists every page, in the order of docs/index.md, and its links into sources lead somewhere.
+"""The site of `make docs` lists every page, in the order of docs/index.md, and its links into sources are valid.
 
-`mkdocs build` itself, in CI, refuses links and anchors that lead nowhere.
+`mkdocs build`, in CI, refuses broken links and anchors.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_pages_that_run_are_pages_of_the_site():
 def test_pages_are_listed_in_the_order_of_the_index(title, folder):
     index = (ROOT / "docs" / "index.md").read_text("utf-8")
     wanted = [f"docs/{page}" for page in linked(index) if page.startswith(f"{folder}/")]
-    # The page that compares formats stands below their table, and before them here.
+    # The page that compares formats is after their table in docs/index.md, and before them in `nav`.
     first = "docs/formats/which.md"
     assert SECTIONS[title] == [page for page in wanted if page == first] + [page for page in wanted if page != first]
 
@@ -82,7 +82,7 @@ def test_reference_is_listed_in_the_order_of_its_index():
 
 @pytest.mark.parametrize("page", site.pages(), ids=str)
 def test_links_lead_to_pages(page):
-    """Each relative link is one of a page, a picture, or a source that the site shows."""
+    """Each relative link leads to a page, a picture, or a source that the site shows."""
     written = site.pages()
     there = {path.as_posix() for path in [*written, *site.tables(written)]}
     there |= {site.source_page(source) for source in site.sources(site.pages())}
@@ -97,7 +97,7 @@ def test_links_lead_to_pages(page):
 
 
 def test_links_into_the_reference_carry_no_anchor():
-    """Anchors of the reference are `feedline.…` on the site and headings in the repository: no link fits both."""
+    """Anchors of the reference are `feedline.…` on the site and headings in the repository, so no link fits both."""
     pattern = r"\]\(([\w./-]*reference/\w+\.md#[^)\s]*)"
     links = {page: re.findall(pattern, (ROOT / page).read_text("utf-8")) for page in site.pages()}
     assert {page: found for page, found in links.items() if found} == {}

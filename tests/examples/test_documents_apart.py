@@ -1,4 +1,5 @@
-"""A model sees in a packed row what it sees in each document alone, by each of the masks of docs/how-to/packing.md."""
+"""A model computes the same in a packed row as in each document alone, by each of the masks of
+docs/how-to/packing.md."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def model(language_model):
 
 @pytest.fixture(scope="module")
 def documents():
-    """Documents of 1 to 60 tokens; some are longer than a row."""
+    """Return documents of 1 to 60 tokens. Some are longer than a row."""
     rng = np.random.default_rng(0)
     return [rng.integers(0, 256, size=length, dtype=np.uint8) for length in rng.integers(1, 61, size=60)]
 
@@ -73,7 +74,7 @@ def alone(language_model, model, tokens):
 
 
 @pytest.mark.parametrize("method", ["best-fit", "first-fit", "split"])
-def test_logits_are_those_of_each_document_alone(language_model, model, documents, method):
+def test_logits_match_each_document_alone(language_model, model, documents, method):
     minibatch = packed(documents, method)
     got = logits(model, minibatch, language_model.within_documents(minibatch["segment"].torch()))
     positions, found = minibatch["positions"].torch(), pieces(minibatch)
@@ -97,7 +98,7 @@ def test_without_the_mask_of_documents_they_are_not(language_model, model, docum
         assert difference > 0.01 if start else difference < 1e-12
 
 
-def test_the_loss_is_that_of_all_documents(language_model, model):
+def test_the_loss_matches_all_documents(language_model, model):
     """Labels: every token but the first of each document, none across documents, none in padding."""
     rng = np.random.default_rng(1)
     documents = [rng.integers(0, 256, size=length, dtype=np.uint8) for length in rng.integers(1, ROW + 1, size=40)]
@@ -117,7 +118,7 @@ def test_the_loss_is_that_of_all_documents(language_model, model):
 
 @pytest.fixture
 def attended(language_model, documents):
-    """A minibatch, queries, keys and values (rows, heads, ROW, features), and what the dense mask makes of them."""
+    """A minibatch, queries, keys and values (rows, heads, ROW, features), and the result of the dense mask."""
     minibatch = packed(documents)
     generator = torch.Generator().manual_seed(2)
     shape = (minibatch.num_sequences, 2, ROW, 8)
@@ -126,7 +127,7 @@ def attended(language_model, documents):
     return minibatch, qkv, scaled_dot_product_attention(*qkv, attn_mask=mask)
 
 
-def test_bounds_say_what_the_mask_says(attended):
+def test_bounds_match_the_mask(attended):
     """As functions of variable length take them: over the tokens of all rows, causal within each pair of bounds."""
     minibatch, qkv, expected = attended
     bounds = minibatch["cu_seqlens"].rows
@@ -141,7 +142,7 @@ def test_bounds_say_what_the_mask_says(attended):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_says_what_the_mask_says(attended):
+def test_flex_attention_matches_the_mask(attended):
     flex = pytest.importorskip("torch.nn.attention.flex_attention", reason="torch is older than 2.5")
     minibatch, qkv, expected = attended
     segment = minibatch["segment"].torch()

@@ -92,12 +92,12 @@ def test_user_source(main):
 
 @example("matrix_factorisation")
 def test_matrix_factorisation(main):
-    """The noise that ratings were made with is 0.1; without learning the error is 2."""
+    """The noise of the ratings is 0.1. Without learning the error is 2."""
     assert main([]) < 0.12
 
 
 def run(name, *arguments):
-    """Return the output of a whole program; those with workers must be one, since workers import it."""
+    """Return the output of a whole program. Workers import the program, so it must be one."""
     done = warm.run(
         [str(EXAMPLES / f"{name}.py"), *arguments],
         capture_output=True,

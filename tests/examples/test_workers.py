@@ -32,11 +32,11 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out 
 
 
 class Program:
-    """A Python program under way in its own session, and what it says; ended with all that it started.
+    """A running Python program in its own session, and its output. Ended with all that it started.
 
     Args:
         arguments: of Python.
-        variables: over the environment's.
+        variables: variables that override the environment's.
     """
 
     def __init__(self, arguments, variables):
@@ -67,7 +67,7 @@ class Program:
                 assert self._more.wait(1) or self._reader.is_alive(), self.said
 
     def ends(self):
-        """Wait for its end; the exit code, and all that it said."""
+        """Wait for its end. Return the exit code, and all output."""
         code = self.process.wait(DEADLINE)
         self._reader.join(DEADLINE)
         return code, self.said
@@ -116,14 +116,14 @@ def last_words(example, *arguments):
 
 
 def by_rank(said):
-    """The last words of worker 0, and of worker 1; two that print at once may share a line."""
-    first, second = sorted(re.findall(r"^worker .*?(?=worker \d|$)|worker \d of .*$", said, re.MULTILINE))
-    assert (first[:13], second[:13]) == ("worker 0 of 2", "worker 1 of 2")
-    return first[15:], second[15:]
+    """Return the last words of rank 0, and of rank 1. Two that print at once may share a line."""
+    first, second = sorted(re.findall(r"^rank .*?(?=rank \d|$)|rank \d of .*$", said, re.MULTILINE))
+    assert (first[:11], second[:11]) == ("rank 0 of 2", "rank 1 of 2")
+    return first[13:], second[13:]
 
 
 def test_data_parallel_lstm(tmp_path):
-    """Two workers get it right, and end with the same bits; under torchrun, as the page says."""
+    """Two workers get it right, and end with the same bits. Under torchrun, as in the page."""
     with under_torchrun(tmp_path, "data_parallel_lstm") as job:
         code, said = job.ends()
     assert code == 0, said
@@ -144,7 +144,7 @@ def test_matrix_factorisation():
     with Program([str(EXAMPLES / "matrix_factorisation.py"), "--sweeps", "2"], {}) as alone:
         code, said = alone.ends()
     assert code == 0, said
-    expected = float(re.match(r"worker 0 of 1: error ([\d.]+),", said)[1])
+    expected = float(re.match(r"rank 0 of 1: error ([\d.]+),", said)[1])
     first, second = last_words("matrix_factorisation", "--store", "dist_sync", "--sweeps", "2")
     assert first.split(",")[0] == second.split(",")[0]
     for words in (first, second):
@@ -155,7 +155,7 @@ def test_matrix_factorisation():
 
 @pytest.mark.parametrize("learner", ["parallel", "block"])
 def test_cntk_own_source(learner):
-    """Both workers have had sentences; they end with the same bits."""
+    """Both workers have had sentences, and end with the same bits."""
     first, second = (
         re.fullmatch(r"(4 of 4 right, .*), learned from (\d+) .*", words)
         for words in last_words("cntk_own_source", "--learner", learner)
@@ -192,7 +192,7 @@ def test_a_lost_worker_ends_the_other_with_an_error_that_names_it(example, how, 
         second.process.send_signal(how)
         code, said = first.ends()
     assert code == 1
-    assert re.search(r"StoreError: expected all 2 ranks in an exchange, rank 0 missed .*rank 1: ", said), said
+    assert re.search(r"StoreError: expected all 2 ranks in an exchange, but rank 0 missed .*rank 1: ", said), said
 
 
 @pytest.mark.parametrize("example", FOR_EVER)

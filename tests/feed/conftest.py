@@ -37,7 +37,7 @@ def text_file(tmp_path):
 
 @pytest.fixture
 def mounted(tmp_path):
-    """Mount a small file system in a folder; skip if mounting is not allowed."""
+    """Mount a small file system in a folder. Skip if mounting is not allowed."""
     folder = tmp_path / "mounted"
     folder.mkdir()
     done = []

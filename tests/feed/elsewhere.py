@@ -13,7 +13,7 @@ from feedline.feed.transforms import Transform, Transformed
 
 
 class Elsewhere(Transform):
-    """Adds to stream `x` numbers that a sequence's place and the stage determine; those of ``bad`` are unreadable.
+    """Adds numbers to stream `x` that a sequence's place and the stage determine. Sequences ``bad`` become unreadable.
 
     Attributes:
         begun, finished: minibatches begun ahead, and taken.

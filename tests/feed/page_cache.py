@@ -14,9 +14,9 @@ MIB = 1 << 20
 
 
 def evict(paths, leave=MIB):
-    """Have the page cache drop the files; return whether at most ``leave`` bytes of them stayed.
+    """Have the page cache drop the files. Return whether at most ``leave`` bytes of them stayed.
 
-    What an earlier feed still maps stays until that is collected.
+    Files that an earlier feed still maps stay until it is collected.
     """
     for _ in range(20):
         gc.collect()
@@ -28,7 +28,7 @@ def evict(paths, leave=MIB):
 
 
 def held(paths, begin=0.0, end=1.0):
-    """Bytes of (a part of) the files that the page cache holds; looking reads nothing."""
+    """Bytes of (a part of) the files in the page cache. The query reads nothing."""
     from feedline import _native
 
     total = 0

@@ -37,7 +37,7 @@ TAKERS = {
     ("taker", "thing", "says"),
     [
         ("DataLoader", lambda: fl.MinibatchSource(corpus()), r"DataLoader\(source.corpus, batch_size\)"),
-        ("MinibatchSource", lambda: fl.MinibatchSource(corpus()), "it is one already"),
+        ("MinibatchSource", lambda: fl.MinibatchSource(corpus()), "it is a MinibatchSource already"),
         ("convert", lambda: fl.MinibatchSource(corpus()), r"fl.convert\(source.corpus, path\)"),
         ("MinibatchSource", Squares, r"got .*Squares: convert it once, fl.convert\(dataset, path\)"),
         ("MinibatchSource", lambda: [1, 2, 3], r"got list: convert it once, fl.convert\(dataset, path\)"),
@@ -71,7 +71,7 @@ def test_what_was_meant(tmp_path, taker, thing, says):
 
 @pytest.mark.parametrize("taker", TAKERS)
 @pytest.mark.parametrize("library", ["pandas", "pyarrow"])
-def test_a_frame_says_what_to_write(tmp_path, taker, library):
+def test_a_frame_names_the_replacement(tmp_path, taker, library):
     module = pytest.importorskip(library)
     columns = {"x": [1.0, 2.0, 3.0], "y": [1, 2, 3]}
     frame = module.DataFrame(columns) if library == "pandas" else module.table(columns)

@@ -1,4 +1,4 @@
-"""Arguments as values: what they are made of, what they combine with, and what they took the place of."""
+"""Arguments as values: their fields, their combinations, and the old arguments that they replace."""
 
 import inspect
 import json
@@ -38,14 +38,14 @@ def corpus():
         (lambda path: fl.convert(path, path / "store", deadline_s=1), "remote=fl.Remote(deadline_s=...)"),
     ],
 )
-def test_a_former_argument_says_what_to_write(call, instead, tmp_path):
+def test_a_former_argument_names_its_replacement(call, instead, tmp_path):
     with pytest.raises(TypeError) as caught:
         call(tmp_path)
     assert "has been replaced; write " in str(caught.value)
     assert instead in str(caught.value)
 
 
-def test_a_stream_as_an_argument_says_what_to_write(tmp_path):
+def test_a_stream_as_an_argument_names_the_replacement(tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
         fl.open_corpus(tmp_path, x=fl.Stream(3))
     with pytest.raises(TypeError, match="expected streams as a mapping from names to declarations"):
@@ -136,5 +136,5 @@ def test_a_remote_of_paths_is_refused(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"i": 1}\n')
     with pytest.raises(ValueError, match="expected an address for remote=, got paths"):
         fl.open_corpus(tmp_path / "rows.jsonl", remote=fl.Remote())
-    with pytest.raises(ValueError, match="address as source or destination for remote="):
+    with pytest.raises(ValueError, match="remote= only with an address as source or destination"):
         fl.convert(tmp_path / "rows.jsonl", tmp_path / "store", remote=fl.Remote())

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from feedline.feed.reading.cache_policy import Keeping, runs
+from feedline.feed.reading.cache_policy import CachePolicy, runs
 from feedline.feed.reading.next_uses import NextUses
 
 CHUNKS, PAGES = 40, 3
@@ -17,16 +17,16 @@ CHUNKS, PAGES = 40, 3
 def fetched(order, kept_chunks):
     """Pages that are fetched for each chunk in `order`, windows of chunks, by a cache of some chunks."""
     one = SimpleNamespace(key="k", pages=(PAGES + 1) * CHUNKS)
-    # A page lies between chunks, so that none shares a page with another.
-    keeping = Keeping(kept_chunks * PAGES, lambda c: [(one, c * (PAGES + 1), c * (PAGES + 1) + PAGES)])
+    # There is a page between chunks, so no two share one.
+    keeping = CachePolicy(kept_chunks * PAGES, lambda c: [(one, c * (PAGES + 1), c * (PAGES + 1) + PAGES)])
     uses, found = NextUses(CHUNKS), []
     uses.start(lambda: iter(order))
     for window in order:
         for chunk in window.tolist():
-            decision = keeping.begin(chunk, uses)
+            decision = keeping.decide(chunk, uses)
             assert keeping.count <= kept_chunks * PAGES
             found.append(decision.pages)
-    assert keeping.most <= kept_chunks * PAGES
+    assert keeping.peak <= kept_chunks * PAGES
     return found
 
 
@@ -49,19 +49,19 @@ def next_window(order, number, chunk):
 
 @pytest.mark.parametrize("budget", [10, 30, 60, 110])
 def test_drops_only_what_is_needed_later_and_all_of_it_if_that_suffices(budget):
-    """Chunks of 1 to 6 pages; what this window has begun already may be left alone until the next."""
+    """Chunks of 1 to 6 pages. Chunks that this window has begun may stay until the next one."""
     rng = np.random.default_rng(budget)
     order = [w for _ in range(5) for w in np.split(rng.permutation(CHUNKS), CHUNKS // 4)]
     size = rng.integers(1, 7, CHUNKS)
     one = SimpleNamespace(key="k", pages=8 * CHUNKS)
-    keeping = Keeping(budget, lambda c: [(one, 8 * c, 8 * c + int(size[c]))])
+    keeping = CachePolicy(budget, lambda c: [(one, 8 * c, 8 * c + int(size[c]))])
     uses, kept = NextUses(CHUNKS), set()
     uses.start(lambda: iter(order))
     for number, window in enumerate(order[: -CHUNKS // 4]):
         begun = set()
         for chunk in window.tolist():
             free = budget - keeping.count
-            decision = keeping.begin(chunk, uses)
+            decision = keeping.decide(chunk, uses)
             begun.add(chunk)
             mine = next_window(order, number, chunk)
             needed = {c: next_window(order, number if c in begun else number - 1, c) for c in kept}

@@ -67,7 +67,7 @@ def test_a_corpus_made_of_another_can_do_what_that_can(random_access, sliceable)
         assert can(made, fl.Sliceable) == sliceable
 
 
-def test_parts_of_a_concatenation_need_not_be_alike():
+def test_parts_of_a_concatenation_may_differ():
     """It can do what all of them can."""
     both = fl.Concat(CountedCorpus([1] * 4, [4], True, sliceable=True), CountedCorpus([1] * 4, [4], True))
     assert can(both, fl.RandomAccess)
@@ -86,5 +86,5 @@ def test_a_mixture_of_parts_that_can_be_sliced_and_others(random_access):
 
 
 def test_a_choice_has_the_keys_of_its_corpus():
-    """Whose ordinals are others, also where the corpus has none of its own."""
+    """A selection has other ordinals, also if the corpus has no keys."""
     assert keys_of(fl.Take(Least(), 5, 8), np.arange(3)).tolist() == [5, 6, 7]

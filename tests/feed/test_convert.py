@@ -23,7 +23,7 @@ from tests.feed.formats.corpora import assert_same, corpora, everything
 
 
 class Torn(Deserializer):
-    """Three chunks of four sequences; sequences 1 and 6 are unreadable."""
+    """Three chunks of four sequences, of which 1 and 6 are unreadable."""
 
     schema = Schema({"x": Stream((), "int64")})
 
@@ -101,13 +101,13 @@ def test_an_existing_destination(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.ctf", "a.parquet", "a.CSV", "a.npz"])
 def test_a_destination_named_like_a_file_is_refused(tmp_path, name):
-    """Only stores are written; a folder called a.ctf would be no CTF file."""
+    """Only stores are written, and a folder called a.ctf would be no CTF file."""
     with pytest.raises(ValueError, match=f"folder.*{name}"):
         convert(ArrayDeserializer(x=np.arange(10)), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_converted_is_told_on_a_line(tmp_path):
+def test_the_result_of_a_conversion_is_printed_on_a_line(tmp_path):
     """The repr of corpora and summaries describes them."""
     done = convert(ArrayDeserializer(x=np.arange(10), y=np.arange(10)), tmp_path / "a")
     assert repr(done).startswith(f"ConversionSummary({str(tmp_path / 'a')!r}: x, y; 10 sequences, 10 samples, ")
@@ -206,7 +206,7 @@ def test_damaged_arrays(tmp_path):
 def test_wrong_arguments(tmp_path):
     with pytest.raises(ValueError, match="'raise' or 'skip'"):
         convert(Torn(), tmp_path / "a", on_error="ignore")
-    with pytest.raises(ValueError, match="with a path only"):
+    with pytest.raises(ValueError, match="streams= only with a path"):
         convert(Torn(), tmp_path / "a", streams={"x": Stream()})
 
 
@@ -246,7 +246,7 @@ def test_a_destination_within_what_is_read_is_refused(tmp_path, shuffle, overwri
         (StoreDeserializer(tmp_path / "store"), tmp_path / "link" / "sub"),
         (tmp_path / "parquet", tmp_path / "arrays" / ".." / "parquet" / "sub"),
     ):
-        with pytest.raises(ValueError, match="destination outside the data read"):
+        with pytest.raises(ValueError, match="destination outside the data to read"):
             convert(source, within, shuffle=shuffle, overwrite=overwrite)
     assert not any("sub" in str(path) for path in tmp_path.rglob("*"))
     # The folder of the file, and a folder next to it, are not read.
@@ -254,7 +254,7 @@ def test_a_destination_within_what_is_read_is_refused(tmp_path, shuffle, overwri
     convert(tmp_path / "store", tmp_path / "store2", shuffle=shuffle)
 
 
-def test_corpora_with_an_order_of_their_own_are_refused(tmp_path):
+def test_corpora_with_their_own_order_are_refused(tmp_path):
     """A store has no proportions, rows of a sweep or batches: none of them is dropped silently."""
     documents = fl.ArrayDeserializer(tokens=[np.arange(n) for n in (3, 9, 4)])
     for corpus in (fl.Mixture({"a": documents}), fl.Packed(documents, 16), fl.Bucketed(documents, [4, 9], budget=9)):

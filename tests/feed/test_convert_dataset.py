@@ -1,5 +1,4 @@
-"""Conversion of datasets: what is refused and how it says so, names, declarations, kills; laws/test_conversion.py has
-the laws."""
+"""Conversion of datasets: errors, names, declarations, kills. laws/test_conversion.py has the laws."""
 
 from __future__ import annotations
 
@@ -103,7 +102,7 @@ def test_sparse_rows(tmp_path):
         ([{"t": "hello"}, {"t": b"x"}], r"same type in all samples, got str in item 0 and bytes in item 1\n.*`t`"),
         ([{"t": 1}, {"t": "x"}], r"same type in all samples, got str in item 1 and int in item 0\n.*`t`"),
         ([{"t": "\ud800"}], r"utf-8.*can't encode.*\n  at item 0, stream `t`"),
-        ([{"a": 1}, {"a": None}], r"got NoneType None: put a number.*\n  at item 1, stream `a`"),
+        ([{"a": 1}, {"a": None}], r"got NoneType None: replace it by a number.*\n  at item 1, stream `a`"),
         ([np.array(["a"])], "several texts as a tuple"),
         ([object()], "got object .*convert it in the dataset"),
         ([torch.zeros(2, dtype=torch.bfloat16)], "bfloat16"),
@@ -139,7 +138,7 @@ def test_samples_that_cannot_be_stored(tmp_path, samples, says):
             {"x": np.zeros(3), "y": 0},
             "expected numbers of float32, as in item 0, got float64\n  at item 700, stream `x`",
         ),
-        ({"x": np.zeros(3, np.float32), "y": "a"}, "got str 'a': make it one kind.*\n  at item 700, stream `y`"),
+        ({"x": np.zeros(3, np.float32), "y": "a"}, "got str 'a': make it the same kind.*\n  at item 700, stream `y`"),
         (
             {"x": np.zeros(3, np.float32)},
             "expected `y` in every sample, as in item 0, but this one has `x`\n  at item 700",
@@ -147,14 +146,14 @@ def test_samples_that_cannot_be_stored(tmp_path, samples, says):
     ],
 )
 def test_a_later_item_that_differs(tmp_path, jobs, other, says):
-    """Whichever worker read it, the error is the item's, without a worker's traceback, and nothing is left behind."""
+    """Whichever worker read it, the error is the item's, without a worker's traceback, and no files are left."""
     with pytest.raises(fl.SchemaError, match=says) as caught:
         fl.convert(Late(1000, 700, other), tmp_path / "a", jobs=jobs)
     assert "Caught" not in str(caught.value)
     assert not any(tmp_path.iterdir())
 
 
-def test_what_the_error_says_to_write_works(tmp_path):
+def test_the_remedy_in_the_error_works(tmp_path):
     data = Late(1000, 700, {"x": np.zeros(4, np.float32), "y": 0})
     with pytest.raises(fl.SchemaError) as caught:
         fl.convert(data, tmp_path / "a")
@@ -168,7 +167,7 @@ def test_what_the_error_says_to_write_works(tmp_path):
     [
         ({"source": [1], "streams": "x"}, TypeError, r"write \['x'\]"),
         ({"source": [1], "streams": ["a", "a"]}, ValueError, "distinct names"),
-        ({"source": [1], "streams": {"x": "int64"}}, TypeError, "expected a fl.Stream or None for stream `x`"),
+        ({"source": [1], "streams": {"x": "int64"}}, TypeError, "expected an fl.Stream or None for stream `x`"),
         ({"source": [(1, 2)], "streams": ["a"]}, fl.SchemaError, "as many names"),
         ({"source": [{"a": 1}], "streams": ["b"]}, fl.SchemaError, "expected `b` in the samples, which have `a`"),
         ({"source": []}, fl.DataError, "at least one item"),
@@ -251,7 +250,7 @@ def test_progress_counts_items(tmp_path):
 
 
 class Slow(torch.utils.data.Dataset):
-    """Items that take a while each, as long as ``pause`` says."""
+    """Items that take ``pause`` seconds each."""
 
     def __init__(self, pause):
         self.pause = pause
@@ -270,7 +269,7 @@ def convert_slowly(path, shuffle, said):
 
 @pytest.mark.parametrize("shuffle", [None, 5])
 def test_killed_it_starts_again(tmp_path, shuffle):
-    """The name appears only when all is written; the next call leaves nothing of the killed one's."""
+    """The name appears only when all is written. The next call removes all files of the killed one."""
     context = multiprocessing.get_context("forkserver")
     heard, said = context.Pipe(duplex=False)
     process = context.Process(target=convert_slowly, args=(tmp_path / "store", shuffle, said))

@@ -37,7 +37,7 @@ def pair(world, **changes):
 
 
 def content(minibatch):
-    """All that a minibatch says, comparable."""
+    """The content of a minibatch, in a form that can be compared."""
     values = []
     for name, value in minibatch.items():
         if value.is_sparse:
@@ -51,7 +51,7 @@ def content(minibatch):
 
 sizes = st.integers(1, 30)
 partitions = st.one_of(st.none(), st.integers(1, 3).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
-# Mostly the same request again, so that copies are waiting; sometimes anything else.
+# Mostly the same request again, so that copies are waiting, sometimes another one.
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("same"), st.integers(1, 6)),
@@ -197,7 +197,7 @@ def test_what_waits_stays_within_the_budget():
 
 
 def test_small_minibatches_are_copied_in_the_call():
-    """The threshold is one of bytes; it lies between a minibatch of tokens and one of images."""
+    """The threshold is in bytes, between a minibatch of tokens and one of images."""
     for width, used in ((16, False), (4096, True)):
         corpus = fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros((512, width), np.float32)))
         for _ in range(6):
@@ -242,7 +242,7 @@ def test_a_source_dropped_lets_its_chunks_go():
 
 
 def test_an_error_while_looking_ahead_waits_for_its_turn():
-    """Planning may fail in a later segment; earlier minibatches are delivered first."""
+    """Planning may fail in a later segment. Earlier minibatches are delivered first."""
 
     class Broken(CountedCorpus):
         def lengths(self, ordinals):
@@ -282,7 +282,7 @@ def test_a_forked_child_goes_on():
 
 
 def transformed(world, bad=(), **changes):
-    """The same source twice: its first transform begun ahead, and not; the second one is a function."""
+    """The same source twice, with its first transform begun ahead, and not. The second transform is a function."""
 
     def negative(sequence):
         return {"x": -sequence["x"]}
@@ -294,7 +294,7 @@ def transformed(world, bad=(), **changes):
 @pytest.mark.filterwarnings("ignore:a minibatch of .* leaves none:RuntimeWarning")
 @given(worlds(), sizes, steps, st.one_of(st.none(), st.integers(1, 150)))
 def test_begun_ahead_is_run_when_requested(world, size, asked, limit):
-    """Same minibatches, positions and states, whatever is requested between."""
+    """The same minibatches, positions and states, with any requests in between."""
     on, off = transformed(world, max_samples=limit)
     partition, saved = None, off.state_dict()
     for what, value in [("same", 3), *asked, ("same", 3)]:
@@ -343,7 +343,7 @@ def test_what_a_transform_cannot_read_keeps_its_place(world, size, data):
 
 @pytest.mark.parametrize("shuffle", [True, "whole"])
 def test_a_transform_is_begun_ahead(shuffle):
-    """In steady state, for all minibatches, however small; without a budget for none."""
+    """In steady state, for all minibatches, however small. Without a budget for none."""
     for read_ahead in (None, 0):
         stage = Elsewhere()
         corpus = CountedCorpus([1] * 400, [100] * 4, shuffle == "whole")

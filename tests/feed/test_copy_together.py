@@ -1,4 +1,4 @@
-"""Small minibatches copied together equal others, whatever is requested."""
+"""Small minibatches that are copied together equal others, for any requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.laws.corpora import CountedCorpus, worlds
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """However few there are."""
-    monkeypatch.setattr(together, "_LEAST", 1)
+    monkeypatch.setattr(together, "_MIN_COUNT", 1)
 
 
 def alone(source):
@@ -30,7 +30,7 @@ def alone(source):
 
 
 def told(minibatch):
-    """All that a minibatch says, where its sequences come from, and how its arrays are laid out."""
+    """The content of a minibatch, the origin of its sequences, and the layout of its arrays."""
     layout = [(name, value.one_sample_each) for name, value in minibatch.items()]
     source = None if minibatch.source is None else minibatch.source.tolist()
     return content(minibatch), layout, minibatch.num_sequences, source, minibatch.sweep_ends
@@ -113,7 +113,7 @@ def test_unreadable_sequences_keep_their_meaning(world, size, data):
     assert outcomes[0] == outcomes[1]
 
 
-def test_a_text_that_is_damaged_is_an_error_of_its_own_minibatch():
+def test_a_damaged_text_is_an_error_of_its_minibatch():
     """Only the copy sees it, and others were copied with it."""
     data = np.frombuffer(b"abc\xffefghijklmnopqrstuvwx", np.uint8)
     texts = fl.Value.from_buffer(data, np.arange(len(data) + 1), "str")
@@ -123,11 +123,11 @@ def test_a_text_that_is_damaged_is_an_error_of_its_own_minibatch():
         while True:
             got.append(source.next_minibatch(1)["t"].tolist())
     assert got == [["a"], ["b"], ["c"]]
-    assert source.position.ordinal == 3
+    assert source.position.sequence == 3
 
 
 def test_layouts_do_not_depend_on_neighbours():
-    """A chunk of single samples beside longer ones: a minibatch has offsets only if its own sequences need them."""
+    """With a chunk of single samples among longer ones, a minibatch has offsets only if its own sequences need them."""
 
     class Mixed(CountedCorpus):
         def made(self, a, b):
@@ -145,7 +145,7 @@ def test_layouts_do_not_depend_on_neighbours():
         assert told(on.next_minibatch(2)) == told(off.next_minibatch(2))
 
 
-# ---- what is used, and kept -----------------------------------------------------------------------------------
+# ---- memory -----------------------------------------------------------------------------------------------------
 
 
 def tiny(**settings):
@@ -168,7 +168,7 @@ def test_where_it_must_not_be(settings):
 @pytest.mark.parametrize("size", [7, 10, 16])
 @pytest.mark.parametrize("kind", ["alone", "together"])
 @pytest.mark.parametrize("lengths", [1, 2])
-def test_floating_point_numbers_lie_where_they_always_do(monkeypatch, shape, size, kind, lengths):
+def test_floating_point_numbers_are_aligned(monkeypatch, shape, size, kind, lengths):
     """Otherwise results would depend on where a run began, in their last bits."""
     monkeypatch.undo()
     rows = np.zeros((4000, *shape), np.float32)
@@ -222,7 +222,7 @@ def test_a_minibatch_that_is_kept_keeps_little():
         owner = minibatch["x"].rows
         while owner.base is not None and isinstance(owner.base, np.ndarray):
             owner = owner.base
-        assert owner.nbytes <= 1.1 * together.TOGETHER_BYTES
+        assert owner.nbytes <= 1.1 * together.MAX_BYTES
 
 
 def test_arrays_are_their_minibatch_s_own():
@@ -296,7 +296,7 @@ class InterruptedBehind:
         return found
 
 
-def test_an_interrupt_behind_a_minibatch_loses_none():
+def test_an_interrupt_after_a_minibatch_loses_none():
     """Taken, but not handed over: it is delivered by the next call."""
 
     def source():

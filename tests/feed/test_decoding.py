@@ -55,7 +55,7 @@ class ToldOnceRead(Told, Unsized):
 
 @pytest.mark.parametrize("sized", [True, False])
 def test_by_default_the_whole_next_window_is_read_ahead_and_no_more(monkeypatch, sized):
-    """Half a window ahead is a stop at the beginning of each; the memory is that of two."""
+    """With half a window ahead there would be a wait at the beginning of each. The memory is two windows."""
     monkeypatch.setattr(decoding_reader, "MIN_AHEAD_BYTES", 1)
     corpus = (Told if sized else ToldOnceRead)([3] * 400, [20] * 20)
     two = 10 * max(corpus.read(chunk).nbytes for chunk in range(20))  # texts differ in length
@@ -171,7 +171,7 @@ def reading_threads():
 
 
 def test_a_dropped_source_is_freed_at_once():
-    """No cycle keeps a window in memory until the collector comes by; threads end, also after an error."""
+    """No reference cycle keeps a window in memory until the next collection. Threads end, also after an error."""
     gc.collect()
     gc.disable()
     try:
@@ -186,7 +186,7 @@ def test_a_dropped_source_is_freed_at_once():
                 assert bad
             reader = weakref.ref(reader_of(dropped))
             wait_for(lambda corpus=corpus, bad=bad: len(corpus.reads) >= (1 if bad else 4))
-            begun = reading_threads() - before  # those of an earlier test may end meanwhile
+            begun = reading_threads() - before  # threads of an earlier test may end meanwhile
             assert begun
             del dropped, minibatch
             wait_for(lambda reader=reader: reader() is None)
@@ -198,8 +198,8 @@ def test_a_dropped_source_is_freed_at_once():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("locked", ["jobs", "reader"])
-def test_a_forked_child_reads_on_whatever_the_threads_were_doing(locked):
-    """Locks that a reading thread holds at the fork are locked forever in the child; it waits for none of them."""
+def test_a_forked_child_reads_on_during_any_work_of_the_threads(locked):
+    """Locks that a reading thread holds at the fork stay locked in the child, which waits for none of them."""
     parent, plain = source(read_ahead=1 << 30), source(read_ahead=0)
     parent.next_minibatch(50)
     plain.next_minibatch(50)

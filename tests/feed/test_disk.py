@@ -31,7 +31,7 @@ def file(tmp_path):
 
 
 def test_the_page_cache_is_asked_and_emptied(file):
-    """A file just written is cached; evicted, it is not; with half of it read again, half is."""
+    """A file that was just written is cached. Evicted, it is not. With half of it read again, half of it is."""
     assert disk.resident([file]) == 1.0
     if not direct(file):
         pytest.skip("the temporary folder is in memory: nothing can be evicted from it")
@@ -48,7 +48,7 @@ def test_the_page_cache_is_asked_and_emptied(file):
 
 
 def test_survey_of_several_files(file, tmp_path):
-    """Empty files count nothing; small ones are read within their bounds; all threads have ended."""
+    """Empty files count nothing, small ones are read within their bounds, and all threads have ended."""
     small, empty = tmp_path / "small", tmp_path / "empty"
     small.write_bytes(b"x" * 5000)
     empty.write_bytes(b"")
@@ -73,7 +73,7 @@ def test_missing_files_are_named(tmp_path):
 
 
 def test_corpora_name_their_files(tmp_path):
-    """Stores, CTF, Parquet, mapped arrays and joins of them; arrays in memory have none."""
+    """Stores, CTF, Parquet, mapped arrays and joins of them have files, arrays in memory have none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

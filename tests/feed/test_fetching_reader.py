@@ -25,7 +25,7 @@ SHUFFLES = [False, "whole", fl.Window(bytes=2 << 20), fl.Window(chunks=2)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A store of one file, 9 chunks; row i of x holds i."""
+    """A store of one file with 9 chunks. Row i of x is i."""
     path = tmp_path_factory.mktemp("store") / "data"
     x = np.repeat(np.arange(ROWS, dtype=np.float32), WIDTH).reshape(ROWS, WIDTH)
     fl.convert(fl.ArrayDeserializer(x=x, y=np.arange(ROWS)), path, chunk_bytes=1 << 20)
@@ -73,7 +73,7 @@ def fail(feed, begin, end, number):
 @pytest.mark.parametrize("backend", ["any", "threads"])
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_a_failing_disk_costs_the_sequences_it_holds_and_no_others(folder, tmp_path, shuffle, backend):
-    """EIO in the middle of a row: that row is listed, with file and byte; every other one keeps place and values."""
+    """With EIO in the middle of a row, that row is listed, with file and byte. All others keep place and values."""
     listed = tmp_path / "listed.jsonl"
     place = rows_of(folder, "x")[1234]
     expected = [m.ids.tolist() for m in source(folder, shuffle).minibatches(64)]
@@ -111,7 +111,7 @@ def test_a_failing_disk_is_an_error_with_file_byte_and_sequence(folder, shuffle)
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_a_file_that_is_cut_costs_what_was_behind_the_cut(store, tmp_path, shuffle):
+def test_a_truncated_file_costs_the_items_after_the_cut(store, tmp_path, shuffle):
     """In known chunks, sequences before the truncation are delivered, and those after it are listed."""
     place = rows_of(store, "x")[2950]
     with source(store, shuffle, on_error=fl.Quarantine(tmp_path / "listed.jsonl"), read_ahead=0) as feed:
@@ -157,7 +157,7 @@ def test_a_file_that_is_cut_while_it_is_in_memory(store, tmp_path, shuffle, kind
 
 
 def test_a_file_that_was_cut_before_its_chunk_is_known(store):
-    """As for mapped chunks: it says so."""
+    """It is an error, as for mapped chunks."""
     with source(store, False, read_ahead=0) as feed:
         feed.next_minibatch(10)
         os.truncate(store / "part-00000.arrow", 5 << 20)
@@ -207,7 +207,7 @@ def test_memory_is_the_window_and_what_is_read_ahead(folder, shuffle):
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_a_rank_that_takes_nothing_fetches_nothing(store, shuffle):
-    """A minibatch of one sequence is that of rank 0."""
+    """A minibatch of one sequence belongs to rank 0."""
     with source(store, shuffle, read_ahead=0) as feed:
         minibatch = feed.next_minibatch(1, partition=(1, 2))
         assert (minibatch.num_sequences, minibatch.global_samples) == (0, 1)
@@ -242,7 +242,7 @@ def test_what_was_asked_for_is_counted_wherever_it_was(folder, shuffle, forced):
         reader_of(feed).forced = forced
         assert feed.stats().asked_bytes == 0
         half = sum(feed.next_minibatch(16).num_sequences for _ in range(ROWS // 32))
-        assert feed.stats().asked_bytes >= half * (WIDTH * 4 + 8)  # what is copied ahead counts, too
+        assert feed.stats().asked_bytes >= half * (WIDTH * 4 + 8)  # minibatches that are copied ahead count, too
         assert sum(minibatch.num_sequences for minibatch in feed.minibatches(16)) == ROWS - half
         assert feed.stats().asked_bytes == pytest.approx(ROWS * (WIDTH * 4 + 8), rel=0.05)
         assert (feed.stats().disk_bytes > 0) == forced
@@ -302,7 +302,7 @@ def test_a_jump_drops_what_was_fetched(folder, shuffle, leaves_nothing):
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_an_interrupt_while_waiting_loses_nothing(folder, shuffle, monkeypatch):
-    """Ctrl-C while the disk is waited for; the same minibatch comes afterwards."""
+    """Ctrl-C during a wait for the disk. The same minibatch comes afterwards."""
     expected = sequences_of(source(folder, shuffle).minibatches(64))
     with source(folder, shuffle) as feed:
         staged = _native.Gatherer.stage
@@ -375,7 +375,7 @@ def test_chunks_in_memory_are_looked_up_once_a_segment(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_a_transform_is_begun_as_soon_as_the_next_minibatch_is_read(folder, tmp_path, failing):
-    """Of staged sequences; where some of them cannot be read, it waits until they are requested."""
+    """For staged sequences. If some of them cannot be read, it waits until they are requested."""
     expected = list(source(folder, "whole", transforms=[Elsewhere()]).minibatches(64))
     bad = int(expected[20].ids[7])
     stage, got = Elsewhere(), []

@@ -16,7 +16,7 @@ from tests.inside import reader_of
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    monkeypatch.setattr(io_stalls, "_told", set())
+    monkeypatch.setattr(io_stalls, "_warned", set())
 
 
 class Clock:
@@ -41,7 +41,7 @@ def told(caplog):
         (30.0, 0.0, 1, 1),
     ],
 )
-def test_told_once_when_it_is_most_of_the_time(monkeypatch, caplog, wait, work, steps, expected):
+def test_a_note_comes_once_when_it_is_most_of_the_time(monkeypatch, caplog, wait, work, steps, expected):
     clock, waits = Clock(monkeypatch), Waits("data", "do something")
     for k in range(steps):
         clock.now += wait
@@ -56,7 +56,7 @@ def test_told_once_when_it_is_most_of_the_time(monkeypatch, caplog, wait, work, 
 
 
 def test_what_was_long_ago_does_not_count(monkeypatch, caplog):
-    """A job whose data no longer fits logs so, even after a good start; a slow start is forgotten."""
+    """A job whose data no longer fits logs it, even after a good start. A slow start is forgotten."""
     clock, waits = Clock(monkeypatch), Waits("data", "do something")
     waits.add(9.0, 1)
     clock.now += 1000
@@ -97,11 +97,11 @@ def folder(tmp_path_factory):
         ("lz4", {"shuffle": False, "read_ahead": 1}, "read_ahead"),
     ],
 )
-def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, options, advice, forced):
-    """And one that finds everything in memory says nothing."""
+def test_a_source_that_waits_logs_advice(folder, monkeypatch, caplog, what, options, advice, forced):
+    """A source that finds everything in memory logs nothing."""
     monkeypatch.setattr(io_stalls, "MIN_S", 0.0)
     monkeypatch.setattr(io_stalls, "SHARE", 0.0)
-    monkeypatch.setattr("feedline.feed.reading.decoding_reader._A_WAIT_S", 0.0)
+    monkeypatch.setattr("feedline.feed.reading.decoding_reader._MIN_WAIT_S", 0.0)
     for _ in range(2):
         corpus = (
             fl.ArrayDeserializer(x=np.load(folder / "x.npy", mmap_mode="r"))
@@ -122,7 +122,7 @@ def test_a_source_that_waits_says_what_helps(folder, monkeypatch, caplog, what, 
         assert str(folder) in messages[0]
 
 
-def test_a_loader_that_waits_says_so_once(folder, monkeypatch, caplog):
+def test_a_loader_that_waits_warns_once(folder, monkeypatch, caplog):
     """Over all its sweeps."""
     from feedline.feed.reading.fetching_reader import FetchingReader
 

@@ -62,7 +62,7 @@ def test_failures_are_not_kept():
     assert shelf.get(1) == "second"
 
 
-def test_a_forked_child_has_a_lock_of_its_own():
+def test_a_forked_child_has_its_own_lock():
     lock = PerProcess(threading.Lock)
     with lock.get():
         assert not lock.get().acquire(blocking=False)

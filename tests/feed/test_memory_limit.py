@@ -1,4 +1,4 @@
-"""In a control group of little memory, a source reads less ahead, or says what is missing; it is never killed."""
+"""In a control group with little memory, a source reads less ahead, or raises an error. It is never killed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from feedline.feed.timeline import ChunkTable
 
 LIMIT = 256 << 20
 PYARROW = 32 << 20  # bytes more with it, of which it takes 20 to 30, differing from run to run
-SIZE = 112 << 20  # of each file; more than the group has besides the interpreter, in one window
+SIZE = 112 << 20  # of each file: one window is more than the group has besides the interpreter
 
 
 def _parent():
-    """Folder of this process's memory group and the name of its limit, in version 1 or 2; None: there is none."""
+    """Folder of this process's memory group and the name of its limit, in version 1 or 2, None: there is none."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):

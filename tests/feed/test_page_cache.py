@@ -18,7 +18,7 @@ from feedline.feed.workers import limits
 from tests.feed.page_cache import MIB, evict, held
 from tests.inside import fetcher_memory, reader_of
 
-ROWS, WIDTH = 6000, 2000  # 48 MB; text of half as much
+ROWS, WIDTH = 6000, 2000  # 48 MB, and a text of half as much
 WINDOW, AHEAD = 2 * MIB, MIB
 KINDS = ["store", "npy", "ctf", "parquet", "lz4"]
 SLACK = 6 * MIB  # heads of chunks, labels, pages around kept ranges
@@ -26,7 +26,7 @@ SLACK = 6 * MIB  # heads of chunks, labels, pages around kept ranges
 
 @pytest.fixture(scope="module", params=KINDS)
 def data(request, tmp_path_factory):
-    """Return (a function that opens it, its files); skip if the file system evicts no pages."""
+    """Return (a function that opens it, its files). Skip if the file system evicts no pages."""
     folder = tmp_path_factory.mktemp(request.param)
     rng = np.random.default_rng(1)
     x = rng.integers(0, 9, (ROWS, WIDTH)).astype(np.float32)
@@ -110,7 +110,7 @@ def test_a_feed_takes_what_it_needs_now(data, shuffle):
 
 
 def private_bytes(feed):
-    """Return the bytes of data that a feed holds in memory of its own: decoded, and fetched."""
+    """Return the bytes of data that a feed has in private memory: decoded, and fetched."""
     decoded = 0 if isinstance(reader_of(feed), FetchingReader) else feed.stats().held_bytes
     return decoded + fetcher_memory(feed)
 
@@ -133,7 +133,7 @@ def test_what_was_in_memory_stays_there(data, shuffle):
         for _ in feed.minibatches(64):
             pass
         assert feed.stats().sequences == 2 * ROWS
-    # Where the two halves meet, a piece that is read ahead lies in both.
+    # Where the two halves meet, a piece that is read ahead is in both.
     assert held(paths, 0, 0.5) >= before - AHEAD
     assert held(paths, 0.52, 1) - others < WINDOW + AHEAD + SLACK
 
@@ -167,7 +167,7 @@ def test_what_fits_well_is_read_once_from_a_slow_disk(data, monkeypatch, shuffle
 
 
 def test_building_an_index_leaves_no_trace(tmp_path):
-    """The text is read once, past the page cache; the index is that of text in memory."""
+    """The text is read once, without the page cache. The index equals that of text in memory."""
     text = tmp_path / "a.ctf"
     fl.write_ctf(text, x=fl.Value.from_dense(np.random.default_rng(0).random((4000, 500), np.float32)))
     stream = {"x": fl.Stream(500)}

@@ -1,4 +1,4 @@
-"""progress=True: a bar on a terminal, lines elsewhere; functions are called as before."""
+"""progress=True: a bar on a terminal, lines elsewhere. Functions are called as before."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_lines_come_now_and_then(clock):
     assert lines[-1].endswith(" left, 9% waiting")
 
 
-def test_what_is_short_says_nothing():
+def test_short_work_prints_nothing():
     out = io.StringIO()
     shown = ShownProgress("converting", "B", None, out)
     shown(0, 10)

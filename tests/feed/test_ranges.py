@@ -29,7 +29,7 @@ KINDS = ["ctf", "parquet", "store", "tar"]
 
 
 def written(kind, folder):
-    """Write ragged sequences that contain their number, in dozens of chunks; return a function that opens the file."""
+    """Write ragged sequences that contain their number, in dozens of chunks. Return a function that opens the file."""
     rng = np.random.default_rng(2)
     x = [np.full((int(n), 20), i, np.float32) for i, n in enumerate(rng.integers(1, 5, ROWS))]
     y = np.arange(ROWS, dtype=np.float32)[:, None]
@@ -83,7 +83,7 @@ def source(corpus, backend="any", forced=True, **options):
     direct=st.booleans(),
 )
 @settings(max_examples=examples(6))
-def test_fetched_chunks_are_those_of_the_file(files, backend, shuffle, read_ahead, threads, size, room, direct):
+def test_fetched_chunks_match_the_file(files, backend, shuffle, read_ahead, threads, size, room, direct):
     """Two sweeps, however much is fetched ahead."""
     reopen, _ = files
     options = {"shuffle": shuffle, "read_ahead": read_ahead, "threads": threads, "max_sweeps": 2}
@@ -109,7 +109,7 @@ def test_what_was_asked_for_is_counted_wherever_it_was(kind, forced, tmp_path):
         assert (feed.stats().disk_bytes > 0) == forced
 
 
-def test_what_is_fetched_resumes(files):
+def test_fetching_resumes(files):
     """From every minibatch, as ever."""
     reopen, _ = files
     assert_resumes(lambda: source(reopen(), max_sweeps=2), (7, 64), 3)
@@ -161,7 +161,7 @@ def expected_losses(corpus, path, begin, end):
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("shuffle", [False, fl.Window(bytes=20_000)])
 def test_a_failing_disk_costs_what_it_holds_and_no_more(files, tmp_path, monkeypatch, shuffle, forced):
-    """EIO in the middle: lost sequences are listed with file and byte; others keep place and values."""
+    """With EIO in the middle, lost sequences are listed with file and byte. Others keep place and values."""
     reopen, path = files
     mapped_if_held(path, forced)
     corpus = reopen()
@@ -191,7 +191,7 @@ def test_a_failing_disk_costs_what_it_holds_and_no_more(files, tmp_path, monkeyp
 
 @pytest.mark.parametrize("forced", [False, True])
 def test_a_failing_disk_is_an_error_with_file_and_byte(files, monkeypatch, forced):
-    """Where nothing is to be passed over; the position stays."""
+    """If no sequences are skipped. The position stays."""
     reopen, path = files
     mapped_if_held(path, forced)
     begin = path.stat().st_size // 2
@@ -214,7 +214,7 @@ def test_a_failing_disk_is_an_error_with_file_and_byte(files, monkeypatch, force
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_that_is_cut_is_an_error_until_it_is_restored(tmp_path, kind, forced):
-    """Its index describes the old content, so nothing of it is trusted; earlier minibatches stay delivered."""
+    """Its index describes the old content, so nothing of it is trusted. Earlier minibatches stay delivered."""
     reopen, path = written(kind, tmp_path)
     expected = sequences_of(source(reopen(), forced=False, shuffle=False).minibatches(20))
     whole, about = path.read_bytes(), path.stat()
@@ -285,7 +285,7 @@ def test_files_are_closed_again(tmp_path, monkeypatch):
 
 
 def test_files_that_cannot_be_opened_again_are_read_as_ever(files, monkeypatch):
-    """More of them than there may be descriptors, say."""
+    """If there are more of them than descriptors, for example."""
     reopen, _ = files
     expected = sequences_of(source(reopen(), forced=False).minibatches(32))
 

@@ -10,7 +10,7 @@ from feedline.feed.reading import reader_factory
 
 
 class Sized(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
-    """A corpus that declares its size; it is never read."""
+    """A corpus that declares its size, and is never read."""
 
     schema = fl.Schema({"x": fl.Stream(4)})
 
@@ -59,8 +59,8 @@ def test_the_default_order(corpus, shuffle, order, state):
     assert len(planned.ids) == 1000
 
 
-def test_a_version_of_the_order_can_be_asked_for():
-    """States of feedline-1 continue, whatever the default is now."""
+def test_a_version_of_the_order_can_be_requested():
+    """States of feedline-1 continue with any default."""
     old = fl.MinibatchSource(Sized(5), order="feedline-1")
     assert old.state_dict()["shuffle"] == "all"
     new = fl.MinibatchSource(Sized(5))
@@ -71,11 +71,11 @@ def test_a_version_of_the_order_can_be_asked_for():
     assert blocks.state_dict()["order"] == "feedline-2"
 
 
-def test_what_cannot_be_shuffled_whole_says_so():
+def test_corpora_that_cannot_be_shuffled_whole_raise():
     """Chunks that are decoded whole would all have to be in memory."""
     with pytest.raises(ValueError, match=r'random access for shuffle="whole".*fl.Window.*convert'):
         fl.MinibatchSource(Sized(1, random_access=False), shuffle="whole")
-    with pytest.raises(TypeError, match=r'True, False, "whole" or a fl\.Window'):
+    with pytest.raises(TypeError, match=r'True, False, "whole" or an fl\.Window'):
         fl.MinibatchSource(Sized(1), shuffle="all")
 
 

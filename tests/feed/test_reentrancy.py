@@ -33,7 +33,7 @@ def eager():
 
 
 def from_all(read):
-    """Return the results and the errors of all threads; ``read()`` returns one result, or None at the end."""
+    """Return the results and the errors of all threads. ``read()`` returns one result, or None at the end."""
     got, told = [], []
     start = threading.Barrier(THREADS)
 
@@ -125,8 +125,8 @@ def test_the_loop_s_thread_is_named():
     assert (source.position, source.state_dict()) == before
     go.set()
     reader.join()
-    assert source.position.ordinal == 3
-    assert source.next_minibatch(3).position.ordinal == 3
+    assert source.position.sequence == 3
+    assert source.next_minibatch(3).position.sequence == 3
     source.close()
 
 
@@ -198,7 +198,7 @@ def test_an_order_shared_by_threads_that_are_in_different_sweeps(order):
 
 
 def test_what_others_look_at_is_a_place():
-    """Positions and states taken all the while are those of some minibatch."""
+    """Positions and states read at any moment are after some minibatch."""
 
     def open_source():
         return fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(400)), seed=1, max_sweeps=1)

@@ -14,7 +14,7 @@ TOTAL = CHUNKS * EACH
 
 
 class Gated(fl.Deserializer, Selective):
-    """Chunks are read once the gate is open; sequences by themselves at any time. Sequence 13 cannot be read."""
+    """Chunks are read once the gate is open, single sequences at any time. Sequence 13 cannot be read."""
 
     def __init__(self, selective=True, bad=()):
         self.schema = fl.Schema({"x": fl.Stream((), "int64")})
@@ -110,16 +110,16 @@ def test_an_unreadable_sequence_is_the_same_either_way(tmp_path, on_error):
             found = []
             for _ in range(6):
                 try:
-                    found.append((rows(source.next_minibatch(10)), source.position.ordinal))
+                    found.append((rows(source.next_minibatch(10)), source.position.sequence))
                 except fl.DataError as error:
-                    found.append((str(error), source.position.ordinal))
+                    found.append((str(error), source.position.sequence))
             corpus.gate.set()
         said.append((found, listed.read_text() if listed.exists() else None))
     assert said[0] == said[1]
     assert "planted" in str(said[0])
 
 
-def test_nothing_is_read_ahead_of_whoever_does_not_want_it():
+def test_read_ahead_of_zero_reads_nothing_ahead():
     corpus = Gated()
     corpus.gate.set()
     with fl.MinibatchSource(corpus, seed=5, read_ahead=0) as source:

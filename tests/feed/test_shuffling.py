@@ -100,7 +100,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["s", "whole"]
 
 
-def test_work_under_other_settings_is_begun_anew(tmp_path, monkeypatch):
+def test_work_under_other_settings_is_begun_again(tmp_path, monkeypatch):
     """Another seed, or other data, does not continue from existing work."""
     real = shuffling.combine
     monkeypatch.setattr(shuffling, "combine", lambda *_: 1 / 0)
@@ -113,7 +113,7 @@ def test_work_under_other_settings_is_begun_anew(tmp_path, monkeypatch):
 
 
 def test_unreadable_sequences_and_unknown_sizes(tmp_path):
-    """Skipped sequences are counted, even by a call that resumes; corpora need not know their sizes."""
+    """Skipped sequences are counted, even by a call that resumes. Corpora need not know their sizes."""
     with pytest.raises(fl.DataError, match="torn 1"):
         fl.convert(Torn(), tmp_path / "s", shuffle=0)
     for corpus, name in ((Torn(), "s"), (Counted(), "t")):
@@ -124,8 +124,8 @@ def test_unreadable_sequences_and_unknown_sizes(tmp_path):
         assert x == [kept[i] for i in expected_order(0, 10)]
 
 
-def test_csv_and_what_is_there_already(tmp_path):
-    """A path is opened as without shuffling; a store is replaced only on request."""
+def test_csv_and_an_existing_destination(tmp_path):
+    """A path is opened as without shuffling. A store is replaced only on request."""
     (tmp_path / "a.csv").write_text("x\n" + "\n".join(map(str, range(50))) + "\n")
     fl.convert(tmp_path / "a.csv", tmp_path / "s", shuffle=9)
     x = everything(StoreDeserializer(tmp_path / "s"))["x"].rows.ravel().astype(int).tolist()
@@ -140,7 +140,7 @@ def test_csv_and_what_is_there_already(tmp_path):
 
 
 class Mixed(fl.Deserializer):
-    """Chunks of sequences of one sample; a single one in the last is longer."""
+    """Chunks of sequences of one sample, of which only one, in the last chunk, is longer."""
 
     schema = fl.Schema({"x": fl.Stream((), "int64")})
 
@@ -157,7 +157,7 @@ class Mixed(fl.Deserializer):
 
 
 def test_streams_ragged_in_some_parts_only(tmp_path):
-    """The parts differ in their columns; the store is one."""
+    """The parts differ in their columns, but the store has one layout."""
     fl.convert(Mixed(), tmp_path / "s", shuffle=1, memory=600, chunk_bytes=80)
     store = StoreDeserializer(tmp_path / "s", verify=True)
     assert len({part.ragged for part in Manifest.load(tmp_path / "s").parts}) == 2

@@ -1,4 +1,4 @@
-"""Quarantine files: written by a feed or by `validate`, applied by ``skip``; what is listed keeps its tick."""
+"""Quarantine files: written by a feed or by `validate`, applied by ``skip``. Listed sequences keep their ticks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _unreadable(chunk):
 def test_the_same_minibatches_as_if_it_were_unreadable(
     tmp_path_factory, data, step, size, bad, shuffle, length, stop, store
 ):
-    """Sequence by sequence, at the same positions; states go with and without ``skip``."""
+    """Sequence by sequence, at the same positions. States fit with and without ``skip``."""
     folder = tmp_path_factory.mktemp("skip")
     corpus = fl.ArrayDeserializer(data if length is None else dict([next(iter(data.items()))]), chunk_sequences=step)
     if store:
@@ -81,7 +81,7 @@ def told(minibatch):
 
 
 def test_validate_lists_what_a_feed_lists_and_skip_takes_it(tmp_path):
-    """The two files are the same; with it, nothing raises and nothing is listed again."""
+    """The two files are the same. With it, nothing is raised and nothing listed again."""
     lines = [f"|x {i} |y {i}:1\n" if i % 7 else f"|x {i} {i} |y {i}:1\n" for i in range(50)]
     (tmp_path / "a.ctf").write_text("".join(lines))
     corpus = fl.CTFDeserializer(tmp_path / "a.ctf", x=fl.Stream(1), y=fl.Stream(40, sparse=True), chunk_size=100)
@@ -175,7 +175,7 @@ def test_what_cannot_be_skipped_or_validated(tmp_path):
         fl.MinibatchSource(Counted(), skip=q)
     with pytest.raises(ValueError, match="knows its sizes before reading"):
         fl.validate(Counted())
-    with pytest.raises(ValueError, match="skip with a corpus only"):
+    with pytest.raises(ValueError, match="skip= only with a corpus"):
         fl.convert([1, 2, 3], tmp_path / "s", skip=q)
     with pytest.raises(fl.DataError, match="expected a readable file"):
         fl.MinibatchSource(Torn(), skip=tmp_path / "none")
@@ -184,8 +184,8 @@ def test_what_cannot_be_skipped_or_validated(tmp_path):
     assert several.listed.tolist() == [1, 6]
 
 
-def test_what_a_part_of_a_join_leaves_out(tmp_path):
-    """As a part of its own, the first one or another; in a source, when converting, and when validating."""
+def test_sequences_that_a_part_of_a_join_skips(tmp_path):
+    """In the first part or another, in a source, in a conversion, and in a validation."""
     (tmp_path / "a.ctf").write_text("".join(f"{i} |a {i}\n" for i in range(40)))
     (tmp_path / "b.ctf").write_text("".join(f"{i} |b {i}\n" for i in reversed(range(40))))
     a = fl.CTFDeserializer(tmp_path / "a.ctf", a=fl.Stream(1), chunk_size=60)
@@ -244,7 +244,7 @@ class Sealed(fl.Deserializer, fl.Keyed, Verifiable):
 
 @pytest.mark.parametrize("verifying", [(False, False), (True, False), (False, True), (True, True)])
 def test_validate_verifies_parts_and_leaves_them_open(tmp_path, verifying):
-    """Corpora around others pass the request on; what the caller opened stays open, whoever verifies."""
+    """Corpora around others pass the request on. Files that the caller opened stay open."""
     q = listed(tmp_path / "q", [2])
     x, y = (Sealed(stream, told) for stream, told in zip("xy", verifying, strict=True))
     joined = fl.Join(x, y, cache=False)
@@ -259,7 +259,7 @@ def test_validate_verifies_parts_and_leaves_them_open(tmp_path, verifying):
 
 
 def test_an_old_list_does_not_outlive_its_damage(tmp_path):
-    """As ``skip`` would leave out what is fine again."""
+    """As ``skip`` would leave out sequences that are good again."""
     q = tmp_path / "q"
     assert fl.validate(Torn(), quarantine=q).damaged == 2
     assert fl.validate(Sealed("x", verifying=True), quarantine=q).damaged == 1
@@ -272,8 +272,8 @@ def test_an_old_list_does_not_outlive_its_damage(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(name for name in fl.Deserializer.__annotations__ if name[0] != "_"))
-def test_attributes_are_those_of_the_corpus(tmp_path, name):
-    """All that `Deserializer` declares, whatever is added to it later."""
+def test_attributes_equal_the_corpus(tmp_path, name):
+    """All that `Deserializer` declares, also attributes that are added later."""
     corpus = Sealed("x")
     told = {"schema": fl.Schema({"z": fl.Stream(3)}), "name": "here"}.get(name, True)
     assert getattr(corpus, name) != told
@@ -282,7 +282,7 @@ def test_attributes_are_those_of_the_corpus(tmp_path, name):
 
 
 @pytest.mark.parametrize(("place", "says"), [("none/q", "can be written to"), (".", "got a folder")])
-def test_a_list_that_cannot_be_written_is_said_before_reading(tmp_path, place, says):
+def test_a_list_that_cannot_be_written_is_reported_before_reading(tmp_path, place, says):
     with pytest.raises(fl.DataError, match=says) as caught:
         fl.validate(Closed(), quarantine=tmp_path / place)
     assert caught.value.path == str(tmp_path / place)

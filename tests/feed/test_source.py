@@ -44,7 +44,7 @@ def source(lengths=(1, 2, 3) * 20, chunks=(20, 20, 20), **settings):
     ],
 )
 def test_arguments_are_checked(settings, error):
-    """Wrong arguments say what was expected."""
+    """Errors of wrong arguments have the expected values."""
     with pytest.raises(error, match="expected"):
         source(**settings)
 
@@ -69,7 +69,7 @@ def test_what_is_no_corpus_is_refused():
 
 
 def test_iteration_and_spans():
-    """`minibatches` continues from the position; `until` counts from there; iterating uses size 256."""
+    """`minibatches` continues from the position, `until` counts from there, and iterating uses size 256."""
     feed = source()
     assert sum(m.global_samples for m in feed.minibatches(10, until=fl.sweeps(1))) >= 120
     sweep = feed.position.sweep
@@ -109,7 +109,7 @@ def doubled(sequence):
 
 
 def test_random_transforms_are_keyed_by_position():
-    """Same numbers for any minibatch size, partition and restart; others in the next sweep; stages differ."""
+    """The same numbers for any minibatch size, partition and restart, others in the next sweep and in other stages."""
 
     def make(**settings):
         return source(
@@ -153,7 +153,7 @@ def test_transforms_are_checked():
 
 
 def test_frame_mode():
-    """Sequences of one sample pass; a longer one is named."""
+    """Sequences of one sample pass. A longer one is an error that names it."""
     assert source([1] * 60, frame_mode=True).next_minibatch(9).num_sequences == 9
     with pytest.raises(fl.DataError, match="frame mode"):
         source(frame_mode=True).next_minibatch(9)
@@ -232,7 +232,7 @@ def test_a_minibatch_that_failed_at_a_windows_edge_is_delivered_when_asked_again
     flaky = feed(corpus)
     while True:
         corpus.failing, minibatch = True, None
-        while minibatch is None:  # each of the window's chunks says once that it failed
+        while minibatch is None:  # each of the window's chunks logs once that it failed
             try:
                 minibatch = flaky.next_minibatch(7)
             except OSError:
@@ -289,7 +289,7 @@ def test_a_forked_child_goes_on_with_its_own_threads():
 
 
 def test_ctrl_c_ends_a_waiting_read():
-    """SIGINT while waiting for a slow chunk raises KeyboardInterrupt at once; the position stays; no thread is left."""
+    """SIGINT during a wait for a slow chunk raises KeyboardInterrupt at once. The position stays, no thread is left."""
     code = textwrap.dedent(
         """
         import os, signal, threading
@@ -325,7 +325,7 @@ def test_ctrl_c_ends_a_waiting_read():
 
 
 def test_partition_is_found_in_torch_distributed():
-    """None means: the rank of an initialised process group at the first read; a later change is an error."""
+    """None means the rank of an initialised process group at the first read. A later change is an error."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     assert torch is not None
     code = textwrap.dedent(
@@ -378,7 +378,7 @@ def test_a_rank_or_number_of_ranks_that_has_changed_is_an_error(monkeypatch, ran
     feed = source()
     feed.next_minibatch(4)
     launch(rank, count)
-    with pytest.raises(fl.StateError, match="partition found at the first read"):
+    with pytest.raises(fl.StateError, match="partition of the first read"):
         feed.next_minibatch(4)
     launch(0, 2)
     assert feed.next_minibatch(4)
@@ -438,7 +438,7 @@ def test_one_transform_is_no_list_of_them():
 
 
 def test_a_closed_source_still_has_its_state():
-    """Closing is idempotent; calls that would read raise an error."""
+    """Closing is idempotent. Calls that would read raise an error."""
     feed = source()
     feed.next_minibatch(10)
     state = feed.state_dict()
@@ -475,7 +475,7 @@ def test_frames_have_one_sample_wherever_it_is_known():
     assert caught.value.stream == "y"
 
 
-def test_what_only_reading_tells_is_not_counted():
+def test_sizes_known_only_by_reading_are_not_counted():
     """Not zero: an error."""
     feed = fl.MinibatchSource(UnknownSizes([1, 2], [2]))
     for count in ("num_sequences", "num_samples"):
@@ -515,7 +515,7 @@ def test_no_state_is_made_that_cannot_be_loaded(no_count):
     error = ValueError if type(no_count) is int else TypeError
     with pytest.raises(error, match="expected a count of label samples"):
         feed.count_label_samples(no_count)
-    for field in ("sweep", "ordinal", "samples", "label_samples"):
+    for field in ("sweep", "sequence", "samples", "label_samples"):
         with pytest.raises((TypeError, IndexError), match="expected"):
             feed.seek(fl.Position(**{field: no_count}))
     with pytest.raises((TypeError, IndexError, ValueError), match="expected"):

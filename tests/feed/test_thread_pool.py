@@ -1,4 +1,4 @@
-"""Jobs of threads: done once, in order; interrupted anywhere, forked and dropped without anybody waiting forever."""
+"""Jobs of threads: done once, in order. Interrupted anywhere, forked or dropped, no thread waits forever."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_threads_that_are_dropped_end():
         threading.Event().wait(0.01)
 
 
-def test_the_interpreter_ends_behind_a_job_that_runs():
+def test_the_interpreter_waits_for_a_running_job():
     program = (
         "import time\nfrom feedline.concurrency.thread_pool import Threads\nthreads = Threads(2)\n"
         "threads.submit(lambda: (time.sleep(0.3), print('through')))\ntime.sleep(0.1)\n"

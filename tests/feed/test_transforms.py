@@ -1,4 +1,4 @@
-"""Transforms that do not do as they say: errors name the transform, the stream and the sequence."""
+"""Transforms that contradict their declarations: errors name the transform, the stream and the sequence."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_an_error(transform, streams, message):
         first(transform, **streams)
 
 
-def test_an_exception_says_where():
+def test_an_exception_has_its_place():
     """The notes of the function's exception name the sequence."""
 
     def fails(sequence):
@@ -55,7 +55,7 @@ def test_an_exception_says_where():
 
 
 def test_sparse_streams_and_empty_sequences():
-    """Sparse streams are values of one sequence; the result may be shorter."""
+    """Sparse streams are values of one sequence. The result may be shorter."""
     corpus = CountedCorpus([0, 3, 1, 0], [2, 2], bad=[2])
 
     def halve(sequence):

@@ -36,7 +36,7 @@ class Interrupted(BaseException):
 
 
 class Stopping(fl.Deserializer):
-    """Another corpus that raises at the n-th chunk that is read; it notes which ones are."""
+    """A corpus that raises at the n-th chunk that is read, and records the chunks."""
 
     def __init__(self, corpus, stop=None):
         self._corpus, self._stop, self.seen = corpus, stop, []
@@ -70,7 +70,7 @@ class Stopping(fl.Deserializer):
     jobs=st.lists(st.integers(1, 3), min_size=4, max_size=4),
 )
 @settings(deadline=None, max_examples=examples(20))
-def test_whatever_is_done_is_not_done_again(tmp_path_factory, data, step, stops, part_bytes, compression, jobs):
+def test_finished_work_is_not_repeated(tmp_path_factory, data, step, stops, part_bytes, compression, jobs):
     """Stopped at any chunk, several times, with any number of threads: the same bytes."""
     folder = tmp_path_factory.mktemp("unfinished")
     corpus = fl.ArrayDeserializer(data, chunk_sequences=step)
@@ -121,7 +121,7 @@ def test_interrupted_at_any_file_it_goes_on_to_the_same_bytes(tmp_path, way, sto
     done = list(work.glob("*-*.json"))
     assert work.exists() is bool(done)
     notes = getattr(caught.value, "__notes__", [])
-    assert [f"{work}: the same call continues it" in note for note in notes] == [True] * bool(done)
+    assert [f"{work}: repeat the call to continue" in note for note in notes] == [True] * bool(done)
     corpus = Stopping(numbers())
     fl.convert(corpus, tmp_path / "s", **how)
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")
@@ -188,7 +188,7 @@ def test_killed_at_every_file_it_goes_on_to_the_same_bytes(tmp_path, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_two_at_once_are_refused(tmp_path, way):
-    """The second is told; the first is not disturbed."""
+    """The second gets an error. The first is not disturbed."""
     (tmp_path / ".s.converting").mkdir()
     with open(tmp_path / ".s.converting" / "lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -203,7 +203,7 @@ def interrupted(corpus, path, stop, **how):
 
 
 def test_what_was_skipped_is_counted_once(tmp_path):
-    """Also by a call that continues; corpora need not know their sizes."""
+    """Also by a call that continues. Corpora need not know their sizes."""
     how = {"on_error": "skip", "chunk_bytes": 8, "part_bytes": 1}
     for corpus, name in ((Torn(), "s"), (Counted(), "t")):
         interrupted(corpus, tmp_path / name, 2, **how)
@@ -268,7 +268,7 @@ def test_a_shuffle_counts_what_was_skipped_once(tmp_path, chunks, memory):
 
 @pytest.mark.parametrize("way", [{}, {"shuffle": 3, "memory": 1}])
 def test_errors_name_the_sequence_of_the_corpus(tmp_path, way):
-    """Also those of a call that continues."""
+    """Also errors of a call that continues."""
     corpus, how = Damaged(4, first=2), {"chunk_bytes": 8, "part_bytes": 1, **way}
     for _ in range(2):
         with pytest.raises(fl.DataError, match="damaged") as caught:
@@ -277,7 +277,7 @@ def test_errors_name_the_sequence_of_the_corpus(tmp_path, way):
 
 
 class Damaged(fl.Deserializer):
-    """Chunks of four sequences; from number ``first`` on, 1, 2, 3, 4, 1 ... of them are unreadable, the first ones."""
+    """Chunks of four sequences. From number ``first`` on, the first 1, 2, 3, 4, 1 ... of them are unreadable."""
 
     schema = fl.Schema({"x": fl.Stream((), "int64")})
 

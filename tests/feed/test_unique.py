@@ -15,7 +15,7 @@ from feedline.feed.unique import distinct
 
 
 @given(arrays.arrays(st.sampled_from([np.int64, np.uint32, np.int8]), arrays.array_shapes(max_dims=2, min_side=0)))
-def test_distinct_numbers_are_those_of_numpy(numbers):
+def test_distinct_numbers_match_numpy(numbers):
     found, expected = distinct(numbers), np.unique(numbers)
     assert found.dtype == expected.dtype
     assert found.tolist() == expected.tolist()

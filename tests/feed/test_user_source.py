@@ -18,7 +18,7 @@ SEQUENCES = [
 
 
 class Classified(fl.UserMinibatchSource):
-    """All workers follow one order and take turns; the index advances whichever takes the sequence."""
+    """All workers follow one order and take turns. The index advances for each sequence, whichever takes it."""
 
     schema = fl.Schema({"features": fl.Stream(1000, sparse=True), "labels": fl.Stream(5)})
 

@@ -1,8 +1,8 @@
 """All cells of a module's programs in one process for each rank: imports of frameworks take longer than the cells.
 
 ``python -m tests.frameworks.at_once MODULE FOLDER`` forks the ranks of jobs of 1, 2 and 3, each of which writes
-``WORLD-RANK.json``: for each program, loader and number of workers what it was fed in two epochs, what it was fed in
-the second when it began there (the way of a script with ``--resume``), and what it was fed when it was stopped and
+``WORLD-RANK.json``: for each program, loader and number of workers the samples it was fed in two epochs, in
+the second when it began there (the way of a script with ``--resume``), and after it was stopped and
 resumed by a state in the middle of an epoch.
 """
 
@@ -44,10 +44,10 @@ class Made:
     """A loader and how a script uses it.
 
     Attributes:
-        batches: what the loop iterates.
-        told: what a batch has in it, in JSON types: (samples, everything else).
+        batches: the iterable of the loop.
+        told: returns the content of a batch, in JSON types: (samples, everything else).
         set_epoch: called before each epoch.
-        state: has ``state_dict`` and ``load_state_dict``; None: ``batches``.
+        state: has ``state_dict`` and ``load_state_dict``. None: ``batches``.
         ahead: batches that ``batches`` takes before the loop gets them.
     """
 

@@ -1,8 +1,8 @@
-"""The matrix: ways to use frameworks, what is tried of each, and how what was fed is judged.
+"""The matrix: ways to use frameworks, the trainings of each, and the verdict on their samples.
 
 A cell is a row, a number of processes, fresh or resumed, and a number of workers. ``fresh`` is a training of two
 epochs, in which a checkpoint is saved after the first batch of the second (or of the first, see `Row.saved`), or of
-three, in which one is saved at the end of the second (`Row.ended`); ``resumed`` is another process that goes on from
+three, in which one is saved at the end of the second (`Row.ended`). ``resumed`` is another process that goes on from
 it.
 Fresh, a cell is
 
@@ -16,7 +16,7 @@ Resumed, it is
   with the same parameters;
 - "order": the same samples in the same order.
 
-Anything else is a sentence that says what is wrong.
+Anything else is a sentence about the fault.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Row(NamedTuple):
 
     Attributes:
         framework: function of `programs`.
-        mode: what of it is used.
+        mode: the used part of the framework.
         loader: "feedline": the program imports feedline's; "patched": feedline's takes the place of torch's.
         what: ``mode`` for readers.
         resumes: "bits" or "order".
-        reads: whether feedline's loader reads the items, or one that the framework makes over its samplers.
-        steps: steps of an epoch, of those that there are.
-        twin: whether there is the same program on torch's loader; if not, each sample of whole minibatches comes once.
+        reads: whether feedline's loader reads the items, or a loader that the framework makes over its samplers.
+        steps: steps of an epoch, of the possible ones.
+        twin: whether there is the same program on torch's loader. If not, each sample of whole minibatches comes once.
         saved: epoch of the checkpoint, 0 or 1.
         ended: whether it is of the end of that epoch.
         core: whether `make test` tries it with any number of processes and workers.
@@ -162,10 +162,10 @@ def of_fresh(row: Row, told: Told, other: Told, expected: Told | None) -> str:
     """Judge a training from the beginning.
 
     Args:
-        row: of the cell.
-        told: what each rank was fed.
+        row: row of the cell.
+        told: the samples that each rank was fed.
         other: the same with another number of workers.
-        expected: the same on torch's loader; None: samples of whole minibatches come once, in equally many steps.
+        expected: the same on torch's loader. None: samples of whole minibatches come once, in equally many steps.
     """
     often, steps = _counted(told)
     if expected is None:

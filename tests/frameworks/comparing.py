@@ -50,7 +50,7 @@ class Cells:
         return [self._told(world, rank, program, loader, what)["epochs"] for rank in range(world)]
 
     def left(self, program: str, world: int, workers: int) -> list[Any]:
-        """The same for our loader behind the place of the state."""
+        """The same for our loader after the place of the state."""
         whole = self.of(program, "feedline", world, f"fresh {workers}")
         taken = self._told(world, 0, program, "feedline", f"fresh {workers}")["taken"]
         return [[first[taken:], *later] for first, *later in whole]

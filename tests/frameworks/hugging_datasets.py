@@ -63,7 +63,7 @@ def transformed(cell: Cell) -> Made:
 
 
 def split(cell: Cell) -> Made:
-    """``split_dataset_by_node`` of rows: ranks read parts of their own, which may differ in length."""
+    """``split_dataset_by_node`` of rows: ranks read different parts, which may differ in length."""
     from datasets.distributed import split_dataset_by_node
 
     rows = split_dataset_by_node(_rows(), rank=cell.rank, world_size=cell.world).with_format("torch")

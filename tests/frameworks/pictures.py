@@ -1,7 +1,7 @@
 """How timm and torchvision's training scripts build their loaders, and how those scripts would write them.
 
 A program returns a `Made`; `tests.frameworks.at_once` runs it over torch's DataLoader and over ours. Picture ``i`` is
-its own label, so that a batch says what it is made of.
+its own label, so that a batch shows its pictures.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _timm(cell: Cell, **how: Any) -> Made:
 
     import timm.data.loader
 
-    # timm takes the class from torch when it is imported; here it may have been replaced since.
+    # timm takes the class from torch when it is imported. Here it may have been replaced since.
     loader = importlib.reload(timm.data.loader)
     made = loader.create_loader(
         Pictures(),
@@ -161,7 +161,7 @@ def classification(cell: Cell) -> Made:
 
 
 class Repeated(Sampler):
-    """Each item three times, one after the other over the ranks; a rank takes as many as a plain sampler would."""
+    """Each item three times, one after the other over the ranks. A rank takes as many as a plain sampler would."""
 
     def __init__(self, dataset: Any, world: int, rank: int) -> None:
         self.dataset, self.world, self.rank, self.epoch = dataset, world, rank, 0
@@ -194,7 +194,7 @@ def repeated(cell: Cell) -> Made:
 
 
 class ByGroup(BatchSampler):
-    """Batches of one group each, in the order of a sampler; what does not fill a batch is filled with what was."""
+    """Batches of one group each, in the order of a sampler. A partial batch is filled with earlier items."""
 
     def __init__(self, sampler: Any, groups: list[int], batch_size: int) -> None:
         super().__init__(sampler, batch_size, False)
@@ -247,7 +247,7 @@ def detection_in_batches(cell: Cell) -> Made:
 
 
 def segmentation(cell: Cell) -> Made:
-    """Crops drawn by Python's `random`, as old transforms do; the last batch dropped."""
+    """Crops drawn by Python's `random`, as old transforms do. The last batch is dropped."""
     dataset = Pictures(_cropped)
     sampler = _sampler(cell, dataset)
     loader = cell.Loader(dataset, batch_size=BATCH, sampler=sampler, num_workers=cell.workers, drop_last=True)

@@ -1,12 +1,13 @@
-"""One rank of a job: trainings under frameworks, one after the other in this process; writes what each was fed.
+"""One rank of a job: trainings under frameworks, one after the other in this process. Writes the samples that each was
+fed.
 
 ``python -m tests.frameworks.program FILE`` where FILE has JSON: ``folder``, and ``trainings``, a list of pairs of a
 function in `programs` and its options:
 
-- ``loader``: "torch"; "feedline": the program imports feedline's; "patched": as "torch", in an interpreter that has
-  feedline's in the place of torch's;
-- ``workers``, ``items``, ``batch``, ``epochs``, ``seed``, ``mode`` (what of a framework is used);
-- ``folder``: of checkpoints; ``stop``: steps after which one is saved; ``resume``: go on from the one saved there.
+- ``loader``: "torch", "feedline" (the program imports feedline's), or "patched" (as "torch", in an interpreter that has
+  feedline's in the place of torch's),
+- ``workers``, ``items``, ``batch``, ``epochs``, ``seed``, ``mode`` (the used part of a framework),
+- ``folder``: of checkpoints, ``stop``: steps after which one is saved, ``resume``: go on from the one saved there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training of each framework. ``fed`` takes a list of batches for each epoch; a batch is (indices, noise)."""
+"""The training of each framework. ``fed`` takes a list of batches for each epoch. A batch is (indices, noise)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Items(Dataset):
 
 
 class Ragged(Items):
-    """Items with ids of differing lengths, as those of texts."""
+    """Items with ids of differing lengths, as in texts."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {**super().__getitem__(index), "input_ids": [0] * (1 + index * 7 % 13)}
 
 
 def without_ids(items: list[dict[str, Any]]) -> dict[str, Any]:
-    """A batch of what the model reads."""
+    """Return a batch of the model's inputs only."""
     return {name: torch.stack([item[name] for item in items]) for name in ("x", "noise")}
 
 
@@ -128,7 +128,7 @@ def accelerate(options: dict[str, Any], fed: list[Any], facts: dict[str, Any]) -
         fed.append(batches)
         for number, batch in enumerate(epoch_loader, done + 1):
             batches.append(told(batch))
-            if mode == "uneven":  # ranks have steps of their own
+            if mode == "uneven":  # ranks have their own steps
                 with accelerator.no_sync(model):
                     accelerator.backward(loss_of(model, batch))
             else:

@@ -21,10 +21,10 @@ Training = tuple[str, dict[str, Any]]
 
 
 def run(world: int, trainings: list[Training], patched: bool = False) -> list[list[dict[str, Any]]]:
-    """What each training fed to each rank: ``fed``, ``said`` and its facts.
+    """Return the samples that each training fed to each rank: ``fed``, ``said`` and its facts.
 
     Args:
-        world: ranks; each runs all trainings in one process, one after the other.
+        world: number of ranks. Each runs all trainings in one process, one after the other.
         trainings: functions of `programs`, and their options.
         patched: whether feedline's loader takes the place of torch's.
 
@@ -67,7 +67,7 @@ def run(world: int, trainings: list[Training], patched: bool = False) -> list[li
 
 
 def _wait(ranks: list[Any], folder: str) -> None:
-    """Wait for all ranks; one that fails ends the others."""
+    """Wait for all ranks. One that fails ends the others."""
     until = time.monotonic() + SECONDS
     while any(rank.poll() is None for rank in ranks) and time.monotonic() < until:
         if any(rank.poll() for rank in ranks):

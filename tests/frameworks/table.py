@@ -1,7 +1,7 @@
 """The matrix of the page on frameworks, made from trainings: ``python -m tests.frameworks.table`` runs all of it.
 
-The command writes the table between the two marks of the page; it takes minutes. Tests try a part of the cells, and
-compare what they find with the committed table.
+The command writes the table between the two marks of the page, and takes minutes. Tests try a part of the cells, and
+compare the results with the committed table.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Found = dict[tuple[str, int, int, str], str]
 
 
 def rendered(found: Found) -> str:
-    """The table of what was found; "a / b" where it differs between no workers and two."""
-    heads = ["framework", "what is used", "loader", "reader", *(f"{w} {state}" for w in WORLDS for state in STATES)]
-    lines = [heads, ["---"] * len(heads)]
-    for row in ROWS:
-        cells = [_cell(row, found, world, state) for world in WORLDS for state in STATES]
-        lines.append([row.framework, row.what, row.loader, row.reader, *cells])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    """Return the table of the results, "a / b" where they differ between numbers of processes and workers."""
+    heads = ["framework", "what is used", "loader", "reader", *STATES]
+    rows = [
+        [row.framework, row.what, row.loader, row.reader, *(_cell(row, found, state) for state in STATES)]
+        for row in ROWS
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, ["---"] * len(heads), *rows))
 
 
-def _cell(row: Row, found: Found, world: int, state: str) -> str:
-    each = [found[row.name, world, count, state].replace("equal", "=") for count in WORKERS]
+def _cell(row: Row, found: Found, state: str) -> str:
+    each = [found[row.name, world, count, state].replace("equal", "=") for world in WORLDS for count in WORKERS]
     return each[0] if len(set(each)) == 1 else " / ".join(each)
 
 

@@ -49,6 +49,6 @@ def test_on_from_a_state_in_the_middle_of_an_epoch(cells, program, world, worker
     if program in STREAMED and not workers:  # their random numbers are the loop's
         left, told = samples(left), samples(told)
     if program == "shuffled" and not workers:
-        # datasets leaves out of its state what was in the buffer; torchdata's loader loses the same rows.
+        # The state of datasets leaves out the rows of the buffer. torchdata's loader loses the same rows.
         left, told = ([rank[1:] for rank in each] for each in (left, told))
     assert told == left

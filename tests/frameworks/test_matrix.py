@@ -1,4 +1,4 @@
-"""Frameworks over our loader beside torch's: see `cells` for what a cell of the matrix promises."""
+"""Frameworks over our loader and over torch's. `cells` describes the promise of a cell of the matrix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CELLS = [(row, world, count) for world in WORLDS for rows, workers in tried(worl
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the cells of so many processes are."""
+    """Return the results of the cells with that number of processes."""
 
     @functools.cache
     def of(world):

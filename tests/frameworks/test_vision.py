@@ -1,4 +1,4 @@
-"""timm's loaders and those of torchvision's training scripts: over ours as over torch's, and resumed exactly."""
+"""The loaders of timm and of torchvision's training scripts: over ours as over torch's, and resumed exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks that everybody knows, in plain torch.nn and in their full size: ResNet, ViT, U-Net; random weights."""
+"""Networks that everybody knows, in plain torch.nn and in their full size: ResNet, ViT, U-Net. Random weights."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class DoubleConvolution(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """Four levels down and up, each level's result joined to what comes up from below."""
+    """Four levels down and up, each level's result joined to the result from below."""
 
     def __init__(self, channels=1, width=64, classes=2):
         super().__init__()

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def mobile_net(widths: tuple[int, ...] = (16, 24, 24, 32, 32, 32, 64)) -> Any:
-    """Return an `onnx.ModelProto` with a stem, a block for each width, and a head; weights of zeros.
+    """Return an `onnx.ModelProto` with a stem, a block for each width, and a head. The weights are zeros.
 
     Raises:
         ModuleNotFoundError: onnx is not installed.

@@ -8,7 +8,7 @@ import feedline.mxnet as mx
 
 
 def named_anew(build):
-    """Let a network's names be the same whatever was built before it."""
+    """Make a network's names independent of networks built before it."""
 
     @functools.wraps(build)
     def built():
@@ -30,7 +30,7 @@ def lenet():
 
 
 def residual_unit(data, filters, stride, dim_match, name):
-    """A unit of a ResNet of the second version: normalisation first, the sum without a name of its own."""
+    """A unit of a ResNet of the second version: normalisation first, the sum without a separate name."""
     norm = {"fix_gamma": False, "eps": 2e-5, "momentum": 0.9}
     act, x = None, data
     for i, (width, kernel, step) in enumerate([(filters // 4, 1, 1), (filters // 4, 3, stride), (filters, 1, 1)], 1):
@@ -90,7 +90,7 @@ def tower(data, name, *convolutions):
 
 
 def pool(data, kind, name, stride=(1, 1)):
-    """A pooling of 3×3 beside the towers."""
+    """A pooling of 3×3 next to the towers."""
     pad = (1, 1) if stride == (1, 1) else (0, 0)
     return mx.sym.Pooling(data, kernel=(3, 3), stride=stride, pad=pad, pool_type=kind, name=f"{kind}_pool_{name}_pool")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from feedline.graph.fold_to_fit import fitted
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.fold_to_fit import fit
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.graph import size
 from feedline.graph.importers import graph_of, torch_module
 from feedline.graph.importers.torch_fx import from_fx
@@ -74,19 +74,19 @@ def test_importer_is_the_best_that_can(case, graph):
     assert bool(graph.notes) == (case.importer != "a dry run")
 
 
-def test_parameters_are_those_of_the_module(case, graph):
+def test_parameters_match_the_module(case, graph):
     own = list(case.model.parameters())
     assert graph.num_parameters() == sum(p.numel() for p in own)
     assert graph.num_parameters(trains=True) == sum(p.numel() for p in own if p.requires_grad)
 
 
-def test_multiply_adds_are_those_of_the_formulas(case, graph):
+def test_multiply_adds_match_the_formulas(case, graph):
     assert sum(o.multiply_adds for o in graph.operations) == case.multiply_adds
 
 
 def test_edges_have_the_shapes_that_hooks_see(case, graph):
     seen = seen_by_hooks(case.model, case.inputs)
-    layers = collapsed(graph)
+    layers = collapse(graph)
     edges = [(layers[e.tail], e) for e in layers.edges() if layers[e.tail].whole and e.index == 0]
     wrong = {o.key: (e.type.shape, seen[called(o.scope)]) for o, e in edges if e.type.shape != seen[called(o.scope)]}
     assert not wrong
@@ -170,8 +170,8 @@ def expect_true_to(graph, small):
 @pytest.mark.parametrize("alike", [False, True])
 def test_folding_is_true_to_the_network(graph, alike):
     for depth in (None, 1, 2):
-        whole = collapsed(graph, depth)
-        expect_true_to(whole, folded(whole, alike))
+        whole = collapse(graph, depth)
+        expect_true_to(whole, fold_repeats(whole, alike))
 
 
 class Block(nn.Sequential):
@@ -207,8 +207,8 @@ NO_STAGES = {
 @pytest.mark.parametrize("name", NO_STAGES)
 def test_what_is_no_stage_does_not_fold(name, alike):
     model = nn.Sequential(nn.Sequential(*NO_STAGES[name]), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
-    graph = collapsed(graph_of(model, (1, model[0][0][0].in_channels, 32, 32)))
-    small = folded(graph, alike)
+    graph = collapse(graph_of(model, (1, model[0][0][0].in_channels, 32, 32)))
+    small = fold_repeats(graph, alike)
     expect_true_to(graph, small)
     assert [scope.repeats for path, scope in small.scopes.items() if path[0] == "0" and len(path) == 2] == [1, 1]
 
@@ -226,11 +226,11 @@ def test_what_is_no_stage_does_not_fold(name, alike):
         ),
     ],
 )
-def test_the_first_of_a_stage_is_told_apart(first, second, only):
+def test_the_first_of_a_stage_is_distinct(first, second, only):
     convolutions = [m for m in first.modules() if isinstance(m, nn.Conv2d)]
     model = nn.Sequential(nn.Sequential(first, second), nn.Flatten(), nn.LazyLinear(2))
-    graph = collapsed(graph_of(model, (1, convolutions[0].in_channels, 16, 16)))
-    small = folded(graph)
+    graph = collapse(graph_of(model, (1, convolutions[0].in_channels, 16, 16)))
+    small = fold_repeats(graph)
     expect_true_to(graph, small)
     assert (small.scopes[("0", "0")].repeats, small.scopes[("0", "0")].first_only) == (2, only)
 
@@ -266,7 +266,7 @@ def test_operations_take_the_output_that_they_take(read):
 @pytest.mark.parametrize("fold", [False, True])
 def test_picture_has_the_nodes_and_edges_of_the_graph(graph, fold):
     for expand in (False, True):
-        drawn = fitted(graph, expand)[0] if fold else collapsed(graph, None, expand)
+        drawn = fit(graph, expand)[0] if fold else collapse(graph, None, expand)
         nodes, edges = parsed(plot_network(graph, fold=fold, expand=expand, legend=False, height=None).source)
         assert sorted(nodes) == sorted(o.key for o in drawn.operations)
         assert sorted((a, b) for a, b, _ in edges) == sorted((e.tail, e.head) for e in drawn.edges())
@@ -276,7 +276,7 @@ def test_picture_has_the_nodes_and_edges_of_the_graph(graph, fold):
 @pytest.mark.parametrize("height", [200, 1600])
 def test_columns_change_neither_nodes_nor_edges(graph, height):
     """An arrow to a circle, and those from the other one, are the arrows of one tensor."""
-    drawn, _ = fitted(graph, height=height)
+    drawn, _ = fit(graph, height=height)
     nodes, edges = parsed(plot_network(graph, legend=False, height=height).source)
     circles = {name for name in nodes if name.startswith(("to ", "from "))}
     assert sorted(nodes.keys() - circles) == sorted(o.key for o in drawn.operations)
@@ -291,7 +291,7 @@ def test_collapsing_loses_no_parameter_and_no_work(graph):
     memory = sum(o.activations for o in graph.operations)
     used = {name for o in graph.operations for name in o.parameters}
     for depth in (0, 1, 2, None):
-        small = collapsed(graph, depth)
+        small = collapse(graph, depth)
         assert sum(o.multiply_adds for o in small.operations) == total
         assert sum(o.activations for o in small.operations) == memory
         assert {name for o in small.operations for name in o.parameters} == used
@@ -300,7 +300,7 @@ def test_collapsing_loses_no_parameter_and_no_work(graph):
 
 
 def test_collapsing_keeps_what_goes_in_and_out(graph):
-    for small in (collapsed(graph, 0), collapsed(graph, 1), folded(graph), folded(collapsed(graph))):
+    for small in (collapse(graph, 0), collapse(graph, 1), fold_repeats(graph), fold_repeats(collapse(graph))):
         for role in ("input", "output"):
             kept = [[(o.key, o.name) for o in g.operations if o.role == role] for g in (small, graph)]
             assert kept[0] == kept[1]
@@ -336,7 +336,7 @@ def test_nothing_is_changed(case):
 
 
 class Untidy(torch.nn.Module):
-    """Leaves something behind at every run."""
+    """Leaks an object at every run."""
 
     def __init__(self):
         super().__init__()
@@ -352,7 +352,7 @@ class Untidy(torch.nn.Module):
         return torch.rand(2) + (x if x.sum() > 0 else -x)
 
 
-def test_what_a_run_leaves_behind_is_put_back():
+def test_changes_of_a_run_are_undone():
     model = Untidy()
     steps, last, random = model.steps, model.last, torch.get_rng_state()
     assert graph_of(model, torch.ones(2)).importer == "a run"

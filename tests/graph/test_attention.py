@@ -92,8 +92,8 @@ def test_a_recurrence_may_attend_at_each_step():
     assert torch.autograd.gradcheck(network, [t.requires_grad_() for t in tensors])
 
 
-def test_what_a_recurrence_computes_inside_can_be_had():
-    """The weights of attention at each step, by their node in the step; alone, and beside the recurrence."""
+def test_nodes_inside_a_recurrence_can_be_evaluated():
+    """The weights of attention at each step, by their node in the step, alone and together with the recurrence."""
     rng = np.random.default_rng(2)
     x, keys, h = given((3,), "s"), encoder((3,)), placeholder_node(name="h")
     before = apply("delay", [h, number(0.5)], {"steps": 1})

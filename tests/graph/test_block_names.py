@@ -10,7 +10,7 @@ import pytest
 import feedline as fl
 import feedline.cntk as C
 import feedline.mxnet as mx
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.importers import graph_of
 from tests.graph import known_symbols as known
 
@@ -70,7 +70,7 @@ def test_a_residual_unit_has_its_sum_and_a_stage_its_first_unit():
     assert {o.scope for o in graph.operations if o.kind == "elemwise_add"} == {
         (f"stage{stage}", f"unit{unit}") for stage, count in enumerate((3, 4, 6, 3), 1) for unit in range(1, count + 1)
     }
-    small = folded(collapsed(graph))
+    small = fold_repeats(collapse(graph))
     frames = {".".join(path): scope for path, scope in small.scopes.items() if scope.repeats > 1}
     assert {name: (scope.repeats, scope.last, scope.first_only) for name, scope in frames.items()} == {
         "stage1.unit1": (3, "unit3", ("sc",)),
@@ -91,14 +91,14 @@ def test_a_convolution_and_what_follows_is_one_layer():
         *["Convolution", "BatchNorm", "Activation"] * 2,
         "output",
     ]
-    small = collapsed(graph_of(x, {"data": (1, 3, 8, 8)}))
+    small = collapse(graph_of(x, {"data": (1, 3, 8, 8)}))
     assert [(o.kind, o.name) for o in small.operations[1:-1]] == [
         ("Convolution", "stem"),
         ("Convolution", "block_tower"),
     ]
     text = str(fl.summary(x, {"data": (1, 3, 8, 8)}))
     assert "stem (Convolution)         3×3, 4 filters, then BatchNorm, relu  1×4×6×6" in text
-    assert len(collapsed(graph_of(x), expand=True).operations) == 8
+    assert len(collapse(graph_of(x), expand=True).operations) == 8
 
 
 def inception():
@@ -106,7 +106,7 @@ def inception():
 
 
 def test_inceptions_blocks_are_frames():
-    """Also what only mentions them (``ch_concat_mixed_3_chconcat``); two that are equal are drawn once."""
+    """Also names that only mention them (``ch_concat_mixed_3_chconcat``). Two equal ones are drawn once."""
     graph = inception()
     blocks = ["mixed", *(f"mixed_{i}" for i in range(1, 11))]
     inside = {name: [o for o in graph.operations if o.scope[:1] == (name,)] for name in blocks}
@@ -114,7 +114,7 @@ def test_inceptions_blocks_are_frames():
     assert all([o.kind for o in found].count("Concat") == 1 for found in inside.values())
     assert all([o.kind for o in found].count("Pooling") == 1 for found in inside.values())
     assert all(o.scope == (f"conv{end}",) for end, o in [("", graph.operations[1]), ("_1", graph.operations[4])])
-    small = folded(collapsed(graph))
+    small = fold_repeats(collapse(graph))
     assert [(p, s.last) for p, s in small.scopes.items() if s.repeats > 1] == [(("mixed_5",), "mixed_6")]
     assert (len(graph.operations), len(small.operations)) == (313, 113)
     assert graph.num_parameters() == 23_834_568
@@ -142,7 +142,7 @@ def test_cntks_blocks_are_numbered_as_they_run():
 
     model = C.layers.Sequential([C.layers.Dense(4), C.layers.For(range(3), block), C.layers.Dense(2, name="scores")])
     graph = graph_of(model(C.input_variable(4, name="x")))
-    small = folded(collapsed(graph))
+    small = fold_repeats(collapse(graph))
     assert [(o.kind, ".".join(o.scope)) for o in small.operations] == [
         ("input", ""),
         ("Dense", "Sequential.Dense"),
@@ -171,7 +171,7 @@ def test_what_plain_functions_repeat_is_drawn_once(compose):
         model = model >> layer
     model = C.layers.Sequential(layers) if compose == "Sequential" else model
     graph = graph_of(model(C.input_variable(4, name="x")))
-    small = folded(collapsed(graph))
+    small = fold_repeats(collapse(graph))
     ((path, scope),) = [(path, scope) for path, scope in small.scopes.items() if scope.repeats > 1]
     assert (path[-1], scope.kind, scope.repeats, scope.last) == ("repeated 1", "repeated", 5, "repeated 5")
     assert [o.kind for o in small.operations] == ["input", "Dense", "Dense", "relu", "plus", "Dense", "output"]
@@ -198,4 +198,4 @@ def test_repeats_that_others_use_stay_apart():
     for _ in range(4):
         results.append(plain()(results[-1]))
     graph = graph_of(results[-1] * results[2])
-    assert max(scope.repeats for scope in folded(collapsed(graph)).scopes.values()) <= 2
+    assert max(scope.repeats for scope in fold_repeats(collapse(graph)).scopes.values()) <= 2

@@ -1,4 +1,4 @@
-"""Networks that go down and up again: their levels, and the picture that has both ways beside each other."""
+"""Networks that go down and up again: their levels, and the picture with both ways next to each other."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import nn
 
 import feedline as fl
 from feedline.graph.fold_levels import levels
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.importers import graph_of
 from tests.graph import known_networks as known
 
 
 class Down(nn.Module):
-    """Levels of so many layers down and up; what comes from the left is added."""
+    """Levels of a number of layers down and up. The input from the left is added."""
 
     def __init__(self, down, up, joined=True):
         super().__init__()
@@ -39,7 +39,7 @@ class Down(nn.Module):
 
 
 def read(model, inputs=(1, 4)):
-    return folded(collapsed(graph_of(model, inputs)))
+    return fold_repeats(collapse(graph_of(model, inputs)))
 
 
 def heights(picture):
@@ -76,13 +76,13 @@ def test_both_ends_of_a_way_across_are_at_one_height(down, up):
 
 
 def test_others_have_no_levels():
-    """Two ways across are too few; ways one after the other, or a short one inside a long network, are none."""
+    """Two ways across are too few. Ways one after the other, or a short one inside a long network, are none."""
     assert levels(read(Down((1, 1), (1, 1)))) is None
     assert levels(read(Down((1, 1, 1), (1, 1, 1), joined=False))) is None
     assert levels(read(known.resnet18(), (1, 3, 64, 64))) is None
     assert levels(read(nn.Transformer(8, 2, 2, 2, 16, batch_first=True), [(1, 3, 8), (1, 5, 8)])) is None
     long = nn.Sequential(*[nn.Linear(4, 4) for _ in range(40)], Down((1, 1, 1), (1, 1, 1)))
-    assert levels(collapsed(graph_of(long, (1, 4)))) is None
+    assert levels(collapse(graph_of(long, (1, 4)))) is None
 
 
 def test_only_high_pictures_are_drawn_by_levels():

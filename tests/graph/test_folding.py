@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Scope, TensorType
 from tests.effort import examples
 
@@ -45,7 +45,7 @@ def image(graph, small):
 @settings(max_examples=examples(200))  # scopes that wait for each other are rare
 @given(graphs(), st.none() | st.integers(0, 3), st.booleans())
 def test_collapsing_keeps_edges_between_what_is_left(graph, depth, expand):
-    small = collapsed(graph, depth, expand)  # Graph itself refuses cycles and missing sources
+    small = collapse(graph, depth, expand)  # Graph itself refuses cycles and missing sources
     stands = image(graph, small)
     assert set(stands.values()) == {o.key for o in small.operations}
     edges = {(stands[e.tail], stands[e.head]) for e in graph.edges() if stands[e.tail] != stands[e.head]}
@@ -54,7 +54,7 @@ def test_collapsing_keeps_edges_between_what_is_left(graph, depth, expand):
 
 @given(graphs(), st.none() | st.integers(0, 3))
 def test_collapsing_keeps_sums_and_parameters(graph, depth):
-    small = collapsed(graph, depth)
+    small = collapse(graph, depth)
     for name in ("multiply_adds", "activations"):
         assert sum(getattr(o, name) for o in small.operations) == sum(getattr(o, name) for o in graph.operations)
     assert {n for o in small.operations for n in o.parameters} == {n for o in graph.operations for n in o.parameters}
@@ -62,13 +62,13 @@ def test_collapsing_keeps_sums_and_parameters(graph, depth):
 
 @given(graphs())
 def test_folding_leaves_no_edge_without_ends(graph):
-    small = folded(graph)
+    small = fold_repeats(graph)
     assert {o.key for o in small.operations} <= {o.key for o in graph.operations}
     assert sum(s.repeats for p, s in small.scopes.items() if len(p) == 1) <= sum(1 for p in graph.scopes if len(p) == 1)
 
 
 def chain(kinds, times, odd=None, tied=False, spy=None):
-    """``times`` blocks of operations in sequence, the first of each added to its last; block ``odd`` is another one."""
+    """``times`` blocks of operations in sequence, the first of each added to its last. Block ``odd`` differs."""
     operations = [Operation("x", "input", "x", "input", outputs=(WIDE,))]
     parameters, scopes, before = {}, {}, "x"
     for b in range(times):
@@ -98,7 +98,7 @@ kinds = st.lists(st.sampled_from(["relu", "linear", "add"]), min_size=1, max_siz
 
 @given(kinds, st.integers(2, 9), st.booleans())
 def test_equal_blocks_in_sequence_fold(kinds, times, tied):
-    small = folded(chain(kinds, times, tied=tied))
+    small = fold_repeats(chain(kinds, times, tied=tied))
     assert [o.key for o in small.operations] == ["x", *[f"b0_{i}" for i in range(len(kinds))], "y"]
     scope = small.scopes[("0",)]
     assert (scope.repeats, scope.last, scope.tied) == (times, f"{times - 1}", tied)
@@ -108,7 +108,7 @@ def test_equal_blocks_in_sequence_fold(kinds, times, tied):
 @given(kinds, st.integers(3, 7), st.data())
 def test_another_block_does_not_fold_in(kinds, times, data):
     odd = data.draw(st.integers(0, times - 1))
-    small = folded(chain(kinds, times, odd))
+    small = fold_repeats(chain(kinds, times, odd))
     runs = [n for n in (odd, 1, times - odd - 1) if n]
     assert sorted(s.repeats for s in small.scopes.values()) == sorted(runs)
 
@@ -116,13 +116,13 @@ def test_another_block_does_not_fold_in(kinds, times, data):
 def test_modules_of_another_class_do_not_fold():
     graph = chain(["relu"], 3)
     other = replace(graph, scopes={**graph.scopes, ("2",): Scope("Other")})
-    assert [s.repeats for s in folded(other).scopes.values()] == [2, 1]
+    assert [s.repeats for s in fold_repeats(other).scopes.values()] == [2, 1]
 
 
 @given(st.integers(3, 7), st.data())
 def test_a_block_that_somebody_else_looks_into_ends_the_run(times, data):
     spy = data.draw(st.integers(0, times - 2))
-    small = folded(chain(["linear", "relu"], times, spy=spy))
+    small = fold_repeats(chain(["linear", "relu"], times, spy=spy))
     assert sorted(s.repeats for s in small.scopes.values()) == sorted([spy + 1, times - spy - 1])
 
 
@@ -133,14 +133,14 @@ def test_scopes_that_wait_for_each_other_stay_open():
         Operation("b2", "relu", scope=("b",), outputs=(WIDE,)),
         Operation("a2", "relu", scope=("a",), inputs=(OutputReference("b2"),), outputs=(WIDE,)),
     ]
-    small = collapsed(Graph(tuple(operations), {}, {("a",): Scope("A"), ("b",): Scope("B")}), 0)
+    small = collapse(Graph(tuple(operations), {}, {("a",): Scope("A"), ("b",): Scope("B")}), 0)
     assert [o.key for o in small.operations if o.whole] == ["a"]
     assert [(e.tail, e.head) for e in small.edges()] == [("b2", "a"), ("a", "b1")]
 
 
 def test_negative_depth_is_refused():
     with pytest.raises(ValueError, match="from 0, got -1"):
-        collapsed(chain(["relu"], 2), -1)
+        collapse(chain(["relu"], 2), -1)
 
 
 GOOD = Operation("a", "relu", outputs=(WIDE,))
@@ -163,6 +163,6 @@ def test_impossible_graphs_are_refused(operations, message):
         Graph(tuple(operations))
 
 
-def test_feedback_may_come_from_behind():
+def test_feedback_may_come_from_later_layers():
     graph = Graph((replace(GOOD, inputs=(OutputReference("a", feedback=True),)),))
     assert [e.feedback for e in graph.edges()] == [True]

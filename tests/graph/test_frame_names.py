@@ -85,7 +85,7 @@ def test_no_arrow_runs_through_a_name(make, inputs, frames):
     assert crossed(laid_out_once(picture))[0]
 
 
-def test_names_without_room_say_the_same_in_shorter_lines():
+def test_names_without_room_are_broken_into_shorter_lines():
     picture = fl.plot_network(known.resnet18(), (1, 3, 224, 224))
     names = {o["label"] for o in drawn_as_json(picture)["objects"] if o["name"].startswith("name of ")}
     words = {" ".join(name.replace("\\l", " ").split()) for name in names}
@@ -128,7 +128,7 @@ def test_names_of_any_letters():
 
 def test_graphs_without_frames_are_left_as_they_are():
     laid_out = subprocess.run(["dot"], input="digraph { a -> b }", capture_output=True, text=True, check=True).stdout
-    assert FrameNames(laid_out, {"objects": [{"_gvid": 0, "name": "a"}]}).drawn() == laid_out
+    assert FrameNames(laid_out, {"objects": [{"_gvid": 0, "name": "a"}]}).draw() == laid_out
 
 
 def test_graphviz_warns_of_no_name(capfd):

@@ -1,7 +1,7 @@
 """Gradients of every operation: additions to the cases of test_ops, and a check that none is missing.
 
-Smooth operations are held against finite differences in test_ops, over ragged minibatches; recurrences in
-test_recurrence. Here: sparse samples, functions of a user's own, random operations, and those whose result never moves.
+Smooth operations are compared with finite differences in test_ops, over ragged minibatches, recurrences in
+test_recurrence. Here: sparse samples, functions of a user, random operations, and operations with constant results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.graph.worlds import draw, given, packed
 from tests.networks import test_ops
 
 CASES = [c for c in test_ops.CASES if c.smooth] + [
-    # Bounds have no gradient, whatever they do.
+    # Bounds have no gradient.
     test_ops.Case("clip", [((3,), "s"), ((3,), "b"), ((), "")], np.clip, low=-1, high=1, differentiable=(0,)),
 ]
 # By the test that holds them against finite differences.
@@ -35,10 +35,10 @@ ELSEWHERE = {
     "batch_normalization": "test_batch_normalization",
     "weighted_binary_cross_entropy": "test_a_weighted_cross_entropy_is_one_number",
     "convolution_transpose": "test_a_transposed_convolution_is_the_gradient_of_one",
-    "lstm": "test_lstm_is_that_of_cntk",
+    "lstm": "test_lstm_matches_cntk",
     "rnn": "test_plain_recurrence",
-    "loop": "test_lstm_is_that_of_cntk",
-    "pick": "test_lstm_is_that_of_cntk",
+    "loop": "test_lstm_matches_cntk",
+    "pick": "test_lstm_matches_cntk",
     "user": "test_functions_of_a_users_own",
     "user_output": "test_functions_of_a_users_own",
     **dict.fromkeys(
@@ -73,12 +73,12 @@ PARTLY_FLAT = {"classification_error", "clip"}
 def test_every_operation_has_a_gradient_or_none():
     checked = {case.op for case in CASES} | set(ELSEWHERE)
     assert checked & FLAT == set()
-    assert checked | FLAT == {name for name in OPS if "." not in name}  # those of façades are tested with them
+    assert checked | FLAT == {name for name in OPS if "." not in name}  # façades' operations are tested with them
 
 
 @pytest.mark.parametrize("case", CASES[-1:], ids=repr)
 def test_kinks_are_smooth_on_either_side(case):
-    test_ops.test_gradients_are_those_of_finite_differences(case)
+    test_ops.test_gradients_match_finite_differences(case)
 
 
 @pytest.mark.parametrize("case", [c for c in test_ops.CASES if c.op in FLAT | PARTLY_FLAT], ids=repr)

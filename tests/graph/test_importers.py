@@ -1,4 +1,4 @@
-"""Importers other than torch's: CNTK's networks and MXNet's symbols; costs compared with counts by hand."""
+"""Importers other than torch's: CNTK's networks and MXNet's symbols, with costs compared with counts by hand."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_inputs_become_arguments():
     assert (given, named["flag"]) == ((), True)
 
 
-def test_settings_of_layers_are_told():
+def test_settings_of_layers_are_shown():
     graph = graph_of(nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), (1, 1, 8, 8))
     assert graph.scopes[("0",)].detail == "1, 2, kernel_size=(3, 3), stride=(2, 2)"
 

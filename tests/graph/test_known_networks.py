@@ -14,7 +14,7 @@ from torch import nn
 
 import feedline as fl
 import feedline.cntk as C
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.importers import graph_of
 from feedline.graph.picture_columns import columns
 from tests.graph import known_networks as known
@@ -130,7 +130,7 @@ def test_it_fits_on_a_screen(network):
 
 
 def test_columns_hold_every_operation_once_and_in_order(network):
-    graph = folded(collapsed(network[0]))
+    graph = fold_repeats(collapse(network[0]))
     order = {o.key: n for n, o in enumerate(graph.operations)}
     for height in (100.0, 700.0, 1600.0, 1e9):
         parts = columns(graph, height)
@@ -148,7 +148,7 @@ def test_columns_hold_every_operation_once_and_in_order(network):
 
 
 def test_a_single_tensor_goes_on_where_that_is_possible():
-    graph = folded(collapsed(graph_of(known.resnet50(), PICTURE)))
+    graph = fold_repeats(collapse(graph_of(known.resnet50(), PICTURE)))
     parts = columns(graph, 1600.0)
     place = {o.key: i for i, part in enumerate(parts) for o in part}
     assert len(parts) == 4
@@ -156,9 +156,9 @@ def test_a_single_tensor_goes_on_where_that_is_possible():
     assert [len(tensors) for tensors in crossing] == [1, 1, 1]
 
 
-def test_a_transformers_stacks_stand_beside_each_other():
-    graph = folded(
-        collapsed(graph_of(nn.Transformer(512, 8, 6, 6, 2048, batch_first=True), [(1, 10, 512), (1, 12, 512)]))
+def test_a_transformers_stacks_are_next_to_each_other():
+    graph = fold_repeats(
+        collapse(graph_of(nn.Transformer(512, 8, 6, 6, 2048, batch_first=True), [(1, 10, 512), (1, 12, 512)]))
     )
     left, right = columns(graph, 1600.0)
     assert {o.scope[0] for o in left if o.scope} == {"encoder"}
@@ -209,21 +209,21 @@ class Stage(nn.Module):
 
 
 def test_a_stage_is_its_first_block():
-    graph = folded(collapsed(graph_of(Stage(4), (1, 4, 8, 8))))
+    graph = fold_repeats(collapse(graph_of(Stage(4), (1, 4, 8, 8))))
     (scope,) = [scope for scope in graph.scopes.values() if scope.repeats > 1]
     assert (scope.repeats, scope.last, scope.first_only) == (4, "blocks.3", ("skip", "stride 2"))
     assert [o.kind for o in graph.operations] == ["input", "Conv2d", "Conv2d", "add", "output"]
     assert graph[graph.operations[-1].inputs[0].key].outputs[0].shape == (1, 8, 4, 4)
-    pair = folded(collapsed(graph_of(Stage(2), (1, 4, 8, 8))))
+    pair = fold_repeats(collapse(graph_of(Stage(2), (1, 4, 8, 8))))
     assert [scope.repeats for scope in pair.scopes.values() if scope.first_only] == [2]
 
 
 def test_what_is_no_stage_stays():
     """A result in the middle that something else uses, or blocks that differ in shapes alone."""
-    used = folded(collapsed(graph_of(Stage(3, uses_middle=True), (1, 4, 8, 8))))
+    used = fold_repeats(collapse(graph_of(Stage(3, uses_middle=True), (1, 4, 8, 8))))
     assert not any(scope.first_only for scope in used.scopes.values())
     levels = nn.Sequential(*[nn.Sequential(nn.Linear(8 >> i, 4 >> i), nn.ReLU()) for i in range(3)])
-    graph = folded(collapsed(graph_of(levels, (1, 8))))
+    graph = fold_repeats(collapse(graph_of(levels, (1, 8))))
     assert not any(scope.first_only or scope.repeats > 1 for scope in graph.scopes.values())
 
 

@@ -1,4 +1,4 @@
-"""Tables: the same numbers as text, HTML and in rich consoles; names stay names."""
+"""Tables: the same numbers as text, HTML and in rich consoles. Names stay names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ read by        a dry run"""
 
 
 class Cells(HTMLParser):
-    """Parser of the texts of a table's cells, row by row; refuses unclosed tags."""
+    """Parser of the texts of a table's cells, row by row. Refuses unclosed tags."""
 
     def __init__(self):
         super().__init__()
@@ -190,7 +190,7 @@ def test_what_is_not_known_is_no_number():
     assert re.search(r"multiply-adds +\?", str(table))
 
 
-def test_calls_after_the_first_are_told_apart():
+def test_calls_after_the_first_have_distinct_names():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""Networks as pages: what is in the file, and what a browser makes of it, by mouse and by keyboard alone."""
+"""Networks as pages: the file's content, and its use in a browser, by mouse and by keyboard alone."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def hostile():
 
 
 @needs_chromium
-def test_nothing_is_asked_for_and_no_name_is_markup(browser, tmp_path):
+def test_no_requests_and_no_markup_in_names(browser, tmp_path):
     graph, name = hostile()
     page = fl.plot_network(graph, to=tmp_path / "net.html", title=name)
     browser.console.clear()
@@ -176,7 +176,7 @@ CROSSED = """(() => {
 
 @cache
 def networks():
-    """Graphs with frames in frames, ways around, and a layer of several operations; read once."""
+    """Graphs with frames in frames, ways around, and a layer of several operations. Read once."""
     return [
         graph_of(known.UNet(width=4), (1, 1, 64, 64)),
         graph_of(nn.Transformer(64, 2, 2, 2, 128, batch_first=True), [(1, 10, 64), (1, 12, 64)]),
@@ -186,7 +186,7 @@ def networks():
 
 @needs_chromium
 @pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
-def test_boxes_stand_apart_and_in_their_frames(browser, tmp_path, direction):
+def test_boxes_are_apart_and_in_their_frames(browser, tmp_path, direction):
     """In every direction, with all frames open and with all closed, in which fewer boxes are drawn."""
     for graph in networks():
         page = fl.plot_network(graph, to=tmp_path / "net.html", direction=direction, expand=True)
@@ -204,7 +204,7 @@ def test_boxes_stand_apart_and_in_their_frames(browser, tmp_path, direction):
 @needs_chromium
 @pytest.mark.parametrize("direction", ["TB", "BT", "LR"])
 def test_no_line_runs_through_the_name_of_a_frame(browser, tmp_path, direction):
-    """Which stands in several lines, or in a wider frame, where it would not have room."""
+    """A name without enough room has several lines, or a wider frame."""
     for graph in networks()[:2]:
         browser.open(fl.plot_network(graph, to=tmp_path / "net.html", direction=direction))
         browser.value("document.getElementById('open').click()")
@@ -258,7 +258,7 @@ def test_frames_open_and_close_by_click(browser, resnet):
 
 
 @needs_chromium
-def test_pointing_tells_shapes_and_costs(browser, resnet):
+def test_pointing_shows_shapes_and_costs(browser, resnet):
     browser.open(resnet)
     assert browser.value("told.textContent") == ""
     browser.point(".f-convolution")
@@ -274,7 +274,7 @@ def test_pointing_tells_shapes_and_costs(browser, resnet):
 
 @needs_chromium
 def test_the_keyboard_alone_is_enough(browser, resnet):
-    """Tab comes to the picture, arrows go through it, frames open and close, and the panel says what a mouse gets."""
+    """Tab comes to the picture, arrows go through it, frames open and close, and the panel shows the same text."""
     browser.open(resnet)
     seen = []
     for _ in range(7):
@@ -360,8 +360,8 @@ def test_typing_scrolls_to_what_is_found(browser, resnet):
 
 
 @needs_chromium
-def test_what_fits_can_be_read(browser, tmp_path):
-    """A long picture is as wide as there is room, or at seven tenths of its size; closed, it fits anew."""
+def test_a_picture_that_fits_is_legible(browser, tmp_path):
+    """A long picture is as wide as the room, or at seven tenths of its size. Closed, it fits again."""
     long = nn.Sequential(*[nn.Linear(4 + n, 5 + n) for n in range(24)])
     browser.open(fl.plot_network(nn.Sequential(long, nn.Linear(28, 2)), (1, 4), to=tmp_path / "net.html"), width=1600)
     zoom = "picture.clientWidth / picture.viewBox.baseVal.width"
@@ -378,7 +378,7 @@ def test_what_fits_can_be_read(browser, tmp_path):
 
 @needs_chromium
 def test_light_dark_and_paper(browser, resnet):
-    """The schemes differ; paper has neither tools nor panel, is white, and no picture is wider than the page."""
+    """The schemes differ. Paper has neither tools nor panel, is white, and no picture is wider than the page."""
     fills = []
     for scheme in ("light", "dark"):
         browser.open(resnet, scheme=scheme)
@@ -411,7 +411,7 @@ PLACES = f"""Object.fromEntries({ITEMS}.map(one => [one.item.names.split(' ')[0]
 
 @needs_chromium
 @pytest.mark.parametrize("are_open", [True, False])
-def test_a_unet_has_its_way_up_beside_its_way_down(browser, tmp_path, are_open):
+def test_a_unet_has_its_way_up_next_to_its_way_down(browser, tmp_path, are_open):
     page = fl.plot_network(known.UNet(), (1, 1, 64, 64), to=tmp_path / "net.html", depth=9 if are_open else 0)
     browser.open(page)
     places = browser.value(PLACES)
@@ -432,7 +432,7 @@ def test_a_unet_has_its_way_up_beside_its_way_down(browser, tmp_path, are_open):
 
 
 @needs_chromium
-def test_a_decoder_stands_beside_its_encoder(browser, tmp_path):
+def test_a_decoder_is_next_to_its_encoder(browser, tmp_path):
     model = nn.Transformer(16, 2, 2, 2, 16, batch_first=True)
     page = fl.plot_network(model, [(1, 4, 16), (1, 5, 16)], to=tmp_path / "net.html")
     browser.open(page)

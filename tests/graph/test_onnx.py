@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import feedline as fl
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.importers import graph_of
 from feedline.graph.op_families import family
 from feedline.graph.settings import brief
@@ -78,7 +78,7 @@ def test_a_file(path):
 
 
 def test_blocks_are_found_by_their_names(path):
-    graph = folded(collapsed(graph_of(path)))
+    graph = fold_repeats(collapse(graph_of(path)))
     assert graph.scopes[("blocks", "blocks.0")].repeats == 3
     assert "blocks.0 … blocks.2" in fl.plot_network(path).source
     assert "1×1, 2 groups, 4 filters" in str(fl.summary(path))
@@ -113,7 +113,7 @@ def small(nodes, held, shape=(2, 3, 4, 4), opset=13):
 
 
 def test_settings_are_no_parameters():
-    """Bounds, rates and shapes were attributes once; later files have them as inputs, with initializers."""
+    """Bounds, rates and shapes were attributes once. Later files have them as inputs, with initializers."""
     number, whole = TensorProto.FLOAT, TensorProto.INT64
     made = helper.make_tensor
     held = [

@@ -1,4 +1,4 @@
-"""Pictures: content, with any names; colour blindness; a missing program."""
+"""Pictures: content, with any names, colour blindness, and a missing program."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_any_name_is_shown_as_it_is(name):
     words = {" ".join((text or "").split()) for text in shown}
     wanted = " ".join(name.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd").split())
     assert wanted in words
-    # A frame that is called as its class says so once; its name may be broken into lines.
+    # A frame with the name of its class shows it once. The name may be broken into lines.
     said = " ".join(" ".join(text or "" for text in shown).split())
     assert (f"s: {wanted}".strip() in said) == (name != "s")
 
@@ -103,7 +103,7 @@ def test_names_that_mean_something_in_dot(name):
 
 def test_weights_are_shown_once():
     nodes, edges = parsed(fl.plot_network(TWICE, (2, 3), hide_weights=False, legend=False, fold=False).source)
-    assert [n for n in nodes if n.startswith("parameter")] == ["parameter 2", "parameter 3"]  # behind two scopes
+    assert [n for n in nodes if n.startswith("parameter")] == ["parameter 2", "parameter 3"]  # after two scopes
     assert sum(tail.startswith("parameter") for tail, *_ in edges) == 4
     hidden, _ = parsed(fl.plot_network(TWICE, (2, 3), legend=False, fold=False).source)
     assert len(hidden) == len(nodes) - 2
@@ -121,7 +121,7 @@ class Twice(nn.Module):
         return self.inner(self.last(self.inner(x)))
 
 
-def test_shared_weights_stand_in_no_frame():
+def test_shared_weights_are_in_no_frame():
     source = fl.plot_network(Twice(), (2, 3), hide_weights=False, fold=False).source
     places = re.findall(r'^(\t+)"parameter \d+" \[', source, re.MULTILINE)
     assert places == ["\t"] * 4  # two parameters, two calls
@@ -161,7 +161,7 @@ def test_attributes_are_the_callers():
 
 
 def test_any_attribute_is_the_callers():
-    """Labels and tooltips, too; anything but text is an error."""
+    """Labels and tooltips, too. Anything but text is an error."""
     source = fl.plot_network(nn.Linear(4, 3), (2, 4), node_attrs={"label": "same", "tooltip": ""}).source
     assert source.count("label=same") == 3
     for wrong in ({"node_attrs": {"width": 2}}, {"title": 3}):
@@ -175,7 +175,7 @@ def test_legend_names_what_occurs():
     assert named == {"input", "product", "activation"}
 
 
-def test_notes_stand_in_the_picture():
+def test_notes_are_in_the_picture():
     class Branch(nn.Module):
         def forward(self, x):
             return x + 1 if x.sum() > 0 else x
@@ -246,7 +246,7 @@ def vgg(deep):
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_long_frame_goes_on_beside_itself(deep, capfd):
+def test_a_long_frame_continues_in_another_column(deep, capfd):
     picture = fl.plot_network(vgg(deep), (1, 3, 8, 8))
     assert picture.source.count("features: Sequential") > 1
     assert picture.source.count("features: Sequential") == 1 + picture.source.count("features: Sequential, continued")
@@ -256,7 +256,7 @@ def test_a_long_frame_goes_on_beside_itself(deep, capfd):
     assert "continued" not in fl.plot_network(vgg(deep), (1, 3, 8, 8), height=None).source
 
 
-def test_no_frame_that_stands_for_several_is_cut():
+def test_no_frame_of_several_is_cut():
     def block():
         return nn.Sequential(*[layer for _ in range(18) for layer in (nn.Linear(4, 4), nn.Tanh(), nn.Dropout())])
 

@@ -63,7 +63,7 @@ def looped_lstm(x, W, H, b, h0, c0, steps=1):
 
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("initial", [0.0, 0.5])
-def test_lstm_is_that_of_cntk(backwards, initial):
+def test_lstm_matches_cntk(backwards, initial):
     rng = np.random.default_rng(0)
     x, (W, H, b) = draw(rng, (INPUTS,), "s"), lstm_weights(rng)
     node, held = given((INPUTS,), "s"), [given(a.shape, "") for a in (W, H, b)]
@@ -206,7 +206,7 @@ def test_states_get_their_shape_when_placeholders_are_replaced():
     x = placeholder_node(name="x")
     held = [weights(a) for a in lstm_weights(rng)]
     open_one = looped_lstm(x, *held, number(0), number(0))[0]
-    assert not open_one.type.known
+    assert not open_one.type.is_known
     (root,) = clone([open_one], "share", {x: given((INPUTS,), "s")})
     assert (root.shape, root.axes) == ((CELLS,), AXES["s"])
 

@@ -10,18 +10,18 @@ from torch.nn import functional
 import feedline as fl
 import feedline.cntk as C
 import feedline.mxnet as mx
-from feedline.graph.folding import collapsed
+from feedline.graph.folding import collapse
 from feedline.graph.importers import graph_of
 from feedline.graph.importers.torch_fx import from_fx
 from feedline.graph.importers.torch_module import from_module
-from feedline.graph.settings import Around, brief, settings_of
+from feedline.graph.settings import ShapesAround, brief, settings_of
 
 IMAGE = (2, 4, 12, 12)
 
 
 def told(graph):
     """Settings of the operations that have some, in words."""
-    return [brief(o.settings) for o in collapsed(graph).operations if o.settings]
+    return [brief(o.settings) for o in collapse(graph).operations if o.settings]
 
 
 class Functions(nn.Module):
@@ -89,7 +89,7 @@ def test_a_layer_given_alone_is_one(layer, shape):
     assert len(graph_of(layer, shape).operations) > 3  # which `expand` shows
 
 
-def test_other_importers_tell_the_same(monkeypatch):
+def test_other_importers_agree(monkeypatch):
     def fail(*_):
         raise RuntimeError
 
@@ -156,7 +156,7 @@ def test_mxnet():
 
 
 @pytest.mark.parametrize("kind", ["elu", "prelu", "gelu", "selu"])
-def test_a_kind_in_the_midst_of_a_word_is_told(kind):
+def test_a_kind_in_the_middle_of_a_word_is_reported(kind):
     """LeakyReLU has "elu" in its name, and means something else."""
     graph = graph_of(mx.sym.LeakyReLU(mx.sym.Variable("data"), act_type=kind), {"data": (2, 3)})
     assert told(graph) == [kind]
@@ -175,8 +175,8 @@ def test_values_that_mean_nothing_are_left_out(value):
     assert settings_of("Convolution", {"kernel": value}) in ((), settings_of("Convolution", {"kernel": float("nan")}))
 
 
-def test_shapes_tell_what_no_argument_does():
-    around = Around([("batch", 3, 8, 8), (16, 3, 7, 7)], [(16, 3, 7, 7)], ("batch", 16, 2, 2))
+def test_shapes_show_settings_that_no_argument_does():
+    around = ShapesAround([("batch", 3, 8, 8), (16, 3, 7, 7)], [(16, 3, 7, 7)], ("batch", 16, 2, 2))
     assert brief(settings_of("Conv", {"pads": [1, 1, 1, 1], "strides": [4, 4]}, around)) == (
         "7×7, stride 4, padding 1, 16 filters"
     )

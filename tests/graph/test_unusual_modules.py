@@ -103,7 +103,7 @@ def test_what_autograd_keeps_stays_valid():
     "lazy", [lambda: nn.LazyLinear(3), lambda: nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())]
 )
 def test_lazy_modules_stay_lazy(lazy):
-    """They are read as the first run would make them; without inputs their shapes are not known."""
+    """They are read as the first run would make them. Without inputs their shapes are not known."""
     module = lazy()
     assert fl.summary(module, (2, 4)).parameters in (15, 28)
     assert any(torch.nn.parameter.is_lazy(p) for p in module.parameters())
@@ -119,7 +119,7 @@ def test_modules_without_memory():
 
 @pytest.mark.parametrize("make", [torch.jit.script, lambda m: nn.Sequential(torch.jit.trace(m, torch.zeros(2, 4)))])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_scripted_modules_are_told(make):
+def test_scripted_modules_are_reported(make):
     """Only TorchScript sees their inside."""
     module = make(nn.Linear(4, 3))
     for inputs in (None, (2, 4)):
@@ -133,7 +133,7 @@ def test_shapes_that_are_none():
         fl.summary(nn.Linear(4, 3), (-1, 4))
 
 
-def test_inputs_that_do_not_fit_are_told_once():
+def test_inputs_that_do_not_fit_are_reported_once():
     """In the error alone, not in torch's log too."""
     log = io.StringIO()
     handler = logging.StreamHandler(log)
@@ -147,7 +147,7 @@ def test_inputs_that_do_not_fit_are_told_once():
 
 
 def test_shapes_that_are_not_all():
-    """JSON shows given shapes and says that it infers none; a shape of an unknown node is an error."""
+    """JSON shows given shapes and notes that it infers none. A shape of an unknown node is an error."""
     text = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=3, name="fc").tojson()
     graph = graph_of(text, {"x": (2, 4)})
     assert graph.operations[0].outputs[0].shape == (2, 4)
@@ -196,7 +196,7 @@ class Nonzero(nn.Module):
 
 
 class Mapped(nn.Module):
-    """Applies a function to tensors that have no memory of their own."""
+    """Applies a function to tensors without memory."""
 
     def forward(self, x):
         return torch.vmap(lambda row: row.tanh())(x * 2) + 1
@@ -260,7 +260,7 @@ def test_threads_take_turns(monkeypatch):
         return read(*args)
 
     monkeypatch.setattr(torch_module, "from_dry_run", meet)
-    monkeypatch.setattr(sys, "stderr", sys.stderr)  # puts it back, whatever comes
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # puts it back in any case
     heard = sys.stderr
     with ThreadPoolExecutor(2) as pool:
         tables = list(pool.map(lambda _: fl.summary(nn.ReLU(), (2,)), range(2)))

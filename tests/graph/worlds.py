@@ -63,7 +63,7 @@ def sparse(rng, classes, lengths=LENGTHS):
 
 
 def dense(value):
-    """Rows (num_samples, classes) of a sparse value; entries of one column add up."""
+    """Return the rows (num_samples, classes) of a sparse value. Entries of one column add up."""
     out = np.zeros((value.num_samples, value.shape[0]))
     for i in range(value.num_samples):
         for k in range(value.indptr[i], value.indptr[i + 1]):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feedline import images
-from feedline.images.boxes import moved
+from feedline.images.boxes import move_boxes
 from tests.oracles import pictures as reference
 
 STEPS = [
@@ -25,7 +25,7 @@ def planned(steps, sizes, seed=0):
 
 
 def surrounding(pixels):
-    """The box around all pixels that are not 0; zeros if there are none."""
+    """Return the box around all pixels that are not 0. Zeros if there are none."""
     ys, xs = np.nonzero(pixels[:, :, 0])
     return [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1] if len(xs) else [0, 0, 0, 0]
 
@@ -37,7 +37,7 @@ def test_boxes_surround_what_they_surrounded(steps):
     low = rng.integers(0, [35, 55], (30, 2))
     boxes = np.concatenate([low, np.minimum(low + rng.integers(1, 30, (30, 2)), [40, 60])], axis=1)
     ops = planned(steps, sizes)
-    found = moved(boxes.astype(np.float32), np.ones(30, np.int64), sizes, ops)
+    found = move_boxes(boxes.astype(np.float32), np.ones(30, np.int64), sizes, ops)
     assert found.dtype == np.float32
     for i, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
         pixels = np.zeros((60, 40, 1), np.uint8)
@@ -50,16 +50,16 @@ def test_boxes_surround_what_they_surrounded(steps):
 def test_boxes_are_clipped_and_keep_their_places():
     boxes = np.array([[-5, 2, 8, 300], [0, 0, 3, 3], [9, 9, 9, 12], [np.nan, 0, 1, 1], [30, 30, 20, 20]], np.float32)
     (ops, _), sizes = images.CenterCrop(10).plan(np.array([[20, 20]]), np.empty((1, 0))), np.array([[20, 20]])
-    found = moved(boxes, np.array([5]), sizes, ops)
+    found = move_boxes(boxes, np.array([5]), sizes, ops)
     assert found.tolist() == [[0, 0, 3, 10], [0] * 4, [0] * 4, [0] * 4, [0] * 4]
 
 
 def test_a_box_that_was_cut_off_does_not_come_back_with_a_border():
     ops = planned([images.CenterCrop(10), images.Pad(5)], np.array([[20, 20]]))
-    found = moved(np.array([[0, 0, 4, 4], [0, 0, 6, 6.0]]), np.array([2]), np.array([[20, 20]]), ops)
+    found = move_boxes(np.array([[0, 0, 4, 4], [0, 0, 6, 6.0]]), np.array([2]), np.array([[20, 20]]), ops)
     assert found.tolist() == [[0, 0, 0, 0], [5, 5, 6, 6]]
     ops = planned([images.Pad(5)], np.array([[20, 20]]))
-    found = moved(np.array([[-3, -3, -1, -1], [-3, 2, 30, 4.0]]), np.array([2]), np.array([[20, 20]]), ops)
+    found = move_boxes(np.array([[-3, -3, -1, -1], [-3, 2, 30, 4.0]]), np.array([2]), np.array([[20, 20]]), ops)
     assert found.tolist() == [[0, 0, 0, 0], [5, 7, 25, 9]]
 
 
@@ -67,11 +67,11 @@ def test_each_box_moves_with_its_own_picture():
     sizes = np.array([[100, 100], [10, 20], [50, 50]])
     ops = planned([images.Resize((10, 10))], sizes)
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [5, 5, 50, 50.0]])
-    found = moved(boxes, np.array([1, 2, 0]), sizes, ops)
+    found = move_boxes(boxes, np.array([1, 2, 0]), sizes, ops)
     assert found.tolist() == [[0, 0, 1, 1], [0, 0, 10, 5], [5, 2.5, 10, 10]]
 
 
 def test_the_callers_boxes_stay_as_they_are():
     boxes = np.array([[-5, 0, 4, 4.0]])
-    moved(boxes, np.array([1]), np.array([[3, 3]]), [])
+    move_boxes(boxes, np.array([1]), np.array([[3, 3]]), [])
     assert boxes.tolist() == [[-5, 0, 4, 4]]

@@ -145,11 +145,11 @@ def test_a_failure_in_a_thread_is_raised(monkeypatch):
         begun.result()
 
 
-# ---- what comes out --------------------------------------------------------------------------------------
+# ---- the results --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("color", ["RGB", "BGR", "grey"])
-def test_a_crop_is_that_of_the_whole_picture(color):
+def test_a_crop_matches_the_whole_picture(color):
     found = rows(images.Decode("image", images.CenterCrop((20, 30)), color=color))
     flat = values()["image"]
     headers = reference.picture_headers(flat.data, flat.bounds)
@@ -182,7 +182,7 @@ def test_shape_and_dtype():
         assert (none["image"].num_sequences, none["image"].shape) == (0, shape)
 
 
-def test_normalize_is_what_it_says():
+def test_normalize_matches_its_formula():
     levels = rows(images.Decode("image", images.CenterCrop(16)))
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     normalize = images.Normalize(mean, std)
@@ -307,7 +307,7 @@ def damaged():
     return found
 
 
-DAMAGED = [1, 2, 3, 4]  # whatever the steps
+DAMAGED = [1, 2, 3, 4]  # for any steps
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -374,7 +374,7 @@ def test_a_step_that_breaks_its_word_is_an_error():
         ([images.MultiView([images.CenterCrop(5), images.Flip()])], r"one size, got Flip\(\)"),
     ],
 )
-def test_steps_that_fix_no_size_or_stand_wrong(steps, words):
+def test_steps_that_fix_no_size_or_are_misplaced(steps, words):
     with pytest.raises(fl.SchemaError, match=words):
         images.Decode("image", *steps)
 
@@ -457,7 +457,7 @@ def delivered(source, size):
 
 
 def test_a_sweep_in_a_source(train, tmp_path):
-    """One order, one set of pictures: for any size, partition, restart and work ahead, beside what is damaged."""
+    """One order, one set of pictures: for any size, partition, restart and work ahead, with damaged pictures."""
 
     def source(part, number=0, count=1, steps=RANDOM):
         return fl.MinibatchSource(
@@ -484,7 +484,7 @@ def test_a_sweep_in_a_source(train, tmp_path):
     assert delivered(source("h", steps=[images.CenterCrop(24)]), 64) != everything
 
 
-def test_a_damaged_picture_is_told_with_its_file(train):
+def test_a_damaged_picture_is_reported_with_its_file(train):
     source = fl.MinibatchSource(
         images.folder(train), shuffle=False, transforms=[images.Decode("image", images.CenterCrop(5))]
     )
@@ -508,7 +508,7 @@ def test_the_transform_can_be_sent_to_another_process():
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_what_was_begun_before_a_fork_is_done_again_in_the_child(kind):
-    """Which has none of the threads; and after it was cancelled."""
+    """The child has none of the threads. Also after the work was cancelled."""
     decode = images.Decode("image", images.CenterCrop(20), threads=2)
     corpus = fl.ArrayDeserializer(image=[encoded(drawn(40, 30, i), kind) for i in range(12)])
     keys = DrawKeys(1, np.zeros(12, np.int64), np.arange(12), stage=0)

@@ -1,4 +1,4 @@
-"""Decoders of what native code leaves to Python: formats and modes, and what is not a picture."""
+"""Decoders of the pictures that native code leaves to Python: formats, modes, and other files."""
 
 import importlib
 import io
@@ -64,7 +64,7 @@ def test_jpeg(jpeg_decoder, source, color):
 
 @pytest.mark.parametrize("turned", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_pictures_are_turned_as_their_exif_says(jpeg_decoder, kind, turned):
+def test_pictures_are_turned_by_their_exif(jpeg_decoder, kind, turned):
     data = encoded(PICTURE, kind, turned=turned)
     stored = decode(data, upright=False)
     assert stored.shape == PICTURE.shape

@@ -1,4 +1,4 @@
-"""Pictures on a device: torch operations against native ones, with a decoder that stands in for the device's."""
+"""Pictures on a device: torch operations against native ones, with a substitute for the device's decoder."""
 
 import logging
 import pickle
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not BUILT, reason="native code for pictures is n
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    """`Decode` takes the processor as a device, whose decoder is this library's own; returns the sizes of its calls."""
+    """Make `Decode` take the processor as a device with this library's decoder. Returns the sizes of its calls."""
     from feedline.interop import torch_pictures
 
     calls = []
@@ -150,20 +150,20 @@ def test_views_and_boxes(on_cpu):
 
 
 def test_values_of_a_device_can_be_joined():
-    from feedline.feed.joined_values import joined
+    from feedline.feed.joined_values import join_values
     from feedline.interop.torch_pictures import DeviceValue
 
     a, b = (torch.arange(n * 3, dtype=torch.float32).reshape(n, 3) + n for n in (2, 4))
-    value = joined([DeviceValue(a), DeviceValue(b)])
+    value = join_values([DeviceValue(a), DeviceValue(b)])
     assert (value.torch() == torch.cat([a, b])).all()
     assert (value.select([5, 0]).torch() == torch.stack([b[3], a[0]])).all()
     assert (value.select(np.array([True] + [False] * 5)).torch() == a[:1]).all()
-    assert (joined([DeviceValue(a), fl.Value.from_dense(b.numpy())]).rows == torch.cat([a, b]).numpy()).all()
+    assert (join_values([DeviceValue(a), fl.Value.from_dense(b.numpy())]).rows == torch.cat([a, b]).numpy()).all()
     assert value.nbytes == 72
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_device_it_is_said_at_once():
+def test_without_a_device_it_raises_at_once():
     with pytest.raises(RuntimeError, match="finds no CUDA devices; leave out device="):
         images.Decode("image", images.CenterCrop(20), device="cuda")
 
@@ -173,7 +173,7 @@ def test_something_other_than_a_cuda_device_is_refused():
         images.Decode("image", images.CenterCrop(20), device="cpu")
 
 
-def test_without_a_decoder_what_to_install_is_said(monkeypatch):
+def test_without_a_decoder_the_error_names_the_package(monkeypatch):
     from feedline.interop import torch_pictures
 
     def nothing(name):

@@ -68,7 +68,7 @@ def test_a_picture_gets_the_same_plan_in_any_company(step):
 
 
 @pytest.mark.parametrize("step", STEPS, ids=repr)
-def test_sizes_are_those_of_the_pixels_after_the_operations(step):
+def test_sizes_match_the_pixels_after_the_operations(step):
     ops, after = step.plan(SIZES, draws(step, len(SIZES)))
     for i in range(25):
         if after[i].min() > 0:
@@ -77,7 +77,7 @@ def test_sizes_are_those_of_the_pixels_after_the_operations(step):
 
 
 @pytest.mark.parametrize("step", STEPS, ids=repr)
-def test_a_fixed_size_is_that_of_all_pictures(step):
+def test_a_fixed_size_matches_all_pictures(step):
     _, after = step.plan(SIZES, draws(step, len(SIZES)))
     found = {tuple(size) for size in after.tolist()} - {(0, 0)}
     fixed = step.fixed_size(None)
@@ -174,7 +174,7 @@ def test_a_picture_smaller_than_a_random_crop_is_refused():
 
 
 def drawn(u, width, height, scale, ratio):
-    """x, y, width and height by torchvision's rule; ten draws of an area, ten of a ratio, and two of a place."""
+    """Return x, y, width and height by torchvision's rule: ten draws of an area, ten of a ratio, and two of a place."""
     area = width * height
     for k in range(10):
         target = area * (scale[0] + u[k] * (scale[1] - scale[0]))
@@ -224,9 +224,9 @@ def test_random_resized_crop_has_torchvisions_distribution(torchvision, width, h
 
 
 def distance(a, b):
-    """The statistic of Kolmogorov and Smirnov: the largest distance between two distribution functions.
+    """Return the statistic of Kolmogorov and Smirnov: the largest distance between two distribution functions.
 
-    It exceeds 2.2 sqrt(1/n + 1/m) for equal distributions with a probability below 2 exp(-2 * 2.2**2) = 1e-4; draws
+    It exceeds 2.2 sqrt(1/n + 1/m) for equal distributions with a probability below 2 exp(-2 * 2.2**2) = 1e-4. Draws
     here are fixed.
     """
     at = np.union1d(a, b)
@@ -296,7 +296,7 @@ def test_normalize_takes_levels_and_single_numbers():
         images.Normalize(128, [1, 2, 4]).numbers(1)
 
 
-# ---- what is refused -------------------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

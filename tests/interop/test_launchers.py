@@ -9,7 +9,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.partition import ranks as shares
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 from tests.ranks import Failure, Job, run
 
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM", "PMI_", "SLURM_")
@@ -50,7 +50,7 @@ def mpi(rank, size, kind="OMPI_COMM_WORLD"):
 )
 def test_rank_and_size_of_each_launcher(variables, values, share):
     variables(values)
-    assert launched() == share
+    assert launcher_rank() == share
     assert shares() == (share or (0, 1))
 
 
@@ -73,7 +73,7 @@ def test_rank_and_size_of_each_launcher(variables, values, share):
 def test_variables_that_cannot_be_right_are_an_error(variables, values):
     variables(values)
     with pytest.raises(RuntimeError, match=r"(?s)expected .* rank.*RANK=0 WORLD_SIZE=1"):
-        launched()
+        launcher_rank()
 
 
 def test_sources_and_loaders_share_by_them(variables):
@@ -138,7 +138,7 @@ def session_that_nothing_connects(rank):
     ("program", "told"),
     [(cntk_without_a_place, "set MASTER_ADDR"), (session_that_nothing_connects, "call torch.distributed.init")],
 )
-def test_ranks_that_cannot_meet_are_told_what_to_set(program, told):
+def test_ranks_that_cannot_meet_get_an_error_with_the_settings(program, told):
     with Job(program, 2) as job:
         for failure in job.results():
             assert isinstance(failure, Failure)

@@ -1,4 +1,4 @@
-"""Meshes of ranks, of which some read the same samples; by torch's fake process group, in one process."""
+"""Meshes of ranks, of which some read the same samples, by torch's fake process group, in one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors in files: whole or refused, whichever byte has changed; no other file in their place blocks a reader."""
+"""Tensors in files: complete or refused, for any changed byte. No other file in their place blocks a reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import feedline as fl  # noqa: E402
 from feedline import _native  # noqa: E402
 from feedline.interop import tensor_file  # noqa: E402
-from feedline.interop.seal import BLANK, sealed  # noqa: E402
+from feedline.interop.seal import BLANK, add_seal  # noqa: E402
 from feedline.interop.tensor_file import load_contents, load_state, load_tensors, save_tensors  # noqa: E402
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
@@ -74,8 +74,8 @@ def changed(data, content):
     return bytes(damaged)
 
 
-def test_what_is_written_is_read(target):
-    """Tensors, shared ones and the state; by the safetensors library, too."""
+def test_round_trip(target):
+    """Tensors, shared ones and the state, also read by the safetensors library."""
     from safetensors.torch import load_file
 
     target.unlink(missing_ok=True)
@@ -147,10 +147,10 @@ def test_large_tensors_are_checked_on_a_thread_that_does_not_stay(target, leaves
 
 
 def header_of(**entries):
-    """A sealed header, whatever it says."""
+    """Return a sealed header with any content."""
     about = json.dumps({"version": tensor_file.VERSION, "aliases": {}, "crc64": {}})
     text = json.dumps({"__metadata__": {"seal": BLANK, "feedline": about}, **entries}).encode()
-    return sealed(len(text).to_bytes(8, "little") + text, 8 + text.index(BLANK.encode()))
+    return add_seal(len(text).to_bytes(8, "little") + text, 8 + text.index(BLANK.encode()))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_hostile_files_are_refused(target, content):
 
 
 @pytest.mark.parametrize("what", ["fifo", "folder", "device", "dangling", "loop", "nothing"])
-def test_what_stands_in_a_files_place_is_refused_at_once(tmp_path, what):
+def test_other_things_in_a_files_place_are_refused_at_once(tmp_path, what):
     path = tmp_path / "t"
     if what == "fifo":
         os.mkfifo(path)  # to open it would wait for a writer
@@ -225,7 +225,7 @@ def save_again_and_again(path, value, count):
 
 
 def test_processes_that_save_to_one_path_wait_for_each_other(tmp_path):
-    """At any instant the file is one process's, whole; none of them fails, and nothing else stays."""
+    """At any instant the file is one process's and complete. None of them fails, and nothing else stays."""
     path = tmp_path / "t"
     save_again_and_again(path, 0, 1)
     context = multiprocessing.get_context("fork")
@@ -250,7 +250,7 @@ class AtOpcode:
         self.left, self.code, self.action = moment, code, action
 
     def __enter__(self):
-        # Python 3.12 tells of opcodes only if some frame has asked for them before.
+        # Python 3.12 traces opcodes only if some frame has asked for them before.
         sys._getframe().f_trace_opcodes = True
         sys.settrace(self.call)
         return self
@@ -288,7 +288,7 @@ def test_another_process_may_rename_the_file_at_any_moment(tmp_path):
     while reached:
         moment += 1
         writing.write_bytes(b"the other's")
-        with AtOpcode(moment, tensor_file._claimed.__wrapped__.__code__, finish_as_the_other) as at:
+        with AtOpcode(moment, tensor_file._claim.__wrapped__.__code__, finish_as_the_other) as at:
             save_again_and_again(path, 1, 1)
         reached = at.left <= 0
         assert len(load_contents(path).tensors) == 21, moment
@@ -299,7 +299,7 @@ def test_another_process_may_rename_the_file_at_any_moment(tmp_path):
 
 
 @pytest.mark.parametrize("what", ["file", "link", "pipe"])
-def test_what_stands_where_a_file_is_written_is_in_nobodys_way(tmp_path, what):
+def test_leftovers_and_links_in_the_place_of_a_file_do_no_harm(tmp_path, what):
     """Leftovers of a killed process are overwritten, and nothing is written through a link."""
     path, writing, other = tmp_path / "t", tmp_path / "t.tmp", tmp_path / "other"
     other.write_bytes(b"kept")

@@ -35,7 +35,7 @@ def test_layouts_of_sequences():
 
 
 def test_sparse_values():
-    """CSR by default; the other layouts densify; repeated indices add up in products."""
+    """CSR by default. The other layouts densify, and repeated indices add up in products."""
     value = Value.from_csr([0, 2, 2, 3], [3, 1, 1], np.array([1, 2, 4], "f4"), 5, [0, 2, 3])
     csr = value.torch()
     assert csr.layout == torch.sparse_csr
@@ -52,7 +52,7 @@ def test_empty_parts():
 
 
 def test_read_only_memory_is_copied():
-    """torch would write through a mapped file; it gets a copy instead."""
+    """torch would write through a mapped file, so it gets a copy instead."""
     rows = np.zeros((2, 2), "f4")
     rows.flags.writeable = False
     tensor = Value.from_dense(rows).torch()
@@ -61,7 +61,7 @@ def test_read_only_memory_is_copied():
 
 
 def test_a_missing_framework_names_the_extra():
-    """Without torch, and without JAX, the error says what to install."""
+    """Without torch, and without JAX, the error names the extra to install."""
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['jax'] = None\n"
         "import numpy as np, feedline as fl\n"
@@ -84,7 +84,7 @@ def test_arrays_that_torch_does_not_know_are_copied():
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is there to pin for")
-def test_pinning_without_an_accelerator_says_so():
+def test_pinning_without_an_accelerator_is_reported():
     with pytest.raises(RuntimeError, match=r"expected an accelerator.*leave out pin_memory"):
         Value.from_dense(np.ones((3, 2))).torch(pin_memory=True)
 

@@ -13,7 +13,7 @@ import feedline as fl
 
 
 def joins(name):
-    """Join as rank 0, and return why it was refused."""
+    """Join as rank 0, and return the reason for the refusal."""
     try:
         fl.kvstore.create("dist_async", name=name, rank=0).close()
     except (fl.StoreError, fl.kvstore.RefusedError) as error:

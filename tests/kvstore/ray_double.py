@@ -1,12 +1,12 @@
 """A Ray without processes, for tests of the code above it: actors are objects in this process, and die on demand.
 
-What stands in for Ray is what feedline asks of it and no more: named actors that are started again when they die, calls
-that an actor takes one after the other, arguments and answers by value, and Ray's exceptions. A call is a message; each
-may be the one with which its actor dies:
+It has the parts of Ray that feedline uses, and no others: named actors that are started again when they die, calls that
+an actor takes one after the other, arguments and answers by value, and Ray's exceptions. A call is a message, and with
+each message its actor may die:
 
-- ``before``: the message never arrives;
-- ``taken``: the actor carries it out, and dies before it answers;
-- ``after``: the actor dies after its answer.
+- ``before``: before the message arrives,
+- ``taken``: after the call, and before its answer,
+- ``after``: after its answer.
 
 All other messages to the actor are lost with it. Coroutines (the coordinator's) run on a loop in a thread.
 """
@@ -30,7 +30,7 @@ ADDRESS = "127.0.0.1:6379"
 
 
 class RayError(Exception):
-    """Base of the others, as in Ray."""
+    """Base class of the other exceptions, as in Ray."""
 
 
 class RayTaskError(RayError):
@@ -68,7 +68,7 @@ class Message:
 
     def __init__(self, actor, method, arguments, dies):
         self.actor, self.method, self.arguments, self.dies = actor, method, arguments, dies
-        self.answer = None  # a function of seconds to wait, which returns or raises it
+        self.answer = None  # a function of seconds to wait, which returns or raises the answer
         self.future = None  # of a coroutine
 
     def lost(self):
@@ -78,30 +78,30 @@ class Message:
 
 
 class Kept:
-    """What `put` has stored."""
+    """An object that `put` has stored."""
 
     def __init__(self, value):
         self.value = value
 
 
 class Handle:
-    """What `Ray` gives to callers: its attributes are methods that can be called remotely."""
+    """A reference to an actor. Its attributes are methods that can be called remotely."""
 
     def __init__(self, actor):
         self._actor = actor
 
     def __getattr__(self, name):
         call = types.SimpleNamespace(remote=lambda *arguments: self._actor.call(name, arguments))
-        # In a concurrency group of its own a call waits for no other.
+        # A call in a separate concurrency group waits for no other.
         call.options = lambda concurrency_group: types.SimpleNamespace(remote=lambda: self._actor.beat())
         return call
 
 
 class Actor:
-    """What stands in for the process of an actor.
+    """A substitute for the process of an actor.
 
     Attributes:
-        arguments: what it is made of, also after a death.
+        arguments: arguments of its class, also after a death.
         queue: messages in flight, oldest first.
         beats: whether its heartbeat is answered.
         gone: whether it is not started again.
@@ -136,7 +136,7 @@ class Actor:
             writer.join()
 
     def die(self):
-        """Die, with all messages in flight; the next message, or a later one, reaches a new process."""
+        """Die, with all messages in flight. The next message, or a later one, reaches a new process."""
         self.end_writer()
         for message in [*self.queue, *(one for one in self._running if not one.future.done())]:
             message.lost()
@@ -159,31 +159,31 @@ class Actor:
             self.die()
             return
         try:
-            found = getattr(self._object, message.method)(*_carried(message.arguments))
+            result = getattr(self._object, message.method)(*_carried(message.arguments))
         except Exception as error:
             message.answer = _raises(RayTaskError(error))
         else:
-            if inspect.iscoroutine(found):
-                self._run(message, found)
+            if inspect.iscoroutine(result):
+                self._run(message, result)
                 return
-            found = _carried(found)
-            message.answer = lambda seconds: found
+            result = _carried(result)
+            message.answer = lambda seconds: result
         if message.dies == TAKEN:
             message.lost()
         if message.dies is not None:
             self.die()
 
     def _run(self, message, coroutine):
-        """Let a coroutine run; a death waits until it has an answer, or not for long."""
+        """Run a coroutine. A death waits for its answer, but not for long."""
         message.future = asyncio.run_coroutine_threadsafe(coroutine, self._ray.loop)
         self._running.append(message)
 
         def answer(seconds):
-            found = message.future.result(seconds)
+            result = message.future.result(seconds)
             if message.dies == AFTER:
                 message.dies = None
                 self.die()
-            return found
+            return result
 
         message.answer = answer
         if message.dies == TAKEN:
@@ -197,12 +197,12 @@ class Ray(types.ModuleType):
     """A substitute for the module ``ray``.
 
     Args:
-        dies: how the actor dies with a message, by the message's number; see above.
-        away: messages that a dead actor does not answer before it is back.
+        dies: how the actor dies with a message, by the message's number, see above.
+        away: messages that a dead actor does not answer before it is started again.
         eager: whether messages arrive as soon as a caller checks for them.
 
     Attributes:
-        messages: sent so far: receiver and method.
+        messages: receiver and method of each message so far.
     """
 
     def __init__(self, dies=None, away=0, eager=False):
@@ -236,10 +236,10 @@ class Ray(types.ModuleType):
             self.ended = True
 
         async def end():
-            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in others:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
         asyncio.run_coroutine_threadsafe(end(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -252,7 +252,7 @@ class Ray(types.ModuleType):
         else:
             sys.modules["ray"] = self.real
 
-    # ---- interface that feedline uses----------------------------------------------------------------------------
+    # ---- interface that feedline uses ---------------------------------------------------------------------------
 
     def is_initialized(self):
         return True
@@ -313,7 +313,7 @@ def _raises(error):
 
 
 def _carried(value):
-    """Return a value as received from another process; functions of tests are returned unchanged."""
+    """Return a value as received from another process. Functions of tests are returned unchanged."""
     try:
         value = pickle.loads(pickle.dumps(value))
     except (AttributeError, TypeError, pickle.PicklingError):

@@ -1,7 +1,7 @@
-"""``dist_async`` with real processes: equal to one process, and continues when servers and workers die.
+"""``dist_async`` with real processes: it equals one process, and continues when servers and workers die.
 
-One Ray serves all tests but the one that ends a driver. Messages, deaths at each of them, ranks and barriers are tested
-without Ray, in `parameter_server/` and `test_barrier`.
+One Ray serves all tests except the one that ends a driver. Messages, deaths at each message, ranks and barriers are
+tested without Ray, in `parameter_server/` and `test_barrier`.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def ours():
     """A Ray for two workers, which this process joins."""
-    with fl.kvstore.AsyncCluster(workers=2, servers=2, memory=256 << 20) as made, pytest.MonkeyPatch.context() as patch:
-        for name, value in made.environment().items():
+    with (
+        fl.kvstore.AsyncCluster(workers=2, servers=2, memory=256 << 20) as new_cluster,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in new_cluster.environment().items():
             patch.setenv(name, value)
-        connection = cluster.RayConnection(made.address)
+        connection = cluster.RayConnection(new_cluster.address)
         try:
-            yield made
+            yield new_cluster
         finally:
             connection.close()
 
@@ -88,12 +91,12 @@ def said(worker):
     return json.loads(text.splitlines()[-1])
 
 
-#: Small and large keys: the last is split over the servers.
+#: Small and large keys, of which the last is split over the servers.
 SHAPES, PUSHES = {"a": (3,), "b": (), "c": (2, 50_000)}, 40
 
 
 def descend(store):
-    """Solve least squares by SGD on this worker's share of the data; return the solution."""
+    """Solve least squares by SGD on this worker's share of the data. Return the solution."""
     rng = torch.Generator().manual_seed(store.rank)
     x = torch.randn(400, 5, generator=rng)
     y = x @ torch.arange(5.0)
@@ -133,7 +136,7 @@ def alone(name, **options):
 
 def process_of(store, index):
     link = links_of(store)[index]
-    return int(link.answered(link.ask("greet", "nobody")).place.rsplit(" ", 1)[1])
+    return int(link.wait_for(link.ask("greet", "nobody")).place.rsplit(" ", 1)[1])
 
 
 def kill(pid):
@@ -144,8 +147,8 @@ def kill(pid):
 
 
 def script(store):
-    """Every verb; what came out."""
-    found = []
+    """Use every verb, and return the results."""
+    results = []
     table = torch.arange(40.0).view(10, 4)
     store.init(["t", "n", "i"], [table, torch.tensor(1.5), torch.arange(6)])
     store.push(["i", "n"], [torch.ones(6, dtype=torch.int64), [torch.tensor(1.0), torch.tensor(2.0)]])
@@ -153,7 +156,7 @@ def script(store):
     store.push("t", [some, torch.ones(10, 4)])
     out, half, number = torch.empty(10, 4), torch.empty(10, 4, dtype=torch.float64), torch.empty(())
     store.pull(["n", "t"], [number, [out, half]])
-    found += [out.clone(), half.clone(), number.clone()]
+    results += [out.clone(), half.clone(), number.clone()]
     store.set_optimizer("adam", learning_rate=0.1)
     store.push(["t", "n"], [some, torch.tensor(-1.0)])
     store.pushpull("t", [torch.ones(10, 4), torch.ones(4, 10).T], out)
@@ -169,30 +172,30 @@ def script(store):
     store.broadcast("late", torch.tensor([1.0, 2.0]), out=fresh)
     store.set_updater(lambda key, merged, stored: stored.mul_(2).add_(merged))
     store.pushpull("late", torch.ones(2), fresh)
-    return [*found, out, rows, wide, sparse.to_dense(), fresh]
+    return [*results, out, rows, wide, sparse.to_dense(), fresh]
 
 
 def test_does_what_one_process_does(store):
     with fl.kvstore.create("local") as local:
-        for found, expected in zip(script(store), script(local), strict=True):
-            assert torch.equal(found, expected)
+        for actual, expected in zip(script(store), script(local), strict=True):
+            assert torch.equal(actual, expected)
 
 
-def test_states_are_those_of_one_process(store, tmp_path):
+def test_states_match_one_process(store, tmp_path):
     keys, values, gradients = ["x", "y"], [torch.ones(10, 4), torch.ones(3)], [torch.randn(10, 4), torch.randn(3)]
     outs, expected = ([torch.empty(10, 4), torch.empty(3)] for _ in range(2))
     with fl.kvstore.create("local") as local:
-        for one in (store, local):
-            one.init(keys, values)
-            one.set_optimizer("momentum", learning_rate=0.5)
-            one.push(keys, gradients)
-            one.save_optimizer_states(tmp_path / one.type, dump_optimizer=True)
+        for store_of_kind in (store, local):
+            store_of_kind.init(keys, values)
+            store_of_kind.set_optimizer("momentum", learning_rate=0.5)
+            store_of_kind.push(keys, gradients)
+            store_of_kind.save_optimizer_states(tmp_path / store_of_kind.type, dump_optimizer=True)
         store.load_optimizer_states(tmp_path / "local")
         local.load_optimizer_states(tmp_path / "dist_async")
-        for one, to in ((store, outs), (local, expected)):
-            one.pushpull(keys, gradients, to)
-    for found, other in zip(outs, expected, strict=True):
-        assert torch.equal(found, other)
+        for store_of_kind, to in ((store, outs), (local, expected)):
+            store_of_kind.pushpull(keys, gradients, to)
+    for actual, other in zip(outs, expected, strict=True):
+        assert torch.equal(actual, other)
     store.set_optimizer("sgd")
     with pytest.raises(fl.StateError, match="momentum"):
         store.load_optimizer_states(tmp_path / "local")
@@ -221,9 +224,9 @@ def test_what_was_sent_and_the_residual_are_what_was_pushed(store):
             total += gradient
     sent = [torch.empty(shape) for shape in shapes]
     store.pull(keys, sent)
-    for key, one, total in zip(keys, sent, pushed, strict=True):
-        assert one.any()
-        assert torch.equal(one + held_back(store, key), total)
+    for key, pulled, total in zip(keys, sent, pushed, strict=True):
+        assert pulled.any()
+        assert torch.equal(pulled + held_back(store, key), total)
 
 
 def test_refused_calls_change_nothing(store):
@@ -251,7 +254,9 @@ def test_refused_calls_change_nothing(store):
     store.pull("w", out)
     assert out.tolist() == [0, 0]
     with pytest.raises(ZeroDivisionError):
-        store.push("w", torch.ones(2))  # not waited for: on a busy machine it says so itself, else the next call does
+        store.push(
+            "w", torch.ones(2)
+        )  # not waited for: on a busy machine this call raises the error, else the next one
         store.barrier()
     store.barrier()
 
@@ -270,7 +275,7 @@ def test_a_push_that_comes_again_is_taken_once(store):
     assert out.tolist() == [1] * 10
 
 
-def test_a_server_that_works_says_so_and_one_that_is_stopped_does_not(store, monkeypatch, tmp_path):
+def test_a_working_server_beats_and_a_stopped_one_does_not(store, monkeypatch, tmp_path):
     begun, until = tmp_path / "begun", tmp_path / "until"
 
     def waits(key, merged, stored):
@@ -287,7 +292,7 @@ def test_a_server_that_works_says_so_and_one_that_is_stopped_does_not(store, mon
     store.set_updater(waits)
     store.push("hangs", torch.ones(10))
     assert eventually(begun.exists)
-    ray.get(beat())  # beside the updater
+    ray.get(beat())  # in addition to the updater
     until.touch()
     process = process_of(store, 0)
     os.kill(process, signal.SIGSTOP)
@@ -308,13 +313,13 @@ def test_a_coordinator_that_was_killed_learns_who_works(store):
     store.barrier()
 
 
-def test_two_workers_and_two_servers_whatever_dies(ours):
-    """Workers converge although both servers die; one that falls silent is replaced; the last ends everything."""
+def test_two_workers_and_two_servers_with_deaths(ours):
+    """Workers converge although both servers die, a silent one is replaced, and the last worker ends everything."""
     with contextlib.ExitStack() as ends:
         stores = both(lambda rank: fl.kvstore.create("dist_async", name="pair", rank=rank, every=0.2, timeout=600))
         ends.callback(stores[0].close)
-        for found in both(lambda rank: descend(stores[rank])):
-            assert found == pytest.approx([0, 1, 2, 3, 4], abs=0.02)
+        for weights in both(lambda rank: descend(stores[rank])):
+            assert weights == pytest.approx([0, 1, 2, 3, 4], abs=0.02)
         both(lambda rank: prepare(stores[rank]))
         servers_die(stores)
         other_dies(stores, ends)
@@ -329,7 +334,7 @@ def test_two_workers_and_two_servers_whatever_dies(ours):
 
 
 def both(work):
-    """Do something as worker 0 and as worker 1, in threads; what came out."""
+    """Call a function as worker 0 and as worker 1, in threads, and return the results."""
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(work, range(2)))
 
@@ -343,7 +348,7 @@ def servers_die(stores):
             if rank == 0 and number in (PUSHES // 4, PUSHES // 2):
                 kill(before[number // (PUSHES // 2)])
         stores[rank].barrier()
-        # Nothing lost, nothing twice.
+        # No push is lost or applied twice.
         assert pulled(stores[rank]) == [[2 * PUSHES]] * 3
         assert stores[rank].lost_pushes == 0
 
@@ -352,10 +357,10 @@ def servers_die(stores):
 
 
 def other_dies(stores, ends):
-    """It is killed, as far as others can tell: it says nothing more."""
-    store, other = stores
-    fall_silent(other)
-    push(store, 1)  # it waits for nobody
+    """Make the worker silent, so that to others it looks killed."""
+    store, second = stores
+    fall_silent(second)
+    push(store, 1)  # it waits for no other worker
     assert pulled(store)[0][0] > 2 * PUSHES
     with pytest.raises(fl.StoreError, match="missing rank 1, which sent no heartbeat"):
         store.barrier()
@@ -366,23 +371,23 @@ def other_dies(stores, ends):
         push(heir, 1)
     both(lambda rank: (store, heir)[rank].barrier())
     assert pulled(store) == [[2 * PUSHES + 1 + 5]] * 3
-    disconnect(other)  # its connection alone
+    disconnect(second)  # only its connection
 
 
 # ---- access, and leftovers ------------------------------------------------------------------------------------
 
 
 def gone(processes):
-    """Return whether the processes end; the time is only a bound."""
+    """Return whether the processes end within a generous time."""
     return eventually(lambda: not any(map(alive, processes)))
 
 
 def test_without_the_token_nobody_comes_in(ours, tmp_path):
     wrong = tmp_path / "token"
     wrong.write_text("0" * 64)
-    found = said(start("joins", "token", RAY_AUTH_TOKEN_PATH=str(wrong)))
-    assert found["kind"] == "StoreError"
-    assert "the token" in found["error"]
+    answer = said(start("joins", "token", RAY_AUTH_TOKEN_PATH=str(wrong)))
+    assert answer["kind"] == "StoreError"
+    assert "the token" in answer["error"]
 
 
 def test_off_loopback_only_with_a_token(monkeypatch, tmp_path):
@@ -410,8 +415,8 @@ def test_addresses():
             cluster.is_loopback(wrong)
 
 
-def test_it_listens_on_loopback_alone(ours):
-    """Every address on which a process of our Ray listens."""
+def test_it_listens_only_on_loopback(ours):
+    """Checks every address on which a process of our Ray listens."""
     from feedline.interop.ray_supervisor import descendants
 
     sockets = set()
@@ -431,19 +436,19 @@ def test_it_listens_on_loopback_alone(ours):
     assert open_to <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
-def test_a_killed_driver_leaves_nothing_behind(monkeypatch):
+def test_a_killed_driver_leaves_nothing(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("RAY_", "FEEDLINE_STORE_"))]:
         monkeypatch.delenv(name)
     driver = start("waits", "own")
-    found = json.loads(driver.stdout.readline())
-    assert len(found["processes"]) > 4
-    assert Path(found["folder"]).stat().st_mode & 0o077 == 0
-    assert all(alive(pid) for pid in found["processes"][:1])
+    started = json.loads(driver.stdout.readline())
+    assert len(started["processes"]) > 4
+    assert Path(started["folder"]).stat().st_mode & 0o077 == 0
+    assert all(alive(pid) for pid in started["processes"][:1])
     driver.kill()
     driver.wait()
     driver.stdout.close()
-    assert gone(found["processes"])
-    assert eventually(lambda: not Path(found["folder"]).exists())
+    assert gone(started["processes"])
+    assert eventually(lambda: not Path(started["folder"]).exists())
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch):

@@ -40,7 +40,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_it_opens_for_those_who_wait_and_for_nobody_who_gave_up(steps):
+def test_it_opens_for_waiting_callers_and_not_for_ones_that_gave_up(steps):
     async def follow():
         made, waiting = await joined(WORKERS), {}
         try:
@@ -75,7 +75,7 @@ def test_who_gave_up_after_a_while_does_not_count():
         assert missing[0][1].startswith("is alive")
         both = [made.arrive("a", ticket, 1000.0), made.arrive("b", None, 1000.0)]
         assert await asyncio.gather(*both) == [None, None]
-        assert await made.arrive("a", ticket, 0.0) is None  # that one has opened
+        assert await made.arrive("a", ticket, 0.0) is None  # that barrier has opened
         made.watch.cancel()
 
     asyncio.run(follow())
@@ -90,7 +90,7 @@ def test_who_left_while_waiting_does_not_count(how):
         if how == "leaves":
             await made.leave("a")
         else:
-            made.silences["a"].passed(coordinator.SILENT_S)
+            made.silences["a"].add(coordinator.SILENT_S)
             await made.join("other", 0, "there")
         _, missing = await made.arrive("b", None, 0.01)
         assert list(missing) == [0]
@@ -126,7 +126,7 @@ def test_a_store_that_gave_up_comes_again(tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
     with Ray() as ray:
         first, second = two(tmp_path, ray)
-        for store in (first, second):  # one after another, each alone
+        for store in (first, second):  # one after another, never together
             be_patient(store, 0.2)
             with pytest.raises(StoreError, match=rf"missing rank {1 - store.rank}, which is alive"):
                 store.barrier()
@@ -169,13 +169,13 @@ class Interrupted(Ray):
     def get(self, message, timeout=None):
         if self.armed and message.method == "arrive" and threading.current_thread() is threading.main_thread():
             self.armed = False
-            super().get(message, timeout)  # it has opened, but this answer is not seen
+            super().get(message, timeout)  # it has opened, but this answer is not received
             raise KeyboardInterrupt
         return super().get(message, timeout)
 
 
-def test_a_barrier_that_ctrl_c_left_is_the_one_that_is_tried_again(tmp_path, monkeypatch):
-    """The other worker has passed it; the next barrier is the next one for both."""
+def test_after_ctrl_c_the_same_barrier_is_entered_again(tmp_path, monkeypatch):
+    """The other worker has passed it, and the next barrier is the same one for both."""
     monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
     passed = []
     with Interrupted() as ray:

@@ -1,4 +1,4 @@
-"""Gradient compression: nothing is lost except by rounding, and stores send the same as the oracle."""
+"""Gradient compression: nothing is lost except by rounding, and stores send the same codes as the oracle."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_was_sent_and_the_residual_are_what_was_pushed(parameters, pushes):
 @given(st.sampled_from(KINDS), st.integers(1, 4), st.integers(0, 2**32 - 1))
 def test_a_store_sends_what_the_oracle_sends(parameters, senders, seed):
     rng = np.random.default_rng(seed)
-    made = compression(parameters)
+    codec = compression(parameters)
     store = create("device")
     store.init("w", torch.zeros(9))
     store.set_gradient_compression(parameters)
@@ -41,7 +41,7 @@ def test_a_store_sends_what_the_oracle_sends(parameters, senders, seed):
         store.push("w", list(gradients))
         total = np.zeros(9, "f4")
         for i, gradient in enumerate(gradients):
-            _, sent, residuals[i] = quantize(made.bits, made.threshold, gradient, residuals[i])
+            _, sent, residuals[i] = quantize(codec.bits, codec.threshold, gradient, residuals[i])
             total += sent
         out = np.empty(9, "f4")
         store.pull("w", out)
@@ -77,7 +77,7 @@ def test_a_failed_push_sends_nothing():
         store.push("w", gradient)
     for _ in range(3):
         store.push("w", gradient)
-    # 0.75, 1.0, 1.25 are due; 0.25, 0.5, 0.25.
+    # 0.75, 1.0 and 1.25 are due, then 0.25, 0.5 and 0.25.
     assert got == [[0.5, 0], [0.5, 0], [0.5, 0.5], [0.5, 0]]
 
 
@@ -137,6 +137,6 @@ def test_where_it_cannot_be():
 
 @pytest.mark.parametrize("parameters", [*KINDS, {"type": "fp16"}])
 def test_parameters_make_an_equal_one(parameters):
-    made = compression(parameters)
-    assert compression(made.parameters()).parameters() == made.parameters()
-    assert made.parameters()["type"] == parameters["type"]
+    codec = compression(parameters)
+    assert compression(codec.parameters()).parameters() == codec.parameters()
+    assert codec.parameters()["type"] == parameters["type"]

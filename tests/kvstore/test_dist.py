@@ -26,7 +26,7 @@ def script(seed, world):
     rng = np.random.default_rng(seed)
 
     def value(key):
-        # Sums of these are exact, whatever their order.
+        # Sums of these are exact, in any order.
         return torch.from_numpy(np.asarray(rng.integers(-64, 64, SHAPES[key]) / 8, dtype="f4"))
 
     def given(key, kind):
@@ -56,9 +56,9 @@ def double(key, merged, stored):
 
 
 def follow(store, steps, worker, world):
-    """Return a store's arrays after every step; ``worker`` None: all workers' values at once."""
+    """Return a store's arrays after every step. ``worker`` None: with all workers' values at once."""
     store.init(list(SHAPES), [torch.full(shape, float(i)) for i, shape in enumerate(SHAPES.values())])
-    seen = []
+    arrays = []
     for verb, keys, each in steps:
         if verb == "sgd":
             store.set_optimizer("sgd", learning_rate=0.5, momentum=0.5)
@@ -79,41 +79,41 @@ def follow(store, steps, worker, world):
         everything = [torch.full(shape, 99.0) for shape in SHAPES.values()]
         store.pull(list(SHAPES), everything)
         assert all(torch.equal(out, everything[list(SHAPES).index(key)]) for key, out in zip(keys, outs, strict=True))
-        seen.append([one.tolist() for one in everything])
-    return seen
+        arrays.append([one.tolist() for one in everything])
+    return arrays
 
 
 def follows(rank, seeds, world, kind):
-    found = []
+    results = []
     for seed in seeds:
         with create(kind) as store:
             assert (store.rank, store.num_workers, store.type) == (rank, world, kind)
-            found.append(follow(store, script(seed, world), rank, world))
-    return found
+            results.append(follow(store, script(seed, world), rank, world))
+    return results
 
 
 @pytest.mark.parametrize(("world", "kind"), [(2, "dist_sync"), (3, "dist_sync"), (2, "dist_device_sync")])
-def test_agreement_workers_give_what_one_would(world, kind):
-    """Law: n workers end like one store that gets all values, bit for bit if sums are exact."""
+def test_agreement_of_workers_with_one_process(world, kind):
+    """Law: n workers end with the arrays of one store that gets all values, bit for bit if sums are exact."""
     seeds = range(4)
-    found = run(follows, world, seeds=list(seeds), world=world, kind=kind)
+    results = run(follows, world, seeds=list(seeds), world=world, kind=kind)
     for k, seed in enumerate(seeds):
         alone = follow(create("local"), script(seed, world), None, world)
-        for one in found:
-            assert one[k] == alone
+        for rank_results in results:
+            assert rank_results[k] == alone
 
 
 def compressed(rank, parameters, values):
     store = create("dist_sync")
     store.set_gradient_compression(parameters)
     store.init(["w", "v"], [torch.zeros(len(values[0][0])), torch.zeros(3)])
-    seen = []
+    outputs = []
     for each in values:
         outs = [torch.empty(len(each[rank])), torch.empty(3)]
         store.pushpull(["w", "v"], [torch.tensor(each[rank]), torch.full((3,), 0.3)], outs)
-        seen.append(outs[0].tolist())
+        outputs.append(outs[0].tolist())
     store.close()
-    return seen
+    return outputs
 
 
 def in_pieces(rank, kind, sizes):
@@ -131,10 +131,10 @@ def in_pieces(rank, kind, sizes):
 
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("kind", ["2bit", "bf16"])
-def test_what_arrives_in_pieces_is_decoded_in_pieces(kind, world):
-    """Keys that end within a piece, at its end, and after several; and one without elements."""
+def test_codes_in_pieces_are_decoded_in_pieces(kind, world):
+    """Keys end within a piece, at its end, and after several, and one has no elements."""
     sizes = [0, 3, (1 << 19) - 32, 700_001, 1, 1_100_000]
-    found = run(in_pieces, world, kind=kind, sizes=sizes)
+    results = run(in_pieces, world, kind=kind, sizes=sizes)
     store = create("device")
     store.set_gradient_compression({"type": kind})
     for k, n in enumerate(sizes):
@@ -144,12 +144,12 @@ def test_what_arrives_in_pieces_is_decoded_in_pieces(kind, world):
         for _ in range(2):
             store.push(n, values)
         store.pull(n, expected)
-        for outs in found:
+        for outs in results:
             assert outs[k].tobytes() == expected.numpy().tobytes(), n
 
 
 @pytest.mark.parametrize("kind", ["2bit", "1bit", "fp16", "bf16"])
-def test_compressed_as_each_worker_on_a_device_of_its_own(kind):
+def test_compression_of_a_worker_equals_a_devices(kind):
     """A worker sends the same as a device of a ``device`` store."""
     rng = np.random.default_rng(1)
     values = rng.normal(size=(6, 2, 37)).astype("f4").tolist()
@@ -200,7 +200,7 @@ def test_replicas_are_equal_to_the_bit_and_begin_as_worker_0_does(tmp_path):
 
 
 def continued(rank, world, steps, folder):
-    """Make some steps of Adam on the workers' mean, continuing from a file; return the weights."""
+    """Make some steps of Adam on the workers' mean, continuing from a file. Return the weights."""
     store = create("dist_sync")
     begins = steps[0]
     store.init("w", torch.load(f"{folder}/w") if begins else torch.zeros(4))
@@ -217,18 +217,18 @@ def continued(rank, world, steps, folder):
     return out.tolist()
 
 
-def test_another_number_of_workers_goes_on_as_one_would(tmp_path):
-    """``rescale_grad`` is one over their number, and no file brings the old one back."""
+def test_another_number_of_workers_continues(tmp_path):
+    """``rescale_grad`` is one over their number, and is not taken from the file."""
     run(continued, 2, world=2, steps=range(5), folder=str(tmp_path))
-    found = run(continued, 3, world=3, steps=range(5, 9), folder=str(tmp_path))
+    results = run(continued, 3, world=3, steps=range(5, 9), folder=str(tmp_path))
     alone = create("local")
     alone.init("w", torch.zeros(4))
     alone.set_optimizer("adam", learning_rate=0.1)
     for step in range(9):
         alone.push("w", torch.full((4,), step % 3 - 0.5))
     alone.pull("w", out := torch.empty(4))
-    assert found == [found[0]] * 3
-    assert found[0] == pytest.approx(out.tolist(), rel=1e-5)
+    assert results == [results[0]] * 3
+    assert results[0] == pytest.approx(out.tolist(), rel=1e-5)
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def wrong(rank, what):
 
 
 @pytest.mark.parametrize("what", ["keys", "verbs", "init", "optimizer", "compression"])
-def test_workers_that_do_different_things_are_told_and_go_on(what):
+def test_workers_with_different_calls_get_an_error_and_go_on(what):
     with Job(wrong, 2, what=what) as job:
         for kind, text in job.results():
             assert kind == "StoreError"
@@ -311,7 +311,7 @@ def one_rate_changes(rank):
     return out.item()
 
 
-def test_a_rate_that_one_worker_changes_is_told():
+def test_a_rate_that_one_worker_changes_is_reported():
     assert run(one_rate_changes, 2) == [-4.0] * 2
 
 
@@ -338,7 +338,7 @@ def test_an_updaters_exception_belongs_to_the_push_and_leaves_no_trace():
 
 
 class UpdateError(Exception):
-    """Raised by an updater; other than built-in exceptions, it can be referred to weakly."""
+    """Raised by an updater. Unlike built-in exceptions, it supports weak references."""
 
 
 def an_updaters_exception_is_freed(rank):
@@ -360,8 +360,8 @@ def an_updaters_exception_is_freed(rank):
     return freed
 
 
-def test_an_updaters_exception_holds_on_to_nothing_once_it_was_caught():
-    """Its frames have the tensors that were pushed, which a circle would keep until the next collection."""
+def test_a_caught_exception_of_an_updater_keeps_no_tensors_alive():
+    """Its frames refer to the pushed tensors, which a reference cycle would keep until the next collection."""
     assert run(an_updaters_exception_is_freed, 2) == [[True]] * 2
 
 
@@ -378,9 +378,9 @@ def pushing(rank, timeout, ends=None):
         try:
             store.pushpull("w", torch.ones(1 << 18), out)
         except Exception:
-            kept = torch.empty(1 << 18)
-            store.pull("w", kept)
-            say(("kept", bool((kept == 2).all())))
+            current = torch.empty(1 << 18)
+            store.pull("w", current)
+            say(("kept", bool((current == 2).all())))
             raise
     return None
 

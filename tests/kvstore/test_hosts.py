@@ -1,4 +1,4 @@
-"""Two hosts, as network namespaces joined by a virtual cable: stores across it, cut cables, killed processes.
+"""Two hosts, as network namespaces with a virtual cable: stores across it, cut cables, killed processes.
 
 Needs the right to make namespaces (root) and iproute2.
 """
@@ -29,8 +29,8 @@ GUIDE = ROOT / "docs" / "how-to" / "several-workers.md"
 
 @pytest.fixture
 def hosts():
-    with joined() as made:
-        yield made
+    with joined() as machines:
+        yield machines
 
 
 def enter(name):
@@ -73,7 +73,7 @@ def sums(rank, names, kind):
     enter(names[rank])
     store = create("dist_sync", address=f"{ADDRESS}:29500", rank=rank, num_workers=2)
     store.set_gradient_compression(None if kind is None else {"type": kind})
-    sizes, found = [1 << 20, 3, 70_000], []
+    sizes, results = [1 << 20, 3, 70_000], []
     for key, size in enumerate(sizes):
         store.init(key, torch.zeros(size))
     for step in range(3):
@@ -82,9 +82,9 @@ def sums(rank, names, kind):
         outs = [torch.empty(size) for size in sizes]
         for key, out in enumerate(outs):
             store.pull(key, out)
-        found.append([out.unique().tolist() for out in outs])
+        results.append([out.unique().tolist() for out in outs])
     store.close()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("kind", [None, "bf16", "2bit"])
@@ -104,9 +104,9 @@ def test_pushes_over_a_link_of_one_gigabit(hosts, kind):
 
 def test_the_guides_commands_work_on_two_hosts(hosts, tmp_path):
     """The programs of the guide, unchanged, each on a separate host."""
-    found = blocks(GUIDE.read_text("utf-8"))
-    (program,) = (block.text for block in found if block.text.startswith("# train.py\n"))
-    (launch,) = (block.text for block in found if block.reason == "needs two machines")
+    guide_blocks = blocks(GUIDE.read_text("utf-8"))
+    (program,) = (block.text for block in guide_blocks if block.text.startswith("# train.py\n"))
+    (launch,) = (block.text for block in guide_blocks if block.reason == "needs two machines")
     (tmp_path / "train.py").write_text(program)
     started = []
     for (command, _), name in zip(commands(launch.replace("\\\n", " ")), hosts.names, strict=True):
@@ -124,11 +124,11 @@ def test_the_guides_commands_work_on_two_hosts(hosts, tmp_path):
             )
         )
     try:
-        told = [one.communicate()[0] for one in started]
+        outputs = [one.communicate()[0] for one in started]
     finally:
         hosts.empty()
         for one in started:
             one.wait()
             one.stdout.close()
-    assert [one.returncode for one in started] == [0, 0], told
-    assert "16 steps on each of 2 workers, sum 499500" in told[0]
+    assert [one.returncode for one in started] == [0, 0], outputs
+    assert "16 steps on each of 2 ranks, sum 499500" in outputs[0]

@@ -1,4 +1,4 @@
-"""Pushes of single keys are collected, which only their duration reveals."""
+"""Pushes of single keys are collected, which changes only their duration."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ KEYS = {"a": (3, 4), "b": (5,), "c": (), "d": (7, 2), "e": (0, 3), "f": (400,)}
 
 
 def script(seed, world):
-    """Pushes of one key, the same for all workers, with what each gives; and what each does after them."""
+    """Draw pushes of one key, the same for all workers, with their values, and each worker's action after them."""
     rng = np.random.default_rng(seed)
     steps = []
     for _ in range(40):
         key = str(rng.choice(list(KEYS)))
         values = []
         for _ in range(world):
-            # Sums of these are exact, whatever their order.
+            # Sums of these are exact, in any order.
             value = torch.from_numpy(np.asarray(rng.integers(-64, 64, KEYS[key]) / 8, dtype="f4"))
             kind = rng.choice(["dense", "dense", "dense", "rows", "nothing"])
             if kind == "rows" and len(KEYS[key]) > 1 and KEYS[key][0]:
@@ -39,10 +39,10 @@ def script(seed, world):
 
 
 def follow(store, steps, worker, world):
-    """Return what a worker pulled; ``worker`` None: everything after each step, with all workers' values."""
+    """Return the values that a worker pulled. ``worker`` None: all values after each step, with all workers' pushes."""
     for k, (key, shape) in enumerate(KEYS.items()):
         store.init(key, torch.full(shape, float(k)))
-    seen = []
+    pulled = []
     for key, values, priority, together, apart in steps:
         if together == "sgd":
             store.set_optimizer("sgd", learning_rate=0.5, momentum=0.5)
@@ -65,28 +65,28 @@ def follow(store, steps, worker, world):
         if worker is not None and apart[worker] == "rows":
             store.row_sparse_pull("d", out := torch.empty(2, 2), torch.tensor([6, 0]))
             now["rows"] = out.tolist()
-        seen.append(now)
-    return seen
+        pulled.append(now)
+    return pulled
 
 
 def follows(rank, seeds, world, limit):
     dist.BUCKET_BYTES = limit
-    found = []
+    results = []
     for seed in seeds:
         with create("dist_sync") as store:
-            found.append(follow(store, script(seed, world), rank, world))
-    return found
+            results.append(follow(store, script(seed, world), rank, world))
+    return results
 
 
 @pytest.mark.parametrize("limit", [100, 1 << 30])
 @pytest.mark.parametrize("world", [2, 3])
-def test_a_pull_sees_what_its_worker_has_pushed_and_no_more(world, limit):
-    """Law: wherever each worker pulls, it sees what one store holds that was given everything so far."""
+def test_a_pull_sees_exactly_the_pushes_before_it(world, limit):
+    """Law: wherever a worker pulls, it gets the values of one store that has got all pushes so far."""
     seeds = list(range(examples(3)))
     for k, by_seed in enumerate(zip(*run(follows, world, seeds=seeds, world=world, limit=limit), strict=True)):
         alone = follow(create("local"), script(seeds[k], world), None, world)
-        for seen in by_seed:
-            for now, everything in zip(seen, alone, strict=True):
+        for rank_pulls in by_seed:
+            for now, everything in zip(rank_pulls, alone, strict=True):
                 rows = now.pop("rows", None)
                 assert now == {name: everything[name] for name in now}
                 if rows is not None:
@@ -98,10 +98,10 @@ def exchanges(rank, count):
     store = create("dist_sync")
     for key in range(count):
         store.init(key, torch.zeros(10))
-    found = []
+    counts = []
     for step in range(3):
         begun, values = (
-            store.ranks.pulse.round,
+            store.ranks.heartbeat.round,
             [torch.full((10,), float(step + key + rank)) for key in range(count)],
         )
         for key, value in enumerate(values):
@@ -110,8 +110,8 @@ def exchanges(rank, count):
         for key in range(count):
             store.pull(key, out := torch.empty(10), priority=-key)
             assert out.tolist() == [2.0 * (step + key) + 1] * 10
-        found.append(store.ranks.pulse.round - begun)
-    return found
+        counts.append(store.ranks.heartbeat.round - begun)
+    return counts
 
 
 def test_key_by_key_takes_as_many_exchanges_as_one_call():
@@ -136,7 +136,7 @@ def other_keys(rank):
     return [out.tolist() for out in outs]
 
 
-def test_workers_that_push_other_keys_are_told_which_and_go_on():
+def test_workers_that_push_other_keys_get_an_error_with_the_keys_and_go_on():
     with Job(other_keys, 2) as job:
         for kind, text in job.results():
             assert kind == "StoreError"

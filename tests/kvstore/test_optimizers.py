@@ -1,4 +1,4 @@
-"""Optimizers in a store: MXNet's rules against slow ones, states in files, optimizers of your own."""
+"""Optimizers in a store: MXNet's rules compared with slow ones, states in files, users' optimizers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_rules(name, given_, start, gradients):
 @pytest.mark.parametrize(("name", "given_"), MORE_RULES)
 @pytest.mark.parametrize("still", [False, True])
 def test_more_rules(name, given_, still):
-    """Arrays in double precision, against NumPy; ``still``: the first gradients of one element are zero."""
+    """Arrays in double precision, compared with NumPy. ``still``: the first gradients of one element are zero."""
     rng = np.random.default_rng(len(name))
     start, gradients = rng.normal(size=(2, 3)), rng.normal(size=(7, 2, 3))
     gradients[: 3 if still else 0, 0, 0] = 0
@@ -146,7 +146,7 @@ def test_momentum_is_corrected_after_a_change_of_the_rate():
     for rate in (1.0, 0.25, 0.25):
         rule.learning_rate = rate
         store.push(["w", "bias"], [torch.full((1,), 2.0)] * 2)
-    # A step of a bias is the rate times its gradient; of others, times the weight, except where that is zero.
+    # A step of a bias is the rate times its gradient. For others, it is also times the weight, unless that is zero.
     assert pulled(store, "bias") == [8 - 2 + (-0.125 * 2 - 0.5) + (0.5 * -0.75 - 0.5)]
     assert pulled(store, "w") == [8 - 8 + (-0.125 * 8 - 0.5) + (0.5 * -1.5 - 0.25 * 1.5)]
 
@@ -172,10 +172,10 @@ def test_half_precision_is_kept_in_single(dtype, sparse, tmp_path):
         return pulled(store, "w", (2, 1)), updater_of(store).states()["w"]
 
     assert trained(False, False)[0] == [[1], [1]]
-    found, (states, count) = trained(True, False)
+    weights, (states, count) = trained(True, False)
     assert (sorted(states), count) == (["master", "momentum"], 64)
     assert states["master"].flatten().tolist() == pytest.approx([1 - 2.0**-12 * 63] * 2, abs=1e-6)
-    assert found == states["master"].to(dtype).tolist()
+    assert weights == states["master"].to(dtype).tolist()
     for name, state in trained(True, True)[1][0].items():
         assert state.dtype is torch.float32
         assert torch.equal(state, states[name])
@@ -183,7 +183,7 @@ def test_half_precision_is_kept_in_single(dtype, sparse, tmp_path):
 
 @pytest.mark.parametrize(("name", "given_"), [*RULES, *MORE_RULES])
 def test_gradients_of_rows(name, given_):
-    """Lazy rules leave other rows alone; the others do as with zeros there."""
+    """Lazy rules do not change other rows. Other rules behave as with zero gradients there."""
     rule = optimizer(name, **given_)
     start, ids = torch.randn(5, 2), torch.tensor([3, 1])
     values = [torch.randn(2, 2) for _ in range(3)]
@@ -199,26 +199,26 @@ def test_gradients_of_rows(name, given_):
         store.pull("w", out)
         return out
 
-    found = run("whole", sparse=True)
+    actual = run("whole", sparse=True)
     if getattr(rule, "lazy_update", False):
         expected = start.clone()
         expected[ids] = run("rows", sparse=False)
     else:
         expected = run("whole", sparse=False)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
-def test_one_gradient_of_one_key_is_checked_as_several_are():
-    """It takes a shorter way."""
-    one, listed = create(), create()
-    for store in (one, listed):
+def test_a_single_gradient_is_checked_like_several():
+    """It takes a faster path."""
+    single, listed = create(), create()
+    for store in (single, listed):
         store.init("w", torch.ones(3))
         store.set_optimizer("adam", learning_rate=0.1)
     for gradient in torch.randn(4, 3):
-        one.push("w", gradient)
+        single.push("w", gradient)
         listed.push(["w"], [[gradient]])
-    assert pulled(one, "w", (3,)) == pulled(listed, "w", (3,))
-    assert updater_of(one).states()["w"][1] == 4
+    assert pulled(single, "w", (3,)) == pulled(listed, "w", (3,))
+    assert updater_of(single).states()["w"][1] == 4
     for wrong in (
         torch.ones(3, dtype=torch.float64),
         torch.ones(3, dtype=torch.float16),
@@ -226,13 +226,13 @@ def test_one_gradient_of_one_key_is_checked_as_several_are():
         torch.ones(3, 1),
     ):
         with pytest.raises(RefusedError, match=r"value of shape \(3,\) and torch.float32 for key 'w'"):
-            one.push("w", wrong)
-    one.push("w", np.ones(3, "f4"))
-    assert pulled(one, "w", (3,)) != pulled(listed, "w", (3,))
+            single.push("w", wrong)
+    single.push("w", np.ones(3, "f4"))
+    assert pulled(single, "w", (3,)) != pulled(listed, "w", (3,))
 
 
 def pushed(name, given_, apart, dtypes, alone):
-    """Weights after some pushes of all keys, a call for all or one for each; key 2 had one before, key 3 gets rows."""
+    """Return the weights after pushes of all keys, together or one by one. Key 2 had one before, key 3 gets rows."""
     rng = np.random.default_rng(5)
     shapes = [(3,), (70_001,), (2, 5), (40, 3), (1,), (4, 4)]
     store = create("local")
@@ -261,7 +261,7 @@ def pushed(name, given_, apart, dtypes, alone):
 @pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize("wide", [False, True])
 def test_many_keys_of_a_push_are_updated_as_each_alone(name, given_, rows, wide):
-    """Bit for bit, whatever their counts, shapes, dtypes and layouts."""
+    """Bit for bit, with any counts, shapes, dtypes and layouts."""
     types = [torch.float32, torch.float32, torch.float64, torch.float32, torch.bfloat16, torch.float16]
     options = {**given_, "multi_precision": wide}
     together, alone = (pushed(name, options, not rows, types, each) for each in (False, True))
@@ -269,8 +269,8 @@ def test_many_keys_of_a_push_are_updated_as_each_alone(name, given_, rows, wide)
 
 
 @pytest.mark.parametrize("overridden", ["rule", "__call__"])
-def test_a_rule_that_goes_on_after_a_formula_is_not_put_off(overridden):
-    """A subclass that changes the weight after its parent's update sees what that has done."""
+def test_a_rule_that_continues_after_a_formula_is_not_deferred(overridden):
+    """A subclass that changes the weight after its parent's update sees the updated weight."""
 
     class Bounded(rules.SGD):
         pass
@@ -291,12 +291,12 @@ def test_a_rule_that_goes_on_after_a_formula_is_not_put_off(overridden):
     assert [out.tolist() for out in outs] == [[1.0] * 3, [-1.0] * 2]
 
 
-def test_a_push_that_fails_within_counts_what_it_has_done():
-    """Weights and counts agree: keys before the one that failed are updated."""
+def test_a_push_that_fails_half_way_counts_its_updates():
+    """Weights and counts agree: keys before the failed one are updated."""
     store, rule = create("local"), optimizer("adam", learning_rate=0.1)
     store.set_optimizer(rule)
     store.init([0, 1, 2], [torch.zeros(2) for _ in range(3)])
-    held, usual = updater_of(store), type(rule).at
+    updater, usual = updater_of(store), type(rule).at
 
     def failing(self, key, count):
         if key == 1:
@@ -304,18 +304,18 @@ def test_a_push_that_fails_within_counts_what_it_has_done():
         return usual(self, key, count)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(held), "at", failing)
+        patch.setattr(type(updater), "at", failing)
         with pytest.raises(RuntimeError, match="no rate for 1"):
             store.push([0, 1, 2], [torch.ones(2) for _ in range(3)])
     outs = [torch.empty(2) for _ in range(3)]
     store.pull([0, 1, 2], outs)
-    counted = [held.states()[key][1] for key in range(3)]
+    counted = [updater.states()[key][1] for key in range(3)]
     assert counted == [1, 0, 0]
     assert [bool(out.any()) for out in outs] == [count > 0 for count in counted]
 
 
 def test_threads_share_an_optimizer_without_states(monkeypatch):
-    """What one store puts off is not another's, however their threads take turns."""
+    """Updates that one store defers do not reach another, however their threads take turns."""
     rule = optimizer("sgd", learning_rate=1.0)
     stores = {name: create("local") for name in ("first", "second")}
     for store in stores.values():
@@ -422,7 +422,7 @@ def test_stores_do_not_share_states():
     create().set_optimizer(rule)
 
 
-def test_a_new_optimizer_starts_anew():
+def test_a_new_optimizer_starts_from_zero():
     store = create()
     store.init("w", torch.zeros(1))
     rule = optimizer("momentum", learning_rate=1.0)
@@ -430,7 +430,7 @@ def test_a_new_optimizer_starts_anew():
     store.push("w", torch.ones(1))
     store.set_optimizer(rule)
     store.push("w", torch.ones(1))
-    assert pulled(store) == [-2]  # with the old momentum it were -2.9
+    assert pulled(store) == [-2]  # with the old momentum it would be -2.9
 
 
 def pulled(store, key="w", shape=(1,)):
@@ -490,7 +490,7 @@ def trained(name, given_, keys, pushes, store=None):
 @pytest.mark.parametrize(("name", "given_"), [*RULES, *MORE_RULES])
 @pytest.mark.parametrize("keys", [[3, 1], ["b", "a"]])
 def test_a_loaded_store_goes_on_as_the_one_that_never_stopped(name, given_, keys, tmp_path):
-    whole = trained(name, given_, keys, range(5))
+    uninterrupted = trained(name, given_, keys, range(5))
     first = trained(name, given_, keys, range(3))
     first.save_optimizer_states(tmp_path / "s")
     second = create()
@@ -499,7 +499,7 @@ def test_a_loaded_store_goes_on_as_the_one_that_never_stopped(name, given_, keys
     second.set_optimizer(name, **given_)
     second.load_optimizer_states(tmp_path / "s")
     trained(name, given_, keys, range(3, 5), second)
-    assert [pulled(second, key, (2,)) for key in keys] == [pulled(whole, key, (2,)) for key in keys]
+    assert [pulled(second, key, (2,)) for key in keys] == [pulled(uninterrupted, key, (2,)) for key in keys]
 
 
 def test_loading_forgets_what_the_file_does_not_have(tmp_path):
@@ -514,9 +514,9 @@ def test_numbers_go_along_if_asked(tmp_path):
     store = trained("adam", {"learning_rate": 0.25}, ["w"], range(1))
     for dump in (False, True):
         store.save_optimizer_states(tmp_path / "s", dump_optimizer=dump)  # replaces the existing file
-        other = trained("adam", {"learning_rate": 0.5}, ["w"], [])
-        other.load_optimizer_states(tmp_path / "s")
-        assert updater_of(other).learning_rate == (0.25 if dump else 0.5)
+        restored = trained("adam", {"learning_rate": 0.5}, ["w"], [])
+        restored.load_optimizer_states(tmp_path / "s")
+        assert updater_of(restored).learning_rate == (0.25 if dump else 0.5)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
@@ -538,18 +538,18 @@ def test_what_depends_on_the_number_of_workers_is_in_no_file(name, numbers, tmp_
     trained(name, numbers, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
     _, about = load_tensors(tmp_path / "s")
     assert not {"rescale_grad", "workers"} & set(about["parameters"])
-    other = trained(name, {"rescale_grad": 0.125}, ["w"], [])
-    other.load_optimizer_states(tmp_path / "s")
-    assert (updater_of(other).learning_rate, updater_of(other).rescale_grad) == (0.25, 0.125)
+    restored = trained(name, {"rescale_grad": 0.125}, ["w"], [])
+    restored.load_optimizer_states(tmp_path / "s")
+    assert (updater_of(restored).learning_rate, updater_of(restored).rescale_grad) == (0.25, 0.125)
 
 
-def test_what_older_files_say_of_it_is_passed_over(tmp_path):
+def test_obsolete_settings_of_older_files_are_ignored(tmp_path):
     trained("adam", {"learning_rate": 0.25}, ["w"], range(1)).save_optimizer_states(tmp_path / "s", dump_optimizer=True)
     tensors, about = load_tensors(tmp_path / "s")
     replace_tensors(tmp_path / "s", tensors, about | {"parameters": about["parameters"] | {"rescale_grad": 7.0}})
-    other = trained("adam", {"rescale_grad": 0.125}, ["w"], [])
-    other.load_optimizer_states(tmp_path / "s")
-    assert (updater_of(other).learning_rate, updater_of(other).rescale_grad) == (0.25, 0.125)
+    restored = trained("adam", {"rescale_grad": 0.125}, ["w"], [])
+    restored.load_optimizer_states(tmp_path / "s")
+    assert (updater_of(restored).learning_rate, updater_of(restored).rescale_grad) == (0.25, 0.125)
 
 
 def test_states_that_are_no_floating_point_are_refused(tmp_path):
@@ -652,7 +652,7 @@ def test_no_optimizer_no_states(tmp_path):
             call(tmp_path / "s")
 
 
-# ---- optimizers of your own -----------------------------------------------------------------------
+# ---- users' optimizers ----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -712,14 +712,14 @@ for name in sys.argv[1:]:
 
 
 def test_every_rule_is_known_by_name_from_the_start():
-    """Also the rules of MXNet, whose module nobody has imported."""
+    """Also the rules of MXNet, whose module has not been imported."""
     names = sorted({name for name, _ in (*RULES, *MORE_RULES)} | {"nag"})
     subprocess.run([sys.executable, "-c", BY_NAME, *names], check=True)
 
 
 @pytest.mark.parametrize("name", ["sgd", "lamb", "nadam", "sgld"])
 def test_servers_make_rules_of_feedline_by_name(name, halving):
-    """Others are sent to them as objects: those of users, and MXNet's own, which have a scheduler."""
+    """Other rules are sent to them as objects: those of users, and MXNet's, which have a scheduler."""
     assert in_every_process(optimizer(name))
     assert not in_every_process(mxnet.optimizer.create(name))
     assert not in_every_process(optimizer("halving"))

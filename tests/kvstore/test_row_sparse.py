@@ -33,8 +33,8 @@ def filled(type="local"):
 
 
 @given(st.lists(IDS | st.none(), min_size=1, max_size=4), st.booleans(), st.integers(0, 1000))
-def test_rows_are_what_they_are_densely(pushes, with_updater, seed):
-    """A push of rows equals a push of the dense tensors; None stands for a dense value among them."""
+def test_rows_equal_dense_pushes(pushes, with_updater, seed):
+    """A push of rows equals a push of the dense tensors. None: a dense value among them."""
     generator = torch.Generator().manual_seed(seed)
     values = []
     for ids in pushes:
@@ -49,10 +49,10 @@ def test_rows_are_what_they_are_densely(pushes, with_updater, seed):
 
 
 def test_an_updater_sees_each_row_once():
-    store, seen = filled(), []
-    store.set_updater(lambda key, merged, stored: seen.append(merged))
+    store, updates = filled(), []
+    store.set_updater(lambda key, merged, stored: updates.append(merged))
     store.push("w", [rows([4, 1, 4]), rows([1])])
-    (merged,) = seen
+    (merged,) = updates
     assert merged.is_coalesced()
     assert merged.indices().tolist() == [[1, 4]]
     assert merged.values().tolist() == [[2, 2], [2, 2]]

@@ -1,4 +1,4 @@
-"""Stores within one process: laws against a store that is a dictionary, then examples."""
+"""Stores within one process: laws, compared with a store that is a dictionary, then examples."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def scripts(draw):
     steps = []
     for _ in range(draw(st.integers(1, 6))):
         kind = draw(st.sampled_from(["init", "push", "push", "pushpull", "updater", "no updater"]))
-        chosen = draw(some)
-        counts = [draw(st.integers(1, 5)) for _ in chosen]
+        selected = draw(some)
+        counts = [draw(st.integers(1, 5)) for _ in selected]
         lists = [[draw(VALUE) for _ in range(1 if kind == "init" else n)] for n in counts]
-        steps.append((kind, chosen, lists))
+        steps.append((kind, selected, lists))
     return draw(st.sampled_from(TYPES)), draw(DTYPES), keys, steps
 
 
@@ -63,7 +63,7 @@ def test_does_what_a_dictionary_does(script):
         return [s + 2 * m for s, m in zip(stored, merged, strict=True)]
 
     scale = 8
-    for kind, chosen, lists in steps:
+    for kind, selected, lists in steps:
         given_ = [[tensor(value, dtype) for value in values] for values in lists]
         scaled = [[[x * scale for x in value] for value in values] for values in lists]
         if kind == "updater":
@@ -75,21 +75,21 @@ def test_does_what_a_dictionary_does(script):
         else:
             try:
                 if kind == "init":
-                    slow.init(chosen, [values[0] for values in scaled])
+                    slow.init(selected, [values[0] for values in scaled])
                 else:
-                    slow.push(chosen, scaled)
+                    slow.push(selected, scaled)
             except ValueError:
                 with pytest.raises(RefusedError):
-                    (store.init if kind == "init" else store.push)(chosen, given_)
+                    (store.init if kind == "init" else store.push)(selected, given_)
             else:
                 if kind == "pushpull":
-                    store.pushpull(chosen, given_)
-                    for key, values in zip(chosen, given_, strict=True):
+                    store.pushpull(selected, given_)
+                    for key, values in zip(selected, given_, strict=True):
                         assert all(value.tolist() == slow.values[key] for value in values)
                 else:
-                    (store.init if kind == "init" else store.push)(chosen, given_)
-        known = [key for key in keys if key in slow.values]
-        assert values_of(store, known, dtype) == slow.pull(known)
+                    (store.init if kind == "init" else store.push)(selected, given_)
+        initialised = [key for key in keys if key in slow.values]
+        assert values_of(store, initialised, dtype) == slow.pull(initialised)
         assert calls == expected_calls
 
 
@@ -129,8 +129,8 @@ def test_a_push_copies():
         for value in values:
             value.fill_(100)
         assert values_of_one(store, 0) == [count, count]
-        kept = []
-        store.set_updater(lambda key, merged, stored, kept=kept: (kept.append(merged.mul_(7)), stored.add_(1)))
+        sums = []
+        store.set_updater(lambda key, merged, stored, kept=sums: (kept.append(merged.mul_(7)), stored.add_(1)))
         gradient = torch.ones(2)
         store.push(0, gradient)
         assert gradient.tolist() == [1, 1]  # an updater's changes to the sum do not reach pushed values
@@ -217,7 +217,7 @@ def test_a_refused_call_changes_nothing(call, error, says):
         call(store)
     assert [values_of_one(store, key) for key in (1, 2)] == [[0, 0], [0, 0]]
     assert GOOD.tolist() == [1, 1]
-    # No key is half made, and the store assigns as before.
+    # No key is partly initialised, and the store assigns as before.
     store.init([3, 4], [GOOD, GOOD])
     store.push([1, 3], [GOOD, GOOD * 5])
     assert [values_of_one(store, key) for key in (1, 2, 3, 4)] == [[1, 1], [0, 0], [5, 5], [1, 1]]
@@ -254,16 +254,16 @@ def test_a_failed_updater_leaves_the_store_as_it_was(fails_at):
 def test_an_updater_may_pull_and_not_push():
     store = create()
     store.init(1, torch.ones(2))
-    seen = []
+    values_seen = []
 
     def update(key, merged, stored):
-        seen.append(values_of_one(store, 1))
+        values_seen.append(values_of_one(store, 1))
         store.push(1, torch.ones(2))
 
     store.set_updater(update)
     with pytest.raises(RefusedError, match="from within an updater"):
         store.push(1, GOOD)
-    assert seen == [[1, 1]]
+    assert values_seen == [[1, 1]]
     store.set_updater(lambda key, merged, stored: stored.add_(merged))
     store.push(1, GOOD)
     assert values_of_one(store, 1) == [2, 2]
@@ -313,11 +313,11 @@ def test_what_torch_cannot_add_up_is_assigned_or_refused(dtype):
 
 def test_both_names_of_the_updater():
     for name in ("set_updater", "_set_updater"):
-        store, seen = create(), []
+        store, calls = create(), []
         store.init("w", torch.zeros(2))
-        getattr(store, name)(lambda key, merged, stored, seen=seen: seen.append(key))
+        getattr(store, name)(lambda key, merged, stored, seen=calls: seen.append(key))
         store.push("w", GOOD)
-        assert seen == ["w"]
+        assert calls == ["w"]
 
 
 def test_true_is_one():
@@ -364,9 +364,9 @@ def test_numpy_goes_in_and_out():
 def test_outs_are_cast_and_need_not_be_contiguous():
     store = create()
     store.init("w", torch.tensor([1.5, -2.5]))
-    whole, wide = torch.empty(2, dtype=torch.int64), torch.zeros(2, 2)
-    store.pull("w", [whole, wide[:, 1]])
-    assert (whole.tolist(), wide.tolist()) == ([1, -2], [[0, 1.5], [0, -2.5]])
+    integers, wide = torch.empty(2, dtype=torch.int64), torch.zeros(2, 2)
+    store.pull("w", [integers, wide[:, 1]])
+    assert (integers.tolist(), wide.tolist()) == ([1, -2], [[0, 1.5], [0, -2.5]])
 
 
 def test_parameters_and_their_gradients_stay_out_of_autograd():
@@ -407,7 +407,7 @@ def test_priority_changes_nothing():
 
 
 def test_steps_allocate_nothing():
-    """In the steady state: a repeated call keeps to the memory that it has."""
+    """In the steady state, a repeated call reuses its memory."""
     store = create()
     store.init([1, 2], [torch.zeros(1000), torch.zeros(1000)])
     values = [[torch.ones(1000) for _ in range(4)] for _ in range(2)]
@@ -467,7 +467,7 @@ def test_kinds_of_your_own(monkeypatch):
     monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
 
     class Last(KVStore):
-        """Keeps what came last."""
+        """An updater that stores the last value."""
 
         type = "last"
 

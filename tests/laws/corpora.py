@@ -18,7 +18,7 @@ from tests.oracles.packing import Step
 class CountedCorpus(fl.Deserializer, fl.RandomAccess, fl.Sliceable):
     """Ragged sequences in three streams: dense rows that name their sequence and step, sparse one-hot rows, and texts.
 
-    Sequences ``bad`` are marked unreadable; those ``hidden`` are bad, too, but only their entries show it: indices, or
+    Sequences ``bad`` are marked unreadable. Sequences ``hidden`` are bad, too, but only by their entries: indices, or
     for every fifth one a text.
     """
 
@@ -99,7 +99,9 @@ class World:
     settings: dict
     bad: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
-    step: int = 16384  # sequences laid out at a time: small ones put segment boundaries into small worlds
+    step: int = (
+        16384  # sequences of the order computed at a time: a small number puts segment boundaries into small worlds
+    )
     block: int | None = None  # bytes of a block, where chunks are read in slices
 
     def corpus(self):
@@ -143,13 +145,13 @@ def worlds(draw, unit=None, order=None):
 
 
 def chunks_of_windows(source, count):
-    """Number of chunks, or blocks, of the windows that the next ``count`` sequences stand in, at least one of them."""
+    """Number of chunks, or blocks, of the windows of the next ``count`` sequences, for at least one sequence."""
     timeline, position = timeline_of(source), source.position
-    plan = timeline.window_at(position.sweep, position.ordinal)
-    chunks, seen = len(plan.chunks), plan.first + plan.count - position.ordinal
-    while seen < count:
+    plan = timeline.window_at(position.sweep, position.sequence)
+    chunks, sequences = len(plan.chunks), plan.first + plan.count - position.sequence
+    while sequences < count:
         plan = timeline.window_after(plan)
-        chunks, seen = chunks + len(plan.chunks), seen + plan.count
+        chunks, sequences = chunks + len(plan.chunks), sequences + plan.count
     return chunks
 
 
@@ -168,7 +170,7 @@ def axis_of(world, source, order, rank, count):
 
 
 def owner(world, source, k, count):
-    """Rank that owns place ``k`` of the axis: chunk's place in the sweep's order, or the sequence's own."""
+    """Rank that owns place ``k`` of the axis, by its chunk's place in the sweep's order, or its own place."""
     sweep, place = divmod(k, world.total)
     if world.settings["shuffle"] is False:
         return place % count

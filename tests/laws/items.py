@@ -24,12 +24,12 @@ class Augmented:
     def __getitem__(self, index):
         if index in self.bad:
             raise ValueError(f"planted in {index}")
-        drawn = [random.random(), random.gauss(0, 1), np.random.standard_normal(), fl.sample_rng().random()]
-        return index, np.array(drawn + torch_draws())
+        numbers = [random.random(), random.gauss(0, 1), np.random.standard_normal(), fl.sample_rng().random()]
+        return index, np.array(numbers + torch_draws())
 
 
 class Plain(Augmented):
-    """Item ``i`` is ``i``; no random numbers."""
+    """Item ``i`` is ``i``, without random numbers."""
 
     def __getitem__(self, index):
         if index in self.bad:
@@ -53,7 +53,7 @@ class Killing(Augmented):
 
     def __getitem__(self, index):
         if index == self.victim:
-            with contextlib.suppress(FileExistsError):  # only one can create it, if two read the item at a time
+            with contextlib.suppress(FileExistsError):  # only one can create it, if two read the item at the same time
                 self.marker.open("x").close()
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(index)
@@ -84,7 +84,7 @@ class Slots(Plain):
 
 
 class Looping:
-    """0 … n-1, iterated; without a state."""
+    """0 … n-1, iterated, without a state."""
 
     def __init__(self, n):
         self.n = n

@@ -1,4 +1,4 @@
-"""Laws of `Bucketed`: batches are those of the specification, whatever sizes, ranks and restarts."""
+"""Laws of `Bucketed`: batches agree with the specification, for any sizes, ranks and restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.composed.bucket_boundaries import counted, least_padding
+from feedline.feed.composed.bucket_boundaries import count_lengths, least_padding
 from tests.oracles import buckets as slow
 
 SEED = 5
@@ -19,7 +19,7 @@ ALL = 1 << 30  # samples: more than any batch has
 
 
 class Ragged(fl.Deserializer):
-    """Sequences of these lengths in chunks of seven, which are read; sample i of sequence k is 100 k + i."""
+    """Sequences of these lengths in chunks of seven, read from a corpus. Sample i of sequence k is 100 k + i."""
 
     def __init__(self, lengths, name="data"):
         self.schema, self.name = fl.Schema({"x": fl.Stream((), "int64")}), name
@@ -49,7 +49,7 @@ def arrays(lengths):
 
 @st.composite
 def worlds(draw):
-    """Lengths, boundaries, budget, most, and chunks of a window; None: all in memory."""
+    """Lengths, boundaries, budget, maximum number, and chunks of a window, None: all in memory."""
     count = draw(st.sampled_from([1, 5, 14, 40, 80]))
     lengths = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
     boundaries = sorted(draw(st.sets(st.integers(1, 45), min_size=1, max_size=5)))
@@ -71,21 +71,21 @@ def opened(world, **options):
 
 
 def windows(world, sweeps=2):
-    """Ordinals window by window, from what the corpus delivers by itself: a window ends with its last chunk."""
+    """Ordinals window by window, from the order of the corpus by itself. A window ends with its last chunk."""
     lengths, *_, chunks = world
     corpus = arrays(lengths) if chunks is None else Ragged(lengths)
     shuffle = True if chunks is None else fl.Window(chunks=chunks)
     with fl.MinibatchSource(corpus, seed=SEED, shuffle=shuffle, max_sweeps=sweeps) as source:
         row = np.concatenate([planned.ids for planned in source.plan(ALL)]).tolist()
     for sweep in range(sweeps):
-        left, number = row[sweep * len(lengths) : (sweep + 1) * len(lengths)], 0
-        while left:
-            count = len(left)
+        remaining, number = row[sweep * len(lengths) : (sweep + 1) * len(lengths)], 0
+        while remaining:
+            count = len(remaining)
             if chunks is not None:
-                held = list(dict.fromkeys(ordinal // 7 for ordinal in left))[:chunks]
-                count = sum(len(lengths[7 * chunk : 7 * chunk + 7]) for chunk in held)
-            yield sweep, number, left[:count]
-            left, number = left[count:], number + 1
+                window_chunks = list(dict.fromkeys(ordinal // 7 for ordinal in remaining))[:chunks]
+                count = sum(len(lengths[7 * chunk : 7 * chunk + 7]) for chunk in window_chunks)
+            yield sweep, number, remaining[:count]
+            remaining, number = remaining[count:], number + 1
 
 
 def expected(world, sweeps=2):
@@ -98,12 +98,12 @@ def expected(world, sweeps=2):
 
 
 @given(worlds())
-def test_batches_are_those_of_the_specification(world):
-    """Batches without a sample are minibatches of their own, too."""
+def test_batches_match_the_specification(world):
+    """Batches without a sample are minibatches, too."""
     lengths = world[0]
     with opened(world) as source:
-        found = [minibatch.ids.tolist() for minibatch in source.minibatches(ALL)]
-    assert found == list(expected(world))
+        batches = [minibatch.ids.tolist() for minibatch in source.minibatches(ALL)]
+    assert batches == list(expected(world))
     with opened(world) as source:
         for minibatch, batch in zip(source.minibatches(ALL), expected(world), strict=True):
             rows = np.concatenate([np.arange(lengths[i]) + 100 * i for i in batch] or [np.empty(0)])
@@ -114,8 +114,8 @@ def test_batches_are_those_of_the_specification(world):
 def test_a_batch_is_of_one_bucket_and_within_the_budget_and_their_number_is_fixed(world, seed):
     lengths, boundaries, budget, most, chunks = world
     counts = []
-    for chosen in (SEED, seed):
-        with opened(world, seed=chosen, max_sweeps=1) as source:
+    for order_seed in (SEED, seed):
+        with opened(world, seed=order_seed, max_sweeps=1) as source:
             batches = [minibatch.ids.tolist() for minibatch in source.minibatches(ALL)]
         assert sorted(itertools.chain.from_iterable(batches)) == list(range(len(lengths)))
         for batch in batches:
@@ -130,10 +130,10 @@ def test_a_batch_is_of_one_bucket_and_within_the_budget_and_their_number_is_fixe
 
 @given(worlds(), st.lists(st.integers(1, 200), min_size=1, max_size=4), st.data())
 def test_from_any_point_under_any_sizes_and_ranks(world, sizes, data):
-    whole = [i for batch in expected(world) for i in batch]
+    expected_ids = [i for batch in expected(world) for i in batch]
     borders = set(np.cumsum([len(batch) for batch in expected(world)]).tolist())
     out, state = [], None
-    while len(out) < len(whole):
+    while len(out) < len(expected_ids):
         with opened(world) as source:
             if state is not None:
                 source.load_state_dict(json.loads(state))
@@ -145,51 +145,51 @@ def test_from_any_point_under_any_sizes_and_ranks(world, sizes, data):
                     out += source.next_minibatch(size, (rank, count)).ids.tolist()
                 assert not any(place < border < len(out) for border in borders)
             state = json.dumps(source.state_dict())
-    assert out == whole
+    assert out == expected_ids
 
 
 @given(worlds(), st.integers(1, 60), st.integers(1, 400), st.integers(0, 300))
 def test_lengths_limits_and_plans(world, size, samples, label):
-    """What `num_minibatches` and `plan` say is what comes; an end in the middle of a batch ends it."""
+    """`num_minibatches` and `plan` agree with the delivered minibatches. A limit in the middle of a batch ends it."""
     with opened(world, max_sweeps=None, max_samples=samples + label) as source:
         if sum(world[0]) == 0:
             return
         planned = [minibatch.ids.tolist() for minibatch in source.plan(size)]
         count = source.num_minibatches(size) if hasattr(source, "num_minibatches") else len(planned)
-        found = [minibatch.ids.tolist() for minibatch in source.minibatches(size)]
-    assert planned == found
-    assert count == len(found)
+        batches = [minibatch.ids.tolist() for minibatch in source.minibatches(size)]
+    assert planned == batches
+    assert count == len(batches)
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=60), st.integers(1, 5))
 def test_boundaries_leave_the_least_padding(lengths, buckets):
-    different, counts = counted([np.array(lengths[::2], np.int64), np.array(lengths[1::2], np.int64)])
+    different, counts = count_lengths([np.array(lengths[::2], np.int64), np.array(lengths[1::2], np.int64)])
     assert np.repeat(different, counts).tolist() == sorted(lengths)
-    found = least_padding(different, counts, buckets)
+    result = least_padding(different, counts, buckets)
 
     def padded(boundaries):
         return sum(min(b for b in boundaries if b >= n) for n in lengths)
 
-    assert len(found) <= buckets
-    assert found == sorted(set(found))
-    assert found[-1] == max(lengths)
+    assert len(result) <= buckets
+    assert result == sorted(set(result))
+    assert result[-1] == max(lengths)
     inner = sorted(set(lengths))[:-1]
     if len(inner) <= 12:
         every = itertools.chain.from_iterable(itertools.combinations(inner, k) for k in range(buckets))
-        assert padded(found) == min(padded([*some, max(lengths)]) for some in every)
+        assert padded(result) == min(padded([*some, max(lengths)]) for some in every)
 
 
 def test_many_different_lengths():
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 100_000, 20_000)
-    found = least_padding(*counted([lengths]), 8)
+    result = least_padding(*count_lengths([lengths]), 8)
     even = np.quantile(lengths, np.arange(1, 9) / 8, method="higher").astype(np.int64)
 
     def padded(boundaries):
         return int(np.asarray(boundaries)[np.searchsorted(boundaries, lengths)].sum())
 
-    assert len(found) == 8
-    assert padded(found) < padded(even)
+    assert len(result) == 8
+    assert padded(result) < padded(even)
 
 
 def test_a_number_of_buckets():
@@ -220,8 +220,8 @@ def test_ranks_take_parts_of_one_bucket():
 def test_without_shuffle_batches_come_by_their_first_sequence():
     corpus = fl.Bucketed(arrays([9, 1, 1, 9, 1, 9]), [1, 9], budget=18)
     with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1) as source:
-        found = [minibatch.ids.tolist() for minibatch in source.minibatches(ALL)]
-    assert found == [[0, 3], [1, 2, 4], [5]]
+        batches = [minibatch.ids.tolist() for minibatch in source.minibatches(ALL)]
+    assert batches == [[0, 3], [1, 2, 4], [5]]
 
 
 def mixture(weights=(3, 1), **options):
@@ -242,14 +242,14 @@ def test_a_mixture_in_buckets(options):
     with fl.MinibatchSource(mixture(**options), seed=SEED, shuffle=window, **limit) as source:
         plain = [(m.ids.tolist(), m.source.tolist(), m.sweep_ends) for m in source.minibatches(1)]
     with fl.MinibatchSource(mixed(**options), seed=SEED, shuffle=window, **limit) as source:
-        found = list(source.minibatches(36))
-    for minibatch in found:
+        minibatches = list(source.minibatches(36))
+    for minibatch in minibatches:
         assert ((minibatch["x"].lengths <= 4).all()) or ((minibatch["x"].lengths > 4).all())
         assert minibatch.source.tolist() == (minibatch.ids >= 80).astype(int).tolist()
-    out, whole = ([i for ids, *_ in row for i in ids] for row in (((m.ids.tolist(),) for m in found), plain))
+    out, whole = ([i for ids, *_ in row for i in ids] for row in (((m.ids.tolist(),) for m in minibatches), plain))
     if options.get("when_empty"):
         assert sorted(out) == sorted(whole)
-        assert sum((m.sweep_ends for m in found), ()) == sum((ends for *_, ends in plain), ())
+        assert sum((m.sweep_ends for m in minibatches), ()) == sum((ends for *_, ends in plain), ())
     states = []
     with fl.MinibatchSource(mixed(**options), seed=SEED, shuffle=window, **limit) as source:
         for _ in range(5):
@@ -258,7 +258,7 @@ def test_a_mixture_in_buckets(options):
     for k, state in enumerate(states):
         with fl.MinibatchSource(mixed(**options), seed=SEED, shuffle=window, **limit) as source:
             source.load_state_dict(json.loads(state))
-            assert source.next_minibatch(36).ids.tolist() == found[k].ids.tolist()
+            assert source.next_minibatch(36).ids.tolist() == minibatches[k].ids.tolist()
     other = fl.MinibatchSource(mixed((2, 1), **options), seed=SEED, shuffle=window, **limit)
     with other, pytest.raises(fl.StateError, match="weights"):
         other.load_state_dict(json.loads(states[1]))
@@ -267,19 +267,19 @@ def test_a_mixture_in_buckets(options):
 def test_what_is_refused():
     corpus = arrays([3, 4])
     bucketed = fl.Bucketed(corpus, [4], budget=8)
-    for arguments, told in [
+    for arguments, message in [
         (([4, 4],), "ascending"),
         (([],), "ascending"),
         (([0, 4],), "at least 1"),
         ((0,), "at least 1"),
         (([2**62],), "below 2"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             fl.Bucketed(corpus, *arguments, budget=8)
     with pytest.raises(TypeError, match="boundaries"):
         fl.Bucketed(corpus, "12", budget=8)
     for wrapped in (lambda: fl.Mixture({"a": bucketed}), lambda: fl.Bucketed(bucketed, [4], budget=8)):
-        with pytest.raises(ValueError, match="say where minibatches end"):
+        with pytest.raises(ValueError, match="decide where minibatches end"):
             wrapped()
     for options in ({"filling": "cntk"}, {"truncation_length": 2}):
         with pytest.raises(ValueError, match="expected whole sequences of global minibatches"):
@@ -307,8 +307,8 @@ def test_batches_of_a_data_loader(options):
     assert len(loader) == len(batches)
     assert [batch["lengths"]["x"].tolist() for batch in loader] == batches
     loader = fl.DataLoader(corpus, shuffle=True, seed=3, **options)
-    rest = iter(loader)
-    first = [next(rest)["lengths"]["x"].tolist() for _ in range(3)]
+    remaining = iter(loader)
+    first = [next(remaining)["lengths"]["x"].tolist() for _ in range(3)]
     state = loader.state_dict()
     again = fl.DataLoader(corpus, shuffle=True, seed=3, **options)
     again.load_state_dict(state)

@@ -22,9 +22,9 @@ COUNT = 120
 def strings():
     """Byte strings, most of them not UTF-8: empty, NULs, single bytes, one of 5 MB and others."""
     draw = random.Random(16)
-    found = [draw.randbytes(draw.choice([0, 1, 2, 30, 3000])) for _ in range(COUNT)]
-    found[5], found[6], found[7] = b"", b"\0\0\0", draw.randbytes(5_000_000)
-    return found
+    texts = [draw.randbytes(draw.choice([0, 1, 2, 30, 3000])) for _ in range(COUNT)]
+    texts[5], texts[6], texts[7] = b"", b"\0\0\0", draw.randbytes(5_000_000)
+    return texts
 
 
 BYTES = strings()
@@ -33,7 +33,7 @@ NUMBERS = np.arange(COUNT)
 
 
 class Strings(fl.UserDeserializer):
-    """By chunks of 13."""
+    """The strings, in chunks of 13."""
 
     schema = fl.Schema({"b": fl.Stream(dtype="bytes"), "t": fl.Stream(dtype="str"), "n": fl.Stream((), "int64")})
 
@@ -74,7 +74,7 @@ def reopen(request, tmp_path_factory):
     if request.param == "shuffled":
         fl.convert(arrays(), place / "store", shuffle=3, memory=1 << 20)
         order = fl.StoreDeserializer(place / "store").select(np.arange(COUNT))["n"].rows
-        # Back into the order of the others: a transform cannot do that, a copy can.
+        # A copy restores the order of the other streams, which a transform cannot do.
         back = fl.StoreDeserializer(place / "store").select(np.argsort(order))
         return lambda: fl.ArrayDeserializer(back.values, chunk_sequences=13)
     if request.param == "parquet":
@@ -109,12 +109,12 @@ def join(place, data, numbers):
 
 
 def hdf5(place, data, numbers):
-    """As vectors of bytes: strings in HDF5 end with the first NUL."""
+    """As vectors of bytes, since strings in HDF5 end with the first NUL."""
     h5py = pytest.importorskip("h5py")
     with h5py.File(place, "w") as file:
-        made = file.create_dataset("b", (len(data),), h5py.vlen_dtype(np.uint8), chunks=(7,), compression="gzip")
-        for i, one in enumerate(data):
-            made[i] = np.frombuffer(one, np.uint8)
+        dataset = file.create_dataset("b", (len(data),), h5py.vlen_dtype(np.uint8), chunks=(7,), compression="gzip")
+        for i, string in enumerate(data):
+            dataset[i] = np.frombuffer(string, np.uint8)
         file["n"] = numbers
     streams = {"b": fl.Stream(dtype="bytes"), "n": fl.Stream((), "int64")}
     return lambda: fl.HDF5Deserializer(place, streams, chunk_sequences=13)
@@ -145,11 +145,11 @@ def check(minibatch):
 
 
 def test_equal_bytes(reopen):
-    seen = []
+    numbers = []
     for minibatch in source(reopen(), max_sweeps=1).minibatches(40):
         check(minibatch)
-        seen += minibatch["n"].rows.tolist()
-    assert sorted(seen) == NUMBERS.tolist()
+        numbers += minibatch["n"].rows.tolist()
+    assert sorted(numbers) == NUMBERS.tolist()
 
 
 def test_one_order_and_resume(reopen):
@@ -160,34 +160,34 @@ def test_one_order_and_resume(reopen):
 
 
 def test_parts_make_up_the_whole(reopen):
-    whole = source(reopen(), max_sweeps=1)
+    unpartitioned = source(reopen(), max_sweeps=1)
     parts = [source(reopen(), max_sweeps=1, partition=(i, 3)) for i in range(3)]
-    for minibatch in whole.minibatches(50):
-        found = [sequences_of([part.next_minibatch(50)]) for part in parts]
-        assert functools.reduce(list.__add__, found) == sequences_of([minibatch])
+    for minibatch in unpartitioned.minibatches(50):
+        sequences = [sequences_of([part.next_minibatch(50)]) for part in parts]
+        assert functools.reduce(list.__add__, sequences) == sequences_of([minibatch])
 
 
 def test_two_workers_then_three(reopen):
-    """From a random place: the rest is that of one."""
+    """From a random place, they deliver the sequences that one worker would."""
 
     def together(parts):
         return functools.reduce(list.__add__, [sequences_of([part.next_minibatch(60)]) for part in parts])
 
     expected = [sequences_of([minibatch]) for minibatch in source(reopen()).minibatches(60)]
     two = [source(reopen(), partition=(i, 2)) for i in range(2)]
-    found = [together(two) for _ in range(random.Random(3).randrange(1, len(expected)))]
+    begun = [together(two) for _ in range(random.Random(3).randrange(1, len(expected)))]
     three = [source(reopen(), partition=(i, 3)) for i in range(3)]
     for part in three:
         part.load_state_dict(json.loads(json.dumps(two[0].state_dict())))
-    while rest := together(three):
-        found.append(rest)
-    assert found == expected
+    while following := together(three):
+        begun.append(following)
+    assert begun == expected
 
 
 @pytest.mark.filterwarnings("ignore:expected at most")
 @pytest.mark.parametrize("workers", [0, 2, 3])
 def test_a_loader_delivers_them(reopen, workers):
-    """As torch collates strings: in lists."""
+    """In lists, as torch collates strings."""
     loader = fl.DataLoader(reopen(), batch_size=16, shuffle=True, seed=4, num_workers=workers)
     count = 0
     for batch in loader:
@@ -205,7 +205,7 @@ def decode(sequence):
 
 
 def test_a_transform_decodes_them(reopen):
-    """To arrays, and to shorter strings."""
+    """A transform makes arrays or shorter strings of them."""
     declared = {"size": fl.Stream((), "int64"), "head": fl.Stream(4, "uint8")}
     for minibatch in source(reopen(), transforms=[fl.Map(decode, **declared)], max_sweeps=1).minibatches(40):
         numbers = minibatch["n"].rows.tolist()
@@ -216,7 +216,7 @@ def test_a_transform_decodes_them(reopen):
 
 
 def pairs(feed):
-    """Ordinals and texts, as they come."""
+    """Ordinals and texts, in the order of delivery."""
     return [pair for m in feed.minibatches(7) for pair in zip(m.ids.tolist(), m["t"].tolist(), strict=True)]
 
 
@@ -229,11 +229,11 @@ def test_text_that_is_not_utf8_is_one_bad_sample(tmp_path, form):
     bounds, data = np.cumsum([0, *map(len, texts)]), np.frombuffer(b"".join(texts), np.uint8)
     bad = fl.Value.from_buffer(data, bounds, "str")
     if form == "store":
-        # No writer writes such a store, so it is damaged afterwards.
+        # No writer makes such a store, so a good one is damaged.
         fl.convert(fl.ArrayDeserializer(t=good), tmp_path / "s")
         (part,) = (tmp_path / "s").glob("*.arrow")
-        found = part.read_bytes()
-        part.write_bytes(found.replace("text 41é".encode(), b"text 41\xc3\xc3"))
+        content = part.read_bytes()
+        part.write_bytes(content.replace("text 41é".encode(), b"text 41\xc3\xc3"))
         corpus = fl.StoreDeserializer(tmp_path / "s")
     elif form == "parquet":
         array = pa.Array.from_buffers(pa.large_string(), 60, [None, pa.py_buffer(bad.bounds), pa.py_buffer(bad.data)])
@@ -260,12 +260,12 @@ def test_text_that_is_not_utf8_is_one_bad_sample(tmp_path, form):
         next(iter(fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).minibatches(60)))
     assert (caught.value.sequence, caught.value.stream) == (41, "t")
     skipping = {"seed": 1, "max_sweeps": 1, "on_error": fl.Quarantine(tmp_path / "q.jsonl")}
-    left = pairs(fl.MinibatchSource(corpus, **skipping))
-    whole = fl.MinibatchSource(fl.ArrayDeserializer(t=good), seed=1, max_sweeps=1)
-    rest = [pair for pair in pairs(whole) if pair[0] != 41]
-    if form in ("arrays", "store"):  # others have windows of their own
-        assert left == rest
-    assert sorted(left) == sorted(rest)
+    delivered = pairs(fl.MinibatchSource(corpus, **skipping))
+    complete = fl.MinibatchSource(fl.ArrayDeserializer(t=good), seed=1, max_sweeps=1)
+    expected = [pair for pair in pairs(complete) if pair[0] != 41]
+    if form in ("arrays", "store"):  # other formats have other windows
+        assert delivered == expected
+    assert sorted(delivered) == sorted(expected)
 
 
 def test_byte_strings_stay_on_the_host():

@@ -1,4 +1,4 @@
-"""The laws of converting a dataset: the store gives back its samples, and does not depend on who read them."""
+"""The laws of converting a dataset: the store has its samples, and does not depend on the workers that read them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Pair = collections.namedtuple("Pair", "image label")
 
 
 def numbers(draw, shape, dtype):
-    """Numbers that differ from item to item, and fit every dtype."""
-    found = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, 100, shape)
-    return found.astype(dtype)
+    """Numbers that differ from item to item, and that every dtype can represent."""
+    values = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, 100, shape)
+    return values.astype(dtype)
 
 
 STRINGS = {"text": st.text(max_size=8), "bytes": st.binary(max_size=8)}
@@ -31,7 +31,7 @@ STRINGS = {"text": st.text(max_size=8), "bytes": st.binary(max_size=8)}
 
 @st.composite
 def columns(draw, n, alone=False):
-    """Draw one part of n samples; a plain list of texts would be taken as paths."""
+    """Draw one part of n samples. It is never a plain list of texts, which would be taken for paths."""
     kinds = ["int", "float", "bool", "scalar", "array", "tensor", "ragged", "lists", "tensors", "bytes"]
     kind = draw(st.sampled_from(kinds if alone else [*kinds, "text"]))
     if kind in STRINGS:
@@ -45,17 +45,17 @@ def columns(draw, n, alone=False):
     dtype = draw(st.sampled_from(DTYPES))
     if kind == "scalar":
         return list(numbers(draw, n, dtype))
-    rest = tuple(draw(st.lists(st.integers(1, 3), max_size=2)))
+    row_shape = tuple(draw(st.lists(st.integers(1, 3), max_size=2)))
     if kind in ("array", "tensor"):
-        shape = (draw(st.integers(1, 4)), *rest) if rest or draw(st.booleans()) else ()
-        found = [numbers(draw, shape, dtype) for _ in range(n)]
-        return [torch.from_numpy(np.asarray(a)) for a in found] if kind == "tensor" else found
+        shape = (draw(st.integers(1, 4)), *row_shape) if row_shape or draw(st.booleans()) else ()
+        rows = [numbers(draw, shape, dtype) for _ in range(n)]
+        return [torch.from_numpy(np.asarray(a)) for a in rows] if kind == "tensor" else rows
     lengths = draw(st.lists(st.integers(0, 4), min_size=n, max_size=n))
     if kind == "lists":
-        lengths[0] += 1  # only empty lists do not determine a dtype
+        lengths[0] += 1  # a dataset of empty lists does not determine a dtype
         return [numbers(draw, k, "int64").tolist() for k in lengths]
-    found = [numbers(draw, (k, *rest), dtype) for k in lengths]
-    return [torch.from_numpy(a) for a in found] if kind == "tensors" else found
+    rows = [numbers(draw, (k, *row_shape), dtype) for k in lengths]
+    return [torch.from_numpy(a) for a in rows] if kind == "tensors" else rows
 
 
 @st.composite
@@ -66,8 +66,8 @@ def datasets(draw):
     if kind == "alone":
         column = draw(columns(n, alone=True))
         return column, [{"x": part} for part in column]
-    found = [draw(columns(n)) for _ in range(2 if kind == "named" else draw(st.integers(1, 4)))]
-    rows = list(zip(*found, strict=True))
+    drawn_columns = [draw(columns(n)) for _ in range(2 if kind == "named" else draw(st.integers(1, 4)))]
+    rows = list(zip(*drawn_columns, strict=True))
     if kind == "tuple":
         return rows, [{str(i): part for i, part in enumerate(row)} for row in rows]
     if kind == "named":
@@ -168,10 +168,10 @@ class Augmented(torch.utils.data.Dataset):
 @pytest.mark.parametrize("options", [{}, {"shuffle": 3}, {"compression": "lz4", "chunk_bytes": 1000}])
 @pytest.mark.filterwarnings("ignore:expected at most")
 def test_the_store_is_the_same_for_any_number_of_jobs(tmp_path, n, jobs, options):
-    """Random augmentation included: its numbers are keyed by the item."""
+    """Random augmentation included, as its numbers are keyed by the item."""
     fl.convert(Augmented(n), tmp_path / "one", **options)
     fl.convert(Augmented(n), tmp_path / "many", jobs=jobs, **options)
     assert files(tmp_path / "one") == files(tmp_path / "many")
-    found = [int(sample["index"]) for sample in read(tmp_path / "many")]
-    assert sorted(found) == list(range(n))
-    assert (found == list(range(n))) or options.get("shuffle")
+    indices = [int(sample["index"]) for sample in read(tmp_path / "many")]
+    assert sorted(indices) == list(range(n))
+    assert (indices == list(range(n))) or options.get("shuffle")

@@ -1,4 +1,4 @@
-"""The law of states: a state is right, or a StateError before anything has moved."""
+"""The law of states: a state is valid, or a StateError is raised before anything has moved."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Unsized(fl.UserDeserializer):
 
 
 class Careful(Classified):
-    """A user-defined source that checks its own state, which only it can."""
+    """A user-defined source that checks its own state, as nothing else can."""
 
     def restore_from_checkpoint(self, state):
         if type(state["next"]) is not int or not 0 <= state["next"] <= 12:
@@ -67,7 +67,7 @@ def ids(minibatch):
 @settings(max_examples=examples(30))
 @given(data=st.data())
 def test_a_damaged_state_is_refused_before_anything_moves_or_is_a_state(kind, data):
-    """An accepted state continues like any other, and can be saved and loaded again."""
+    """A source continues from an accepted state as from any other, and can save and load its state again."""
     feed = FEEDS[kind]()
     for _ in range(7):
         feed.next_minibatch(9)
@@ -94,7 +94,7 @@ def test_a_damaged_state_is_refused_before_anything_moves_or_is_a_state(kind, da
 
 @pytest.mark.parametrize("kind", FEEDS)
 def test_the_largest_counts_go_on(kind):
-    """A state's counts go up to 2**62, which leaves room to continue from it."""
+    """Counts in a state may be up to 2**62, which leaves room to continue from it."""
     feed = FEEDS[kind]()
     state = feed.state_dict()
     for key in ("sweep", "samples", "label_samples"):
@@ -131,7 +131,7 @@ def test_a_fingerprint_is_16_digits(fingerprint):
 
 
 def test_lanes_are_looked_up_before_anything_moves():
-    """Not with the next minibatch, when the source has gone there."""
+    """And not with the next minibatch, when the source has already moved."""
     source = FEEDS["lanes"]()
     for _ in range(5):
         source.next_minibatch(9)

@@ -24,15 +24,15 @@ from tests.oracles.cntk_files import cbf
 @settings(max_examples=examples(30))
 @given(worlds(), st.integers(1, 30), st.integers(1, 3), st.data())
 def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count, data):
-    """Positions, fingerprints and all other sequences are those of the undamaged corpus, on every rank."""
+    """Positions, fingerprints and all other sequences are as in the undamaged corpus, on every rank."""
     bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
-    # Some are found only when they are copied, by what their entries hold.
+    # Some are detected only when they are copied, by their entries.
     hidden = tuple(i for i in bad if world.lengths[i] and data.draw(st.booleans()))
-    told = tuple(set(bad) - set(hidden))
+    reported = tuple(set(bad) - set(hidden))
     ahead = data.draw(st.sampled_from([0, 1 << 60]))  # minimum bytes of minibatches that are copied ahead
     folder = tmp_path_factory.mktemp("q")
-    whole = world.source(max_sweeps=2)
-    damaged = dataclasses.replace(world, bad=told, hidden=hidden, step=16384)
+    unpartitioned = world.source(max_sweeps=2)
+    damaged = dataclasses.replace(world, bad=reported, hidden=hidden, step=16384)
     ranks = [
         damaged.source(max_sweeps=2, partition=(i, count), on_error=fl.Quarantine(folder / f"{i}.jsonl"))
         for i in range(count)
@@ -40,23 +40,23 @@ def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count,
     for rank in ranks:
         copy_ahead_of(rank).threshold = ahead
     while True:
-        expected = whole.next_minibatch(size)
+        expected = unpartitioned.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]
         if not expected:
             break
-        kept = [s for s in sequences_of([expected]) if s[0] not in bad]
-        assert functools.reduce(operator.iadd, (sequences_of([p]) for p in parts), []) == kept
-        assert sum(p.num_samples for p in parts) == sum(world.lengths[o] for o, _ in kept)
+        good = [s for s in sequences_of([expected]) if s[0] not in bad]
+        assert functools.reduce(operator.iadd, (sequences_of([p]) for p in parts), []) == good
+        assert sum(p.num_samples for p in parts) == sum(world.lengths[o] for o, _ in good)
         assert {p.global_samples for p in parts} == {expected.num_samples}
-        assert [rank.state_dict() for rank in ranks] == [whole.state_dict()] * count
+        assert [rank.state_dict() for rank in ranks] == [unpartitioned.state_dict()] * count
     listed = [json.loads(line)["sequence"] for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
-    # A rank lists a sequence once; over two sweeps another rank may meet it again.
+    # A rank lists a sequence once, but in the second sweep another rank may list it.
     assert set(listed) == set(bad)
     assert sum(rank.stats().skipped for rank in ranks) == 2 * len(bad)
 
 
 def test_a_bad_sequence_raises_and_the_position_stays():
-    """Without skipping, the minibatch with the bad sequence raises, every time, until it is dealt with."""
+    """Without skipping, the minibatch with the bad sequence raises each time, until it is skipped or repaired."""
     source = fl.MinibatchSource(CountedCorpus([1] * 10, [5, 5], bad=[6]), shuffle=False)
     source.next_minibatch(4)
     before = source.state_dict()
@@ -70,12 +70,12 @@ def test_a_bad_sequence_raises_and_the_position_stays():
 @pytest.mark.parametrize("truncated", [None, 3])
 @pytest.mark.parametrize("random_access", [False, True])
 def test_an_index_out_of_range_is_a_bad_sequence(tmp_path, random_access, truncated):
-    """Raised with its location every time, or skipped and listed; in lanes and after transforms, too."""
+    """It is raised with its location each time, or skipped and listed, also in lanes and after transforms."""
     corpus = CountedCorpus([3] * 10, [5, 5], random_access, bad=[2], hidden=[6, 7])
     settings = {"shuffle": False, "max_sweeps": 1, "truncation_length": truncated, "transforms": [dict]}
     source = fl.MinibatchSource(corpus, **settings)
     source.seek(samples=9)
-    if not truncated:  # lanes take more sequences in than they deliver
+    if not truncated:  # lanes hold more sequences than they have delivered
         assert source.next_minibatch(9).ids.tolist() == [3, 4, 5]
     before = source.state_dict()
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_an_index_out_of_range_is_a_bad_sequence(tmp_path, random_access, trunca
 
 
 def test_a_chunk_that_cannot_be_read_once_is_read_again():
-    """A passing failure (a network file system, say) costs an exception, not a sequence."""
+    """A temporary failure, as of a network file system, causes an exception but loses no sequence."""
 
     class Flaky(CountedCorpus):
         away = True
@@ -114,7 +114,7 @@ def test_a_chunk_that_cannot_be_read_once_is_read_again():
     assert source.next_minibatch(5).ids.tolist() == [5, 6, 7, 8, 9]
 
 
-def test_skipping_is_told_once(tmp_path, caplog):
+def test_skipping_is_logged_once(tmp_path, caplog):
     """The first skipped sequence logs a warning with the file."""
     corpus = CountedCorpus([1] * 10, [5, 5], bad=[1, 3, 7])
     path = tmp_path / "q.jsonl"
@@ -127,7 +127,7 @@ def test_skipping_is_told_once(tmp_path, caplog):
 
 
 def test_a_limit_of_errors(tmp_path):
-    """The error after the limit raises, and the file lists those before it."""
+    """The first error after the limit is raised, and the file lists the ones before it."""
     corpus = CountedCorpus([1] * 10, [5, 5], bad=[1, 3, 7])
     path = tmp_path / "q.jsonl"
     source = fl.MinibatchSource(corpus, shuffle=False, on_error=fl.Quarantine(path, limit=2), max_sweeps=1)
@@ -137,8 +137,8 @@ def test_a_limit_of_errors(tmp_path):
     assert [json.loads(line)["sequence"] for line in path.read_text().splitlines()] == [1, 3]
 
 
-def test_the_quarantine_is_that_of_the_part_asked_for(tmp_path, monkeypatch):
-    """A partition for one call names the file, and does not settle the source's own."""
+def test_the_quarantine_is_named_after_the_requested_partition(tmp_path, monkeypatch):
+    """A partition for one call names the file, and does not become the source's own."""
     monkeypatch.chdir(tmp_path)
     source = fl.MinibatchSource(CountedCorpus([1] * 6, [6], bad=[5]), on_error="skip", shuffle=False)
     source.next_minibatch(6, partition=(1, 2))
@@ -146,7 +146,7 @@ def test_the_quarantine_is_that_of_the_part_asked_for(tmp_path, monkeypatch):
 
 
 def test_a_quarantine_that_cannot_be_written(tmp_path):
-    """Nothing is skipped silently: the error says what to do, and the position stays."""
+    """Nothing is skipped silently: the error has advice, and the position stays."""
     quarantine = tmp_path / "missing" / "q.jsonl"
     source = fl.MinibatchSource(CountedCorpus([1] * 6, [6], bad=[5]), on_error=fl.Quarantine(quarantine))
     with pytest.raises(fl.DataError, match=r"quarantine file: No such file[\s\S]*missing[\s\S]*pass on_error=fl"):
@@ -156,14 +156,14 @@ def test_a_quarantine_that_cannot_be_written(tmp_path):
     assert source.next_minibatch(6).num_sequences == 5
 
 
-def test_the_quarantine_takes_what_users_raise(tmp_path):
+def test_the_quarantine_lists_exceptions_of_users(tmp_path):
     """Paths and NumPy numbers in an error can be listed, too."""
 
     class Corpus(CountedCorpus):
         def read(self, chunk):
-            whole = super().read(chunk)
-            error = fl.DataError("odd", path=tmp_path / "file", byte=whole["x"].offsets.sum())
-            return fl.Chunk(self.schema, whole.values, {0: error})
+            chunk_data = super().read(chunk)
+            error = fl.DataError("odd", path=tmp_path / "file", byte=chunk_data["x"].offsets.sum())
+            return fl.Chunk(self.schema, chunk_data.values, {0: error})
 
     file = tmp_path / "q.jsonl"
     fl.MinibatchSource(Corpus([1] * 3, [3]), on_error=fl.Quarantine(file)).next_minibatch(3)
@@ -203,8 +203,8 @@ def write_cbf(path):
         (write_cbf, fl.CBFDeserializer, {"chunk_size": 0}),
     ],
 )
-def test_what_a_disk_cannot_read_is_named_by_its_place_in_the_corpus(tmp_path, write, kind, options):
-    """Whichever file it lies in, and whatever its number there."""
+def test_unreadable_sequences_are_named_by_their_place_in_the_corpus(tmp_path, write, kind, options):
+    """Whichever file has it, and whatever its number in that file."""
     paths = [tmp_path / "a", tmp_path / "b"]
     for path in paths:
         write(path)

@@ -39,7 +39,7 @@ def corpus(request):
 
 
 def mapped(folder):
-    """The values of a corpus in ``.npy`` files, mapped: one a stream and kind of array."""
+    """The values of a corpus in mapped ``.npy`` files, one for each kind of array of each stream."""
     arrays = {file.stem: np.load(file, mmap_mode="r") for file in sorted(folder.glob("*.npy"))}
     x = fl.Value.from_dense(arrays["x"], arrays["x-offsets"]) if "x-offsets" in arrays else arrays["x"]
     y = [arrays[f"y-{name}"] for name in ("indptr", "indices", "values")]
@@ -57,8 +57,8 @@ def reopen(request, corpus, tmp_path_factory):
         with open(folder / "data" / "feedline.json", encoding="utf-8") as file:
             assert file.read().count(".arrow") > 1
         return lambda: fl.StoreDeserializer(folder / "data")
-    whole = corpus.read(0)
-    x, y, t = (whole[name] for name in "xyt")
+    chunk = corpus.read(0)
+    x, y, t = (chunk[name] for name in "xyt")
     arrays = {"x": x.rows, "y-indptr": y.indptr, "y-indices": y.indices, "y-values": y.values}
     arrays |= {"t-bounds": t.bounds, "t-data": t.data}
     if not x.one_sample_each:
@@ -77,13 +77,13 @@ def evict(path, share=1.0):
 
 
 def source(corpus, backend=None, direct=True, **options):
-    """Over a corpus; with a backend, everything is fetched."""
-    found = fl.MinibatchSource(corpus, **options)
-    reader = reader_of(found)
+    """A source of a corpus. With a backend, everything is fetched."""
+    feed = fl.MinibatchSource(corpus, **options)
+    reader = reader_of(feed)
     assert isinstance(reader, FetchingReader)
     if backend is not None:
         reader.backend, reader.direct, reader.forced = backend, direct, True
-    return found
+    return feed
 
 
 SHUFFLES = st.sampled_from(
@@ -102,7 +102,7 @@ SHUFFLES = st.sampled_from(
     order=st.sampled_from(["feedline", "feedline", fl.Arcs(3), fl.Arcs(20)]),
 )
 @settings(max_examples=examples(12))
-def test_fetched_sequences_are_those_of_the_corpus(
+def test_fetched_sequences_match_the_corpus(
     reopen, corpus, backend, seed, shuffle, sizes, read_ahead, partition, direct, order
 ):
     """Two sweeps, minibatch by minibatch, with the values of the corpus itself."""
@@ -113,12 +113,12 @@ def test_fetched_sequences_are_those_of_the_corpus(
         step = 0
         while True:
             size = sizes[step % len(sizes)]
-            one, two = plain.next_minibatch(size), fetched.next_minibatch(size)
-            assert bool(one) == bool(two)
-            if not one:
+            expected, two = plain.next_minibatch(size), fetched.next_minibatch(size)
+            assert bool(expected) == bool(two)
+            if not expected:
                 break
-            assert sequences_of([one]) == sequences_of([two])
-            assert one.position == two.position
+            assert sequences_of([expected]) == sequences_of([two])
+            assert expected.position == two.position
             for ordinal, rows in zip(two.ids.tolist(), two["x"].sequences(), strict=True):
                 np.testing.assert_array_equal(rows, corpus.rows(ordinal))
             assert two["t"].sequences() == [corpus.texts(ordinal) for ordinal in two.ids.tolist()]
@@ -138,7 +138,7 @@ def test_fetched_sequences_are_those_of_the_corpus(
 )
 @settings(max_examples=examples(12))
 def test_rows_that_overlap_or_have_gaps_are_fetched(tokens, backend, length, stride, shuffle, size, read_ahead):
-    """Tokens: a view with any stride; only one whose gaps are wide is left in place, but for single rows."""
+    """Tokens in a view with any stride. A view with wide gaps stays in place, except for single rows."""
     path, numbers = tokens
     options = {"seed": 1, "shuffle": shuffle, "read_ahead": read_ahead}
     corpus = fl.TokensDeserializer(path, length=length, stride=stride)
@@ -161,13 +161,13 @@ def tokens(tmp_path_factory):
 
 @pytest.mark.parametrize("shuffle", [False, "whole", fl.Window(bytes=1000)])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_fetched_resumes(reopen, backend, shuffle):
-    """From every minibatch, as ever."""
+def test_fetching_resumes(reopen, backend, shuffle):
+    """From every minibatch."""
     assert_resumes(lambda: source(reopen(), backend, shuffle=shuffle, seed=3, max_sweeps=2), (29, 64), 2)
 
 
 def large(kind, folder, rows, width):
-    """Rows that name themselves, in a store or in ``.npy`` files; returns what opens them, and the largest file."""
+    """Rows with their numbers, in a store or ``.npy`` files. Returns a function to open them, and the largest file."""
     x, y = np.arange(rows * width, dtype=np.float32).reshape(rows, width), np.arange(rows)
     if kind == "store":
         fl.convert(fl.ArrayDeserializer(x=x, y=y), folder / "data", chunk_bytes=1 << 20)
@@ -186,15 +186,15 @@ def npy(folder):
 @pytest.mark.parametrize("shuffle", [False, "whole", fl.Window(bytes=1 << 20)])
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_partly_in_the_page_cache(tmp_path, share, shuffle, kind):
-    """Cached pages are read from the page cache; the rest is fetched once it is found missing."""
+    """Cached pages are read from the page cache. The others are fetched once they are found missing."""
     reopen, largest = large(kind, tmp_path, 4000, 512)
     evict(tmp_path / "data", share)
     with source(reopen(), shuffle=shuffle, seed=1, max_sweeps=2) as feed:
         for sweep in range(2):
-            found = list(feed.minibatches(50, until=fl.sweeps(1)))
-            ids = np.concatenate([m.ids for m in found])
+            minibatches = list(feed.minibatches(50, until=fl.sweeps(1)))
+            ids = np.concatenate([m.ids for m in minibatches])
             assert sorted(ids.tolist()) == list(range(4000))
-            for m in found:
+            for m in minibatches:
                 np.testing.assert_array_equal(m["x"].rows[:, 5], m.ids * 512 + 5)
                 np.testing.assert_array_equal(m["y"].rows, m.ids)
             if sweep == 0:
@@ -205,7 +205,7 @@ def test_partly_in_the_page_cache(tmp_path, share, shuffle, kind):
 
 @pytest.mark.parametrize("kind", ["store", "npy"])
 def test_a_shuffle_that_leaves_the_page_cache_is_fetched_from_then_on(tmp_path, kind):
-    """The way back, too: nothing is fetched once it is cached again."""
+    """And nothing is fetched any more once all is cached again."""
     reopen, largest = large(kind, tmp_path, 20000, 256)
     with source(reopen(), shuffle="whole", seed=1) as feed:
         feed.next_minibatch(4)

@@ -1,6 +1,6 @@
-"""The law of resuming, by every format's path: a loop with two workers is killed, one with three goes on to the end.
+"""The law of resuming, for every format: a loop with two workers is killed, and one with three continues to the end.
 
-Each format is opened as its users open it, by `open_corpus`. What it holds is tested where the format is.
+Each format is opened as its users open it, by `open_corpus`. The formats' own tests check its content.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def write_arrow(folder: Path) -> Path:
     import pyarrow as pa
 
     for i, rows in enumerate(HALVES):
-        found = table(rows)
-        with pa.ipc.new_stream(str(folder / f"{i}.arrow"), found.schema) as stream:
-            stream.write_table(found, max_chunksize=7)
+        columns = table(rows)
+        with pa.ipc.new_stream(str(folder / f"{i}.arrow"), columns.schema) as stream:
+            stream.write_table(columns, max_chunksize=7)
     return folder
 
 
@@ -234,7 +234,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
 
 
 def loader_of(name: str, path: str, **options: Any) -> Any:
-    """Return the loader of all starts; only the number of workers differs."""
+    """Return the loader of one start. Starts differ only in the number of workers."""
     corpus = fl.open_corpus(path, streams=WRITERS[name][1])
     return fl.DataLoader(corpus, batch_size=4, shuffle=True, seed=SEED, collate_fn=list, **options)
 
@@ -246,7 +246,7 @@ def digest(sample: Any) -> str:
 
 
 def train(name: str, path: str, record: Path, workers: int) -> None:
-    """Run the loop from the state in ``record`` to the end of the last sweep; state and samples are saved together."""
+    """Run the loop from the state in ``record`` to the end of the last sweep. State and samples are saved together."""
     loader = loader_of(name, path, num_workers=workers)
     delivered: list[str] = []
     if record.exists():
@@ -267,7 +267,7 @@ def delivered_in(record: Path) -> list[str]:
 
 
 def test_no_format_is_forgotten():
-    """`npy` files are arrays in a folder of which there is one."""
+    """`npy` files are tested as arrays in a folder."""
     assert WRITERS.keys() == {form.name for form in FORMATS} - {"npy"}
 
 
@@ -286,7 +286,7 @@ def test_killed_with_two_workers_it_goes_on_with_three(tmp_path, name):
         command = ["-m", "tests.laws.test_formats_killed", name, path, str(record), str(workers)]
         process = Python(command, env=environment, stderr=subprocess.PIPE, text=True)
         if workers == 2:
-            while process.poll() is None and not record.exists():  # a kill before the first batch would tell nothing
+            while process.poll() is None and not record.exists():  # a kill before the first batch would test nothing
                 time.sleep(0.002)
             time.sleep(rng.random() * 0.03)
             process.send_signal(signal.SIGKILL)

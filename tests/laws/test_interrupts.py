@@ -1,9 +1,9 @@
 """The law of interrupts: Ctrl-C anywhere in a feed loses nothing, repeats nothing, and moves no state.
 
-CPython looks for signals when a Python function begins, when a call into C returns, and where a loop turns. `Interrupt`
-calls SIGINT's handler at the n-th of these moments inside of feedline, or of the user's dataset that it calls, for
-n = 1, 2, 3, … until a sweep is through without one. Behind each interrupt the loop asks again, as a notebook's user
-does; and another loader continues from the state that was taken there.
+CPython checks for signals when a Python function begins, when a call into C returns, and where a loop jumps back.
+`Interrupt` calls SIGINT's handler at the n-th of these moments inside feedline, or inside the user's dataset that it
+calls, for n = 1, 2, 3, … until a sweep ends without one. After each interrupt the loop requests the next batch, as the
+user of a notebook would, and another loader continues from the state at that moment.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed")
 
 WATCHED = (str(Path(fl.__file__).parent), items.__file__)
 
-#: Distance between the moments that are tried; FEEDLINE_INTERRUPTS=1: all of them.
+#: Distance between the moments that are tried. FEEDLINE_INTERRUPTS=1: all of them.
 STRIDE = int(os.environ.get("FEEDLINE_INTERRUPTS", str(stride(41))))
 
 
 class Interrupt:
-    """Ctrl-C at the ``moment``-th moment inside of the ``with`` blocks entered."""
+    """Ctrl-C at the ``moment``-th moment inside the ``with`` blocks."""
 
     def __init__(self, moment):
         self.left, self.where, self.calls, self.pid = moment, None, {}, os.getpid()
 
     def __enter__(self):
         if self.where is None:
-            # Python 3.12 tells of opcodes only if some frame has asked for them before.
+            # Python 3.12 reports opcodes only if some frame has requested them before.
             sys._getframe().f_trace_opcodes = True
             sys.settrace(self.trace)
             sys.setprofile(self.profile)
@@ -67,7 +67,7 @@ class Interrupt:
             self.moment(frame)
 
     def trace(self, frame, event, arg):
-        """Detect loops and calls of classes, which profilers miss; called when a function begins."""
+        """Detect loops and calls of classes, which profilers miss. Called when a function begins."""
         frame.f_trace_lines = False
         if frame.f_code.co_filename.startswith(WATCHED):
             frame.f_trace_opcodes = True
@@ -104,21 +104,21 @@ class Interrupt:
 
 
 def of_code(look):
-    """A cache by code object, whose own hash takes longer than the cached computation."""
-    found = {}
+    """A cache by the identity of a code object, whose hash takes longer than the cached computation."""
+    cache = {}
 
     def cached(code, *where):
         try:
-            return found[(id(code), *where)][0]
+            return cache[(id(code), *where)][0]
         except KeyError:
-            return found.setdefault((id(code), *where), (look(code, *where), code))[0]
+            return cache.setdefault((id(code), *where), (look(code, *where), code))[0]
 
     return cached
 
 
 @of_code
 def instructions(code):
-    """Return for each instruction whether a loop jumps back there, and whether it calls."""
+    """For each instruction, whether it is a loop's jump back, and whether it is a call."""
     names = [dis.opname[opcode] for opcode in code.co_code[::2]]
     return [(name.startswith("JUMP_BACKWARD"), name.startswith("CALL")) for name in names]
 
@@ -130,12 +130,12 @@ def handler(code, at):
 
 
 def moments(which, stride=STRIDE):
-    """Return moments to interrupt; each case begins at another one, as many cases share code."""
+    """Return moments to interrupt. Each case begins at another one, as many cases share code."""
     return itertools.count(1 + zlib.crc32(which.encode()) % stride, stride)
 
 
-def asked_again(begin, interrupt, then=lambda got: None):
-    """Return what a loop receives that asks again after an interrupt."""
+def received_after_interrupt(begin, interrupt, then=lambda got: None):
+    """Return the items of a loop that requests the next batch after an interrupt."""
     got, iterator = [], None
     while True:
         try:
@@ -208,7 +208,7 @@ if torch is not None:
 
 
 class Slow:
-    """A device to which batches travel while others are computed with."""
+    """A device to which batches are copied during the computation."""
 
     def __init__(self, device):
         self.asynchronous = device == "somewhere"
@@ -228,12 +228,12 @@ def test_a_loader(name, tmp_path, monkeypatch):
         monkeypatch.setattr(torch_loading, "Transfer", Slow)
 
     def loader():
-        given = {"batch_size": 3, "seed": 5, **WORLDS[name]()}
-        if "batch_sampler" in given:
-            del given["batch_size"]
-        if given.get("on_error"):
-            given["on_error"] = fl.Quarantine(tmp_path / "quarantine")
-        return fl.DataLoader(**given)
+        arguments = {"batch_size": 3, "seed": 5, **WORLDS[name]()}
+        if "batch_sampler" in arguments:
+            del arguments["batch_size"]
+        if arguments.get("on_error"):
+            arguments["on_error"] = fl.Quarantine(tmp_path / "quarantine")
+        return fl.DataLoader(**arguments)
 
     expected = values(loader())
     replays = name != "sampler of one use"
@@ -245,7 +245,7 @@ def test_a_loader(name, tmp_path, monkeypatch):
             def then(got, reading=reading, states=states):
                 states.append((len(got), json.dumps(reading.state_dict())))
 
-            got = asked_again(lambda reading=reading: iter(reading), interrupt, then)
+            got = received_after_interrupt(lambda reading=reading: iter(reading), interrupt, then)
             assert values(got) == expected, interrupt.where
         if interrupt.where is None:
             break
@@ -260,12 +260,12 @@ def test_a_loader(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["items", "columns", "threads"] + ["torch's distributed sampler"] * (torch is not None)
 )
-def test_an_iterator_told_another_epoch(name):
-    """As Lightning sets it: after ``iter``."""
+def test_an_iterator_with_another_epoch(name):
+    """The epoch is set after ``iter``, as Lightning does."""
 
     def loader():
-        given = {"dataset": Plain(13), "sampler": DistributedSampler(range(13), 1, 0)} if name not in WORLDS else {}
-        return fl.DataLoader(**{"batch_size": 3, "seed": 5, **(given or WORLDS[name]())})
+        arguments = {"dataset": Plain(13), "sampler": DistributedSampler(range(13), 1, 0)} if name not in WORLDS else {}
+        return fl.DataLoader(**{"batch_size": 3, "seed": 5, **(arguments or WORLDS[name]())})
 
     def told(reading):
         iterator = iter(reading)
@@ -277,7 +277,9 @@ def test_an_iterator_told_another_epoch(name):
     for moment in moments(name):
         interrupt = Interrupt(moment)
         with loader() as reading:
-            assert values(asked_again(lambda reading=reading: told(reading), interrupt)) == expected, interrupt.where
+            assert values(received_after_interrupt(lambda reading=reading: told(reading), interrupt)) == expected, (
+                interrupt.where
+            )
         if interrupt.where is None:
             break
         tried += 1
@@ -287,7 +289,7 @@ def test_an_iterator_told_another_epoch(name):
 @pytest.mark.parametrize("dataset", [Augmented(13), Counting(13)], ids=["items", "iterable"])
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "new"])
 def test_processes(dataset, persistent):
-    """Sweep after sweep out of the same workers or of new ones, each interrupted somewhere else."""
+    """Sweep after sweep from the same workers or from new ones, each interrupted somewhere else."""
     how = {"dataset": dataset, "batch_size": 3, "seed": 5}
     apart = {"num_workers": 1, "persistent_workers": True} if isinstance(dataset, Counting) else {}
     workers = {"num_workers": 1, "prefetch_factor": 2, "persistent_workers": persistent}
@@ -299,7 +301,7 @@ def test_processes(dataset, persistent):
             def then(got, states=states):
                 states.append((len(got), json.dumps(reading.state_dict())))
 
-            got = asked_again(lambda: iter(reading), interrupt, then)
+            got = received_after_interrupt(lambda: iter(reading), interrupt, then)
             assert values(got) == sweep, interrupt.where
             for count, saved in states:
                 restored.load_state_dict(json.loads(saved))
@@ -310,7 +312,7 @@ def test_processes(dataset, persistent):
 
 
 def test_in_any_order(tmp_path):
-    """Batches delivered as they become ready: each once, and the state records which."""
+    """Each batch is delivered once, as it becomes ready, and the state records which ones were."""
     for moment in moments("any order", 5 * STRIDE):
         how = {"dataset": Plain(13), "batch_size": 2, "seed": 1}
         with fl.DataLoader(num_workers=2, workers="thread", in_order=False, **how) as reading:
@@ -319,7 +321,7 @@ def test_in_any_order(tmp_path):
             def then(got, reading=reading, states=states):
                 states.append((content(got), json.dumps(reading.state_dict())))
 
-            got = asked_again(lambda reading=reading: iter(reading), interrupt, then)
+            got = received_after_interrupt(lambda reading=reading: iter(reading), interrupt, then)
         assert collections.Counter(content(got)) == collections.Counter(content(fl.DataLoader(**how)))
         for before, saved in states:
             restored = fl.DataLoader(**how)
@@ -362,7 +364,7 @@ class OneByOne:
 
     def __next__(self):
         minibatch = self.source.next_minibatch(4)
-        if minibatch._ended:  # a method would add a moment to interrupt after everything has been delivered
+        if minibatch._ended:  # a method would add a moment after the last delivery
             raise StopIteration
         return minibatch
 
@@ -395,7 +397,7 @@ def test_a_source(name, way, text):
             def then(now, source=source, got=got, states=states):
                 states.append((len(got) + len(now), json.dumps(source.state_dict())))
 
-            # An interrupted generator has ended: the next one continues at the source's position.
+            # An interrupted generator has ended, so the next one continues at the source's position.
             while True:
                 now, iterator = [], reader(source)
                 try:

@@ -1,4 +1,4 @@
-"""Law of jumps: what is delivered is the whole order without the places that are jumped over."""
+"""Law of jumps: a source delivers the order without the places that are jumped over."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def jumped_worlds(draw):
 
 
 def left_of(world, jumps):
-    """Ordinal and sweep of what is delivered, in order."""
+    """Ordinal and sweep of each delivered sequence, in order."""
     order = whole_order(world, SWEEPS)
-    kept = [k for k in range(len(order)) if not any(a <= k < b for a, b in jumps)]
-    return [(order[k], k // world.total) for k in kept]
+    delivered = [k for k in range(len(order)) if not any(a <= k < b for a, b in jumps)]
+    return [(order[k], k // world.total) for k in delivered]
 
 
 def ids(minibatches):
@@ -41,16 +41,16 @@ def ids(minibatches):
 @given(jumped_worlds(), st.integers(1, 40))
 def test_what_is_jumped_over_is_as_if_it_were_not_there(case, size):
     world, jumps = case
-    left = left_of(world, jumps)
-    samples = [world.lengths[o] for o, _ in left]
+    expected = left_of(world, jumps)
+    samples = [world.lengths[o] for o, _ in expected]
     with world.source(max_sweeps=SWEEPS, jumps=jumps) as source:
         count = sum(1 for _ in source.plan(size))
         assert len(source.minibatches(size)) == count
         minibatches = list(source.minibatches(size))
         assert len(minibatches) == count
-        assert ids(minibatches) == [o for o, _ in left]
+        assert ids(minibatches) == [o for o, _ in expected]
         assert source.position.samples == sum(samples)
-        ends = [k for k, (_, sweep) in enumerate(left) if k + 1 == len(left) or left[k + 1][1] > sweep]
+        ends = [k for k, (_, sweep) in enumerate(expected) if k + 1 == len(expected) or expected[k + 1][1] > sweep]
         bounds = [0, *itertools.accumulate(m.num_sequences for m in minibatches)]
         found = [any(a <= k < b for k in ends) for a, b in itertools.pairwise(bounds)]
         assert [m.sweep_end for m in minibatches] == found
@@ -58,32 +58,32 @@ def test_what_is_jumped_over_is_as_if_it_were_not_there(case, size):
 
 @given(jumped_worlds(), st.integers(1, 20), st.integers(0, 9), st.booleans())
 def test_a_state_holds_its_jumps(case, size, stop, given_again):
-    """Restored with or without them, it goes on alike; verified, too."""
+    """Restored with or without its jumps, a source continues in the same way, also when it verifies."""
     world, jumps = case
     with world.source(max_sweeps=SWEEPS, jumps=jumps) as source:
         list(itertools.islice(source.minibatches(size), stop))
         state = json.loads(json.dumps(source.state_dict()))
-        rest = sequences_of(source.minibatches(size))
+        remaining = sequences_of(source.minibatches(size))
         end = source.state_dict()
     with world.source(max_sweeps=SWEEPS, jumps=jumps if given_again else ()) as restored:
         restored.load_state_dict(state, verify=True)
         assert restored.state_dict() == state
-        assert sequences_of(restored.minibatches(size)) == rest
+        assert sequences_of(restored.minibatches(size)) == remaining
         assert restored.state_dict() == end
 
 
 @given(worlds(), st.integers(1, 20), st.integers(0, 9), st.integers(0, 20), st.integers(1, 50))
 def test_a_jump_may_be_declared_later(world, size, stop, ahead, count):
-    """A state from before it goes on to it; one from behind it is refused, and moves nothing."""
+    """A state from before the jump continues and jumps. A state from after it is refused, and moves nothing."""
     with world.source(max_sweeps=SWEEPS) as source:
         delivered = ids(itertools.islice(source.minibatches(size), stop))
         state = source.state_dict()
     start = len(delivered) + ahead
     jumps = [(start, start + count)]
-    left = [o for o, _ in left_of(world, jumps)]
+    ordinals = [o for o, _ in left_of(world, jumps)]
     with world.source(max_sweeps=SWEEPS, jumps=jumps) as later:
         later.load_state_dict(state)
-        assert ids(later.minibatches(size)) == left[len(delivered) :]
+        assert ids(later.minibatches(size)) == ordinals[len(delivered) :]
     if delivered:
         with world.source(max_sweeps=SWEEPS, jumps=[(len(delivered) - 1, start + 1)]) as late:
             before = late.state_dict()
@@ -97,7 +97,7 @@ def test_seeking_by_samples_does_not_count_what_is_jumped_over(case, samples):
     world, jumps = case
     with world.source(jumps=jumps) as source:
         source.seek(samples=samples)
-        found = source.next_minibatch(1).ids.tolist()
+        first_ids = source.next_minibatch(1).ids.tolist()
         assert source.position.samples >= samples
     with world.source(jumps=jumps) as source:
         order, starts, total = [], [], 0
@@ -107,8 +107,8 @@ def test_seeking_by_samples_does_not_count_what_is_jumped_over(case, samples):
                 starts.append(total)
                 total += world.lengths[o]
     at = next(k for k, start in enumerate(starts) if start >= samples)
-    # Sequences without samples start where the next one does.
-    assert set(found) & {order[k] for k in range(at, len(order)) if starts[k] == starts[at]}
+    # Sequences without samples start at the same sample as the next one.
+    assert set(first_ids) & {order[k] for k in range(at, len(order)) if starts[k] == starts[at]}
 
 
 @pytest.mark.parametrize("length", [4, 7])
@@ -118,19 +118,19 @@ def test_lanes_hold_what_is_left(case, length):
     if world.settings["order"] == "cntk":
         return
     with world.source(max_sweeps=SWEEPS, jumps=jumps, truncation_length=length) as source:
-        seen = [i for m in source.minibatches(3 * length) for i, b in zip(m.ids.tolist(), m.begins, strict=True) if b]
-    assert sorted(seen) == sorted(o for o, _ in left_of(world, jumps) if world.lengths[o])
+        begun = [i for m in source.minibatches(3 * length) for i, b in zip(m.ids.tolist(), m.begins, strict=True) if b]
+    assert sorted(begun) == sorted(o for o, _ in left_of(world, jumps) if world.lengths[o])
 
 
 @given(jumped_worlds(), st.integers(1, 3), st.sampled_from(["global", "cntk"]))
 def test_ranks_jump_together(case, count, filling):
-    """All ranks together deliver what is left, whichever way minibatches are filled."""
+    """All ranks together deliver the remaining sequences, with both kinds of filling."""
     world, jumps = case
-    found = []
+    delivered = []
     for rank in range(count):
         with world.source(max_sweeps=SWEEPS, jumps=jumps, filling=filling, partition=(rank, count)) as source:
-            found += ids(source.minibatches(9))
-    assert sorted(found) == sorted(o for o, _ in left_of(world, jumps))
+            delivered += ids(source.minibatches(9))
+    assert sorted(delivered) == sorted(o for o, _ in left_of(world, jumps))
 
 
 @pytest.mark.parametrize("shuffle", [True, False, fl.Window(chunks=2)])
@@ -153,7 +153,7 @@ def test_lanes_end_a_sweep_before_a_jump():
 
 @pytest.mark.parametrize(("rank", "ends"), [(0, [3, 8]), (1, [2, 7])])
 def test_own_lanes_of_workers_end_a_sweep_before_a_jump(rank, ends):
-    """Also in a segment's part that a worker owns: worker 0 has sequences 0, 2, 4 and 6, the last before the jump."""
+    """Also in a worker's part of a segment: worker 0 has sequences 0, 2, 4 and 6, the last before the jump."""
     corpus, how = CountedCorpus([1] * 10, [10]), {"filling": "cntk", "partition": (rank, 2), "truncation_length": 1}
     source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=2, jumps=[(7, 10)], **how)
     assert [k for k, m in enumerate(source.minibatches(2)) if m.sweep_end] == ends
@@ -174,7 +174,7 @@ def test_windows_jumped_over_are_not_read():
 
 
 def test_positions_and_mixtures():
-    """A jump between positions of minibatches passes over these minibatches."""
+    """A jump between the positions of two minibatches passes over the minibatches between them."""
 
     def source(**options):
         parts = {k: fl.ArrayDeserializer(x=list(range(40))) for k in ("a", "b")}
@@ -182,8 +182,8 @@ def test_positions_and_mixtures():
 
     plain = list(itertools.islice(source().minibatches(10), 9))
     jumps = [(plain[2].position, plain[5].position), (plain[7].position, 80)]
-    found = list(itertools.islice(source(jumps=jumps).minibatches(10), 5))
-    assert ids(found) == ids([*plain[:2], *plain[5:7], plain[8]])
+    minibatches = list(itertools.islice(source(jumps=jumps).minibatches(10), 5))
+    assert ids(minibatches) == ids([*plain[:2], *plain[5:7], plain[8]])
 
 
 @pytest.mark.parametrize(

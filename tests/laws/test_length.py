@@ -24,9 +24,8 @@ spans = st.sampled_from([fl.samples, fl.minibatches, fl.sweeps]).flatmap(
 
 
 @given(worlds(), limits, rules, st.integers(1, 40), st.integers(0, 12), st.data())
-def test_the_length_of_an_iterator_is_what_it_delivers(world, limits, rule, size, stop, data):
-    """From the start, after some minibatches, after a restore with another size; for every share; with and without a
-    span."""
+def test_the_length_of_an_iterator_is_its_number_of_minibatches(world, limits, rule, size, stop, data):
+    """From the start, after minibatches, after a restore with another size, for any partition, with or without span."""
     ranks = data.draw(st.integers(1, 3))
     share = (data.draw(st.integers(0, ranks - 1)), ranks)
     until = data.draw(st.none() | spans)
@@ -44,30 +43,30 @@ def test_the_length_of_an_iterator_is_what_it_delivers(world, limits, rule, size
             state = source.state_dict()
             source = world.source(**limits, **rule)
             source.load_state_dict(state)
-        rest = source.minibatches(other, until, share)
+        remaining = source.minibatches(other, until, share)
         before = source.state_dict()
-        expected = len(rest)
+        expected = len(remaining)
         assert source.state_dict() == before
         delivered = 0
         while True:
-            assert len(rest) == expected - delivered
-            if next(rest, None) is None:
+            assert len(remaining) == expected - delivered
+            if next(remaining, None) is None:
                 break
             delivered += 1
         assert delivered == expected
-        assert len(rest) == 0
+        assert len(remaining) == 0
 
 
 @given(worlds(), limits, st.integers(0, 4))
-def test_the_length_of_a_source_is_that_of_its_iterator(world, limits, stop):
-    """Its length is the rest in minibatches of 256 samples, over all sweeps."""
+def test_the_length_of_a_source_equals_its_iterators(world, limits, stop):
+    """Its length is the number of remaining minibatches of 256 samples, over all sweeps."""
     source = world.source(**limits)
     for _ in range(stop):
         source.next_minibatch(7)
     expected = len(source)
     assert expected == operator.length_hint(source) == len(list(source))
     assert len(source) == 0
-    assert source  # a source is true, even with nothing left
+    assert source  # a source is true, even at its end
 
 
 @pytest.mark.parametrize("until", [fl.samples(1000), fl.minibatches(7), fl.sweeps(2)])
@@ -95,7 +94,7 @@ class Unsized(fl.UserDeserializer):
     ],
 )
 def test_an_unknown_length_is_a_type_error(source, says):
-    """`list`, `tqdm` and `operator.length_hint` then do without."""
+    """`list`, `tqdm` and `operator.length_hint` then work without it."""
     source = source()
     for sized in (source, source.minibatches(5)):
         with pytest.raises(TypeError, match=says):
@@ -106,14 +105,14 @@ def test_an_unknown_length_is_a_type_error(source, says):
 
 
 def test_large_sources_are_counted_at_once():
-    """One sample each: a division, not a plan of every minibatch."""
+    """With one sample each, by a division and not a plan of every minibatch."""
     source = fl.MinibatchSource(Huge(), max_sweeps=1000)
     source.seek(fl.Position(3, 17, 3 * Huge.COUNT + 17))
     assert len(source.minibatches(100)) == -(-(997 * Huge.COUNT - 17) // 100)
 
 
 class Huge(fl.Deserializer):
-    """Ten billion sequences; reading them is an error."""
+    """Ten billion sequences, which must not be read."""
 
     COUNT = 10**10
     schema = fl.Schema({"x": fl.Stream()})

@@ -41,7 +41,7 @@ def sweeps(n, arguments, count=3):
 
 @given(loaders(), sizes, st.integers(0, 20), sizes)
 def test_resumes_from_every_point(world, size, stop, other):
-    """Stop after some batches of one size, continue with another: the rest is the rest, also of the sweeps to come."""
+    """Stop after some batches of one size, and continue with another: the same items follow, also in later sweeps."""
     n, arguments = world
     expected = functools.reduce(operator.iadd, sweeps(n, arguments, 5), [])
     loader = fl.DataLoader(Plain(n), batch_size=size, **arguments)
@@ -66,7 +66,7 @@ def test_resumes_from_every_point(world, size, stop, other):
 
 @given(loaders(), sizes, sizes, st.lists(st.integers(0, 4), min_size=1, max_size=4))
 def test_each_iter_is_the_next_sweep(world, size, other, lengths):
-    """Also after a break, and whatever other iterators are in use."""
+    """Also after a break, and with other iterators in use."""
     n, arguments = world
     loader = fl.DataLoader(Plain(n), batch_size=size, **arguments)
     expected = sweeps(n, arguments, len(lengths))
@@ -81,24 +81,24 @@ def test_each_iter_is_the_next_sweep(world, size, other, lengths):
 
 @given(loaders(), sizes, st.integers(1, 6), st.booleans())
 def test_parts_in_rank_order_are_the_global_batch(world, size, count, drop_last):
-    """Disjoint, complete, in order; all ranks step equally often and have one state."""
+    """Parts are disjoint, complete and in order. All ranks step equally often and have one state."""
     n, arguments = world
     how = {**arguments, "drop_last": drop_last}
-    whole = fl.DataLoader(Plain(n), batch_size=size * count, **how)
+    unpartitioned = fl.DataLoader(Plain(n), batch_size=size * count, **how)
     ranks = [fl.DataLoader(Plain(n), batch_size=size, partition=(i, count), **how) for i in range(count)]
-    assert {len(rank) for rank in ranks} == {len(whole)}
-    for batches in itertools.zip_longest(whole, *ranks):
+    assert {len(rank) for rank in ranks} == {len(unpartitioned)}
+    for batches in itertools.zip_longest(unpartitioned, *ranks):
         expected, *parts = batches
         assert content([expected]) == content(parts)
         total = len(expected)
         owners = [o * count // total for o in range(total)]
         assert [len(part) for part in parts] == [owners.count(rank) for rank in range(count)]
-        assert [rank.state_dict() for rank in ranks] == [whole.state_dict()] * count
+        assert [rank.state_dict() for rank in ranks] == [unpartitioned.state_dict()] * count
 
 
 @given(loaders(), st.lists(st.tuples(sizes, st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4))
 def test_world_size_changed_in_mid_run(world, legs):
-    """Every leg restores the one state under another world and batch size; together: the plain run."""
+    """Each part of the run restores the state with another world and batch size. They equal one run."""
     n, arguments = world
     expected = functools.reduce(operator.iadd, sweeps(n, arguments, 14), [])
     state, got = fl.DataLoader(Plain(n), **arguments).state_dict(), []
@@ -114,23 +114,25 @@ def test_world_size_changed_in_mid_run(world, legs):
 
 @given(loaders(), sizes, st.integers(1, 3), st.data())
 def test_an_item_passed_over_shifts_nothing(tmp_path_factory, world, size, count, data):
-    """States and all other items are those of undamaged data; each bad item is listed."""
+    """States and all other items are as with undamaged data, and each bad item is listed."""
     n, arguments = world
     bad = data.draw(st.sets(st.integers(0, n - 1), max_size=max(n // 2, 1)))
     listed = tmp_path_factory.mktemp("q") / "bad.jsonl"
-    whole = fl.DataLoader(Plain(n), batch_size=size * count, **arguments)
+    unpartitioned = fl.DataLoader(Plain(n), batch_size=size * count, **arguments)
     skipping = fl.DataLoader(Plain(n, bad), batch_size=size * count, on_error=fl.Quarantine(listed), **arguments)
-    kept = [c for c in content(whole) if np.frombuffer(c[0], np.int64)[0] not in bad]
-    assert content(skipping) == kept
-    assert skipping.state_dict() == whole.state_dict()
-    seen = {json.loads(line)["sequence"] for line in listed.read_text().splitlines()} if listed.exists() else set()
+    good = [c for c in content(unpartitioned) if np.frombuffer(c[0], np.int64)[0] not in bad]
+    assert content(skipping) == good
+    assert skipping.state_dict() == unpartitioned.state_dict()
+    listed_sequences = (
+        {json.loads(line)["sequence"] for line in listed.read_text().splitlines()} if listed.exists() else set()
+    )
     delivered = {np.frombuffer(c[0], np.int64)[0] for c in sweeps(n, arguments, 1)[0]}
-    assert seen == bad & delivered
+    assert listed_sequences == bad & delivered
 
 
 @given(st.integers(1, 40), st.integers(0, 2**64 - 1), st.integers(1, 30), st.integers(1, 4), st.data())
 def test_a_budget_in_samples(n, seed, budget, count, data):
-    """As many items as fit, never more, one longer alone; ranks share as `MinibatchSource`'s do; it resumes."""
+    """As many items as fit, never more, or one longer item alone. Ranks divide batches as in `MinibatchSource`."""
     lengths = data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n).filter(any))
     items = [(np.full((length, 2), i), i) for i, length in enumerate(lengths)]
     by_length = fl.BatchByLength(budget, lengths)
@@ -156,7 +158,7 @@ SCHEDULES = [(1, "process"), (2, "process"), (3, "process"), (1, "thread"), (2, 
 @pytest.mark.parametrize("dataset", [Augmented(61), Rare(130)], ids=["augmented", "rare"])
 @pytest.mark.parametrize(("workers", "kind"), SCHEDULES)
 def test_schedule_freedom(dataset, workers, kind):
-    """The same bytes for any workers, augmentation included, in every sweep; and from a state taken on the way."""
+    """The same bytes for any workers, augmentation included, in every sweep, and from a state saved in between."""
     expected = fl.DataLoader(dataset, batch_size=8, shuffle=True, seed=5)
     loader = fl.DataLoader(dataset, batch_size=8, shuffle=True, seed=5, num_workers=workers, workers=kind)
     for _ in range(3):
@@ -170,7 +172,7 @@ def test_schedule_freedom(dataset, workers, kind):
 
 
 def test_a_killed_worker_changes_nothing(tmp_path):
-    """SIGKILL of a worker in mid-sweep: the same items in the same order, with the same random numbers."""
+    """After SIGKILL of a worker in mid-sweep come the same items in the same order, with the same random numbers."""
     expected = content(fl.DataLoader(Augmented(64), batch_size=4, shuffle=True, seed=2))
     data = Killing(64, 33, tmp_path / "killed")
     loader = fl.DataLoader(data, batch_size=4, shuffle=True, seed=2, num_workers=2)
@@ -197,7 +199,7 @@ class Late(Plain):
 def test_out_of_order_loses_nothing(seed, stop):
     """A batch delivered out of order is in the state, and is not delivered again."""
     order = sweeps(40, {"seed": seed, "shuffle": True}, 1)[0]
-    late = order[12]  # in the fifth batch: the first is read alone, to see what it draws
+    late = order[12]  # in the fifth batch, as the first is read alone, to observe its draws
     data = Late(40, int.from_bytes(late[0], "little"))
     loader = fl.DataLoader(data, batch_size=3, shuffle=True, seed=seed, num_workers=2, workers="thread", in_order=False)
     batches = iter(loader)

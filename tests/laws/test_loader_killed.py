@@ -1,8 +1,8 @@
 """The law of resuming, with real kills: a loop killed anywhere delivers the same as an uninterrupted one.
 
 The loop saves the state after every batch, in one atomic step with the delivered items. Each start after a kill uses
-another number of workers and another batch size. FEEDLINE_KILLS sets how often the loop is killed (2); `make torture`
-kills loops, and their workers, by the hundred.
+another number of workers and another batch size. FEEDLINE_KILLS sets how often the loop is killed (2). `make torture`
+kills hundreds of loops and their workers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Augmented(torch.utils.data.Dataset):
 
 
 def make_loader(batch_size: int, **options):
-    """Create the loader of all runs; only batch size and options differ between runs."""
+    """Create the loader of one run. Runs differ only in batch size and options."""
     return fl.DataLoader(Augmented(), batch_size=batch_size, shuffle=True, seed=11, collate_fn=list, **options)
 
 
@@ -79,7 +79,7 @@ def test_killed_anywhere_the_samples_are_the_same(tmp_path):
         command = ["-m", "tests.laws.test_loader_killed", str(path), json.dumps(options)]
         process = Python(command, env=environment, stderr=subprocess.PIPE, text=True)
         if kills < KILLS:
-            # A kill before the first batch would tell nothing.
+            # A kill before the first batch would test nothing.
             before = len(delivered_by(path))
             while process.poll() is None and len(delivered_by(path)) == before:
                 time.sleep(0.002)
@@ -100,7 +100,7 @@ def never_stopped() -> list[tuple[float, ...]]:
 
 
 if __name__ == "__main__":
-    # By its own name, so that workers find the dataset's class.
+    # Imported by its name, so that workers find the dataset's class.
     from tests.laws import test_loader_killed
 
     test_loader_killed.train(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -20,22 +20,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:a minibatch of .* samples leaves
 
 @given(worlds(), st.integers(1, 40), st.integers(1, 5))
 def test_workers_deliver_every_sequence_once_in_the_order(world, size, count):
-    """Each worker's sequences are a part of the one order; a sweep's parts are disjoint and complete."""
+    """Each worker's sequences are a part of the one order. The parts of a sweep are disjoint and complete."""
     order = whole_order(world, 2)
     n = world.total
-    seen = []
+    delivered = []
     for rank in range(count):
         source = world.source(max_sweeps=2, filling="cntk", partition=(rank, count))
         ids = [o for m in source.minibatches(size) for o in m.ids.tolist()]
-        rest = iter(order)
-        assert all(o in rest for o in ids), "not in the order of the axis"
+        remaining = iter(order)
+        assert all(o in remaining for o in ids), "not in the order of the axis"
         assert source.position.samples == 2 * sum(world.lengths)
-        seen += ids
-    assert sorted(seen) == sorted(2 * list(range(n)))
+        delivered += ids
+    assert sorted(delivered) == sorted(2 * list(range(n)))
 
 
 @given(worlds(), st.integers(1, 40), st.integers(1, 4), st.data())
-def test_minibatches_are_those_of_the_twin(world, size, count, data):
+def test_minibatches_equal_the_oracle(world, size, count, data):
     """Ids, samples passed and sweep ends of every minibatch."""
     rank = data.draw(st.integers(0, count - 1))
     source = world.source(max_sweeps=3, filling="cntk", partition=(rank, count))
@@ -59,13 +59,13 @@ def test_resumes(world, count, data):
 @given(worlds(), st.integers(1, 40))
 def test_one_worker_fills_as_the_global_rule(world, size):
     """With one worker both fillings are the same."""
-    one = list(world.source(max_sweeps=2).minibatches(size))
+    minibatches = list(world.source(max_sweeps=2).minibatches(size))
     two = list(world.source(max_sweeps=2, filling="cntk").minibatches(size))
-    assert one == two
+    assert minibatches == two
 
 
 def test_owning_nothing_ends_nothing():
-    """One chunk, three workers: the others get one empty minibatch per sweep, and end where the axis ends."""
+    """One chunk, three workers: two of them get an empty minibatch per sweep, and end at the end of the axis."""
 
     def source(**limits):
         corpus = CountedCorpus([2, 3, 1], [3])
@@ -82,8 +82,8 @@ def test_owning_nothing_ends_nothing():
     assert limited.position == fl.Position(2, 0, 12)
 
 
-def test_a_longer_sequence_is_not_taken_behind_the_end_of_a_sweep():
-    """CNTK's rule: after a sweep's end a minibatch takes only sequences that fit, even if there are none."""
+def test_a_longer_sequence_is_not_taken_after_the_end_of_a_sweep():
+    """By CNTK's rule, after a sweep's end a minibatch takes only sequences that fit, even if none does."""
     corpus = CountedCorpus([9, 1, 1, 1], [4])
     source = fl.MinibatchSource(corpus, shuffle=False, partition=(0, 2), filling="cntk", max_sweeps=2)
     got = [(m.ids.tolist(), m.sweep_end, m.global_samples) for m in source.minibatches(2)]
@@ -92,12 +92,12 @@ def test_a_longer_sequence_is_not_taken_behind_the_end_of_a_sweep():
 
 def test_a_size_too_small_for_all_workers_warns():
     source = fl.MinibatchSource(CountedCorpus([1] * 9, [3] * 3), partition=(2, 3), filling="cntk", shuffle=False)
-    with pytest.warns(RuntimeWarning, match="2 samples leaves none for worker 2 of 3"):
+    with pytest.warns(RuntimeWarning, match="2 samples leaves none for rank 2 of 3"):
         assert source.next_minibatch(2).ids.tolist() == [2]
 
 
 def test_filling_is_in_the_state():
-    """A state of one rank's own filling does not fit a source that fills globally, nor the other way round."""
+    """A state of a rank's own filling does not fit a source that fills globally, and the reverse."""
     ours = fl.MinibatchSource(CountedCorpus([1] * 9, [3] * 3))
     theirs = fl.MinibatchSource(CountedCorpus([1] * 9, [3] * 3), filling="cntk")
     for one, two in itertools.permutations((ours, theirs)):

@@ -1,4 +1,4 @@
-"""Laws of mixtures: what comes where is what the specification says, whatever happens on the way."""
+"""Laws of mixtures: each place has the sequence of the specification, whatever happens before it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mixtures(draw):
 
 
 def corpora(sizes, kind="array"):
-    """One corpus a size; sample i of corpus k is 1000 k + i."""
+    """One corpus for each size. Sample i of corpus k is 1000 k + i."""
     parts = {}
     for k, size in enumerate(sizes):
         values = np.arange(size, dtype=np.int64) + 1000 * k
@@ -83,17 +83,17 @@ def ending(world):
 
 
 def parts_in_order(sizes, items, kind, window):
-    """What each part delivers by itself, under its own seed and share of the window."""
-    found = []
+    """The sequences that each part delivers by itself, with its own seed and share of the window."""
+    orders = []
     for k, part in enumerate(corpora(sizes, kind).values()):
         if not items[k]:
-            found.append([])
+            orders.append([])
             continue
         seed = _native.hash_key([SEED, k, PART])
         shuffle = True if window is None else fl.Window(chunks=max(1, window[k]))
         with fl.MinibatchSource(part, seed=seed, max_samples=items[k], shuffle=shuffle) as source:
-            found.append([x for m in source.minibatches(500) for x in m["x"].rows.tolist()])
-    return found
+            orders.append([x for m in source.minibatches(500) for x in m["x"].rows.tolist()])
+    return orders
 
 
 def expected(world, most, kind="array", window=None):
@@ -122,7 +122,7 @@ def delivered(source, sizes, most):
 
 
 @given(mixtures(), st.lists(st.integers(1, 300), min_size=1, max_size=4))
-def test_what_comes_where_is_what_the_specification_says(world, batches):
+def test_places_match_the_specification(world, batches):
     most = 600
     with fl.MinibatchSource(mixed(*world), seed=SEED, **ending(world)) as source:
         assert delivered(source, batches, most) == expected(world, most)
@@ -130,7 +130,7 @@ def test_what_comes_where_is_what_the_specification_says(world, batches):
 
 @given(mixtures(), st.integers(2, 12), st.data())
 def test_windows_of_the_parts_are_their_own(world, chunks, data):
-    """Chunks that have to be read: every part is shuffled in its own windows, and few chunks are held."""
+    """With chunks that have to be read, each part is shuffled in its own windows, and few chunks are in memory."""
     _sizes, stages, _when_empty, _, _ = world
     most = 400
     mixture = mixed(*world, kind="read")
@@ -138,19 +138,19 @@ def test_windows_of_the_parts_are_their_own(world, chunks, data):
     first = [quota or min(q for q in first if q) for quota in first]
     window = [chunks * quota // sum(first) for quota in first]
     with fl.MinibatchSource(mixture, seed=SEED, shuffle=fl.Window(chunks=chunks), **ending(world)) as source:
-        found = delivered(source, data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=3)), most)
-    assert found == expected(world, most, "read", window)
+        order = delivered(source, data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=3)), most)
+    assert order == expected(world, most, "read", window)
 
 
 @given(mixtures(), st.data())
 def test_from_any_point_under_any_sizes_and_ranks(world, data):
-    """Restored from JSON again and again: other batch sizes, other world sizes, another source."""
+    """Restored from JSON again and again, with other batch sizes and world sizes, into another source."""
     kind = data.draw(st.sampled_from(["array", "read"]))
     most = 250
     with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **ending(world)) as source:
-        whole = delivered(source, [64], most)
+        uninterrupted = delivered(source, [64], most)
     out, state = [], None
-    while len(out) < len(whole):
+    while len(out) < len(uninterrupted):
         with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **ending(world)) as source:
             if state is not None:
                 source.load_state_dict(json.loads(state), verify=data.draw(st.booleans()))
@@ -164,7 +164,7 @@ def test_from_any_point_under_any_sizes_and_ranks(world, data):
                     parts += minibatch["x"].rows.tolist() if minibatch else []
                 out += parts
                 state = json.dumps(source.state_dict())
-    assert out[: len(whole)] == whole
+    assert out[: len(uninterrupted)] == uninterrupted
 
 
 @given(mixtures(), st.data())
@@ -182,7 +182,7 @@ def test_weights_changed_in_the_run_are_a_stage_that_the_state_carries(world, da
                 new = data.draw(quotas)
                 try:
                     changes.append((source.change_weights(weights_of(new)), new))
-                except ValueError:  # it has ended, or would end here
+                except ValueError:  # it has ended, or would end at this place
                     pass
             minibatch = source.next_minibatch(data.draw(st.integers(40, 200)))
             if not minibatch:
@@ -194,9 +194,9 @@ def test_weights_changed_in_the_run_are_a_stage_that_the_state_carries(world, da
 
 
 @given(mixtures(), st.integers(1, 200), st.data())
-def test_stages_that_have_not_begun_may_be_declared_anew(world, place, data):
-    """What came before and the windows of the parts stay; only places behind the new stage are others. A stage that
-    would cut the block that has begun is refused, and only such a one."""
+def test_stages_that_have_not_begun_may_be_replaced(world, place, data):
+    """The places before the new stage and the windows of the parts stay, and only places after it change. Only a stage
+    that would cut a block that has begun is refused."""
     sizes, stages, when_empty, sweeps, block = world
     kind, chunks = data.draw(st.sampled_from(["array", "read"])), 6
     options = {} if kind == "array" else {"shuffle": fl.Window(chunks=chunks)}
@@ -204,20 +204,20 @@ def test_stages_that_have_not_begun_may_be_declared_anew(world, place, data):
     with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **options, **ending(world)) as source:
         out = delivered(source, [place], place)
         state, ended = json.dumps(source.state_dict()), source.position.sweep > 0
-    kept = [stage for stage in stages if stage[0] < max(len(out), 1)]
-    starts = st.integers(1, 90) | st.integers(1, 9).map(lambda n: n * block - (len(out) - kept[-1][0]) % block)
+    reached = [stage for stage in stages if stage[0] < max(len(out), 1)]
+    starts = st.integers(1, 90) | st.integers(1, 9).map(lambda n: n * block - (len(out) - reached[-1][0]) % block)
     later = [
         (len(out) + more, data.draw(quotas)) for more in sorted(data.draw(st.sets(starts, max_size=2))) if more > 0
     ]
-    world = sizes, [*kept, *later], when_empty, sweeps, block
+    world = sizes, [*reached, *later], when_empty, sweeps, block
     if ended:
         return
     with fl.MinibatchSource(mixed(*world, kind=kind), seed=SEED, **options, **ending(world)) as source:
         try:
             source.load_state_dict(json.loads(state))
         except fl.StateError:
-            others = {start for start, _ in stages} ^ {start for start, _ in world[1]}
-            assert min(others) < len(out) + block
+            changed_starts = {start for start, _ in stages} ^ {start for start, _ in world[1]}
+            assert min(changed_starts) < len(out) + block
             return
         out += delivered(source, [50], 200)
     first = [quota or min(q for q in stages[0][1] if q) for quota in stages[0][1]]
@@ -245,10 +245,10 @@ def test_a_ramp_leads_from_weights_to_weights(after, start, steps):
         fl.Mixture.ramp((0, {"a": 0}), (100, {"b": 1}))
 
 
-@settings(max_examples=examples(12))  # each starts a hundred times from a state
+@settings(max_examples=examples(12))  # each one starts a hundred times from a state
 @given(mixtures(), st.integers(1, 9), st.lists(st.integers(3, 40), min_size=2, max_size=4), st.data())
 def test_batches_of_one_source(world, batch, sizes, data):
-    """Places of the specification are batches; minibatches are whole ones, pieces if less is asked for."""
+    """Places of the specification are batches. A minibatch is a batch, or a piece if a smaller size is requested."""
     counts, stages, when_empty, sweeps, block = world
     counts = [max(size, batch) for size in counts]
     kind = data.draw(st.sampled_from(["array", "read"]))
@@ -303,7 +303,7 @@ def test_batches_of_one_source(world, batch, sizes, data):
 
 def test_batches_of_one_source_are_declared_whole():
     parts = corpora([9, 5])
-    for options, told in [
+    for options, message in [
         ({"batches": "one source"}, "expected batch_size with"),
         ({"batch_size": 4}, "and only then"),
         ({"batches": "each"}, "one of 'mixed', 'one source'"),
@@ -311,10 +311,10 @@ def test_batches_of_one_source_are_declared_whole():
         ({"batches": "one source", "batch_size": 6, "when_empty": "stop"}, "expected at least 6 sequences, a batch"),
         ({"batches": "one source", "batch_size": 4, "stages": [(6, {"c0": 1})]}, "at multiples of 4"),
     ]:
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             fl.Mixture(parts, **options)
     mixture = fl.Mixture(parts, {"c0": 1, "c1": 1}, batches="one source", batch_size=4, block=2)
-    with pytest.raises(ValueError, match="say where minibatches end"):
+    with pytest.raises(ValueError, match="decide where minibatches end"):
         fl.Mixture({"inner": mixture})
     with fl.MinibatchSource(mixture, seed=SEED) as source:
         source.next_minibatch(4)
@@ -325,8 +325,8 @@ def test_batches_of_one_source_are_declared_whole():
         state["stages"][-1][0] = 9
         with pytest.raises(fl.StateError, match="at multiples of 4"):
             source.load_state_dict(state)
-        found = [source.next_minibatch(4).source.tolist() for _ in range(4)]
-    assert found[1:] == [[0] * 4] * 3
+        sources = [source.next_minibatch(4).source.tolist() for _ in range(4)]
+    assert sources[1:] == [[0] * 4] * 3
     loader = fl.DataLoader(mixture, batch_size=None, shuffle=True, seed=SEED)
     with fl.MinibatchSource(mixture, seed=SEED, max_samples=40) as source:
         expected = [minibatch["x"].rows.tolist() for minibatch in source.minibatches(4)]
@@ -379,11 +379,11 @@ def test_every_prefix_of_blocks_is_within_the_bound(block):
     quotas = [1, 2, 3, 10, 48, 193]
     mixture = fl.Mixture(corpora([40] * 6), weights_of(quotas), block=block)
     with fl.MinibatchSource(mixture, seed=SEED) as source:
-        found = np.concatenate([source.next_minibatch(1000).source for _ in range(60)])
+        sources = np.concatenate([source.next_minibatch(1000).source for _ in range(60)])
     total, two = sum(quotas), 2 * len(quotas) - 2
-    n = np.arange(block, len(found) + 1, block)
+    n = np.arange(block, len(sources) + 1, block)
     for k, quota in enumerate(quotas):
-        counts = np.cumsum(found == k)[n - 1]
+        counts = np.cumsum(sources == k)[n - 1]
         assert (np.abs(counts * total - n * quota) * two <= total * (two - 1)).all()
 
 
@@ -398,7 +398,7 @@ def test_no_sequence_comes_twice_before_all_came_once():
 
 
 class Recording(Transform):
-    """Keeps what keys the draws of transforms."""
+    """Records the keys of the draws of transforms."""
 
     name = "recording"
 
@@ -416,7 +416,7 @@ class Recording(Transform):
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("kind", ["array", "read"])
 def test_draws_are_keyed_by_the_sweep_of_the_corpus(kind, nested):
-    """A sequence that comes for the m-th time comes in sweep m of its corpus, however deep that is."""
+    """A sequence that comes for the m-th time is in sweep m of its corpus, however deep the corpus is nested."""
     parts = corpora([20, 33, 7], kind)
     mixture = fl.Mixture(parts, {"c0": 5, "c1": 3, "c2": 2}, block=8)
     if nested:
@@ -440,8 +440,8 @@ def test_draws_are_keyed_by_the_sweep_of_the_corpus(kind, nested):
 
 
 @pytest.mark.parametrize("kind", ["array", "read"])
-def test_draws_of_workers_that_fill_their_own_minibatches_are_those_of_one(kind):
-    """Each takes a part of every segment, in which sequences of the short corpora come in several sweeps."""
+def test_draws_of_workers_that_fill_their_own_minibatches_equal_one_workers(kind):
+    """Each takes a part of every segment, in which sequences of the short corpora occur in several sweeps."""
     mixture = fl.Mixture(corpora([20, 33, 7], kind), {"c0": 5, "c1": 3, "c2": 2}, block=8)
 
     def drawn(count):
@@ -456,28 +456,28 @@ def test_draws_of_workers_that_fill_their_own_minibatches_are_those_of_one(kind)
 
 
 @given(mixtures(), st.integers(1, 40), st.integers(0, 1), st.integers(1, 700))
-def test_what_was_given_stands_beside_what_was_declared(world, size, rank, most):
-    """`stats` counts what minibatches held, over all ranks and sweeps, whoever asks, also after a seek."""
+def test_stats_have_delivered_and_declared_weights(world, size, rank, most):
+    """`stats` counts the sequences of all minibatches, over all ranks and sweeps, on any rank, also after a seek."""
     sizes, stages, when_empty, sweeps, block = world
     limits = [None if sweeps is None else sweeps * size for size in sizes]
     ends = len(slow.places(SEED, stages, limits, dropping=when_empty == "drop", block=block, most=2000))
-    whole = fl.MinibatchSource(mixed(*world), seed=SEED)
+    unpartitioned = fl.MinibatchSource(mixed(*world), seed=SEED)
     source = fl.MinibatchSource(mixed(*world), seed=SEED, partition=(rank, 2))
     counts, declared = np.zeros(len(sizes), np.int64), [Fraction(0)] * len(sizes)
-    with whole, source:
+    with unpartitioned, source:
         while counts.sum() < most:
-            place = whole.position.ordinal
-            minibatch = whole.next_minibatch(size)
+            place = unpartitioned.position.sequence
+            minibatch = unpartitioned.next_minibatch(size)
             counts += np.bincount(minibatch.source, minlength=len(sizes))
             source.next_minibatch(size)
             for n in range(place, place + minibatch.num_sequences):
                 quotas = next(quotas for start, quotas in reversed(stages) if start <= n % ends)
                 declared = [total + Fraction(q, sum(quotas)) for total, q in zip(declared, quotas, strict=True)]
         total = int(counts.sum())
-        for one in (source, whole):
-            found = one.stats().corpora
-            assert [share.sequences for share in found.values()] == counts.tolist()
-            assert [share.delivered for share in found.values()] == [count / total for count in counts.tolist()]
-            assert [share.declared for share in found.values()] == [float(share / total) for share in declared]
-        assert list(found) == list(source.corpus.names)
-        assert json.loads(json.dumps(source.stats().to_json()))["corpora"].keys() == found.keys()
+        for feed in (source, unpartitioned):
+            corpus_stats = feed.stats().corpora
+            assert [share.sequences for share in corpus_stats.values()] == counts.tolist()
+            assert [share.delivered for share in corpus_stats.values()] == [count / total for count in counts.tolist()]
+            assert [share.declared for share in corpus_stats.values()] == [float(share / total) for share in declared]
+        assert list(corpus_stats) == list(source.corpus.names)
+        assert json.loads(json.dumps(source.stats().to_json()))["corpora"].keys() == corpus_stats.keys()

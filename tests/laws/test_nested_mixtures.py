@@ -1,4 +1,4 @@
-"""Laws of mixtures of mixtures: what an inner one gives is what it gives by itself."""
+"""Laws of mixtures of mixtures: an inner mixture gives the same sequences as by itself."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def inner_of(kinds, sizes, weights, when_empty):
 
 
 def alone(inner, share, window, count):
-    """What the inner mixture delivers by itself, under the seed and the share of the window that it has as a part."""
+    """The sequences that the inner mixture delivers by itself, with the seed and share of the window of the part."""
     if not count:
         return []
     shuffle = True if window is None else fl.Window(chunks=max(1, int(window * share)))
-    with fl.MinibatchSource(inner, seed=_native.hash_key([SEED, 0, PART]), max_samples=count, shuffle=shuffle) as found:
-        return [x for minibatch in found.minibatches(50) for x in minibatch["x"].rows.tolist()]
+    with fl.MinibatchSource(
+        inner, seed=_native.hash_key([SEED, 0, PART]), max_samples=count, shuffle=shuffle
+    ) as source:
+        return [x for minibatch in source.minibatches(50) for x in minibatch["x"].rows.tolist()]
 
 
 @settings(max_examples=examples(15))
@@ -46,20 +48,20 @@ def alone(inner, share, window, count):
 )
 @example(["array", "read"], [3, 9], [1, 3], "stop", 2, [20])
 @example(["array", "read"], [1, 8], [1, 2], "stop", 2, [20])
-def test_an_inner_mixture_gives_what_it_gives_by_itself(kinds, sizes, weights, when_empty, window, batches):
-    """Through all of its sweeps, whose windows hold other chunks."""
+def test_an_inner_mixture_gives_the_same_as_by_itself(kinds, sizes, weights, when_empty, window, batches):
+    """In all of its sweeps, whose windows have different chunks."""
     outer = fl.Mixture(
         {"inner": inner_of(kinds, sizes, weights, when_empty), "other": part("read", 40, 5000)},
         {"inner": 2, "other": 1},
         block=8,
     )
-    found = []
+    values = []
     with fl.MinibatchSource(outer, seed=SEED, shuffle=fl.Window(chunks=window)) as source:
-        while len(found) < 200:
+        while len(values) < 200:
             for size in batches:
-                found += [x for x in source.next_minibatch(size)["x"].rows.tolist() if x < 5000]
+                values += [x for x in source.next_minibatch(size)["x"].rows.tolist() if x < 5000]
     inner = inner_of(kinds, sizes, weights, when_empty)
-    assert found == alone(inner, 2 / 3, window, len(found))
+    assert values == alone(inner, 2 / 3, window, len(values))
 
 
 @given(
@@ -71,7 +73,7 @@ def test_an_inner_mixture_gives_what_it_gives_by_itself(kinds, sizes, weights, w
 )
 @example(["array", "read"], [1, 8], [1, 2], "stop", 2)
 def test_windows_divide_the_places_of_a_sweep(kinds, sizes, weights, when_empty, window):
-    """Whichever of its places is asked for, a window has the same places and chunks."""
+    """Requested by any of its places, a window has the same places and chunks."""
     outer = fl.Mixture(
         {"inner": inner_of(kinds, sizes, weights, when_empty), "other": part("read", 40, 5000)},
         {"inner": 2, "other": 1},
@@ -89,7 +91,7 @@ def test_windows_divide_the_places_of_a_sweep(kinds, sizes, weights, when_empty,
 
 
 def test_an_inner_mixture_without_end_goes_on_in_the_next_sweep():
-    """It is not what ends the outer one."""
+    """And it does not end the outer one."""
 
     def inner():
         return inner_of(["array", "array"], [9, 7], [2, 1], "repeat")
@@ -97,17 +99,17 @@ def test_an_inner_mixture_without_end_goes_on_in_the_next_sweep():
     outer = fl.Mixture(
         {"inner": inner(), "other": part("array", 20, 5000)}, when_empty="stop", weights={"inner": 1, "other": 1}
     )
-    found = []
+    values = []
     with fl.MinibatchSource(outer, seed=SEED, max_sweeps=3) as source:
         assert source.num_sequences == 41
         for minibatch in source.minibatches(15):
-            found += [x for x in minibatch["x"].rows.tolist() if x < 5000]
+            values += [x for x in minibatch["x"].rows.tolist() if x < 5000]
             assert "inner" not in minibatch.sweep_ends
-    assert found == alone(inner(), 1, None, 63)
+    assert values == alone(inner(), 1, None, 63)
 
 
 def test_only_completed_sweeps_of_a_corpus_are_named():
-    """A mixture that ends leaves rests of its corpora, which are no sweeps of them."""
+    """A mixture that ends has delivered parts of its corpora, which are no sweeps of them."""
     corpora = {"short": part("array", 10, 0), "long": part("array", 100, 1000)}
     mixture = fl.Mixture(corpora, {"short": 1, "long": 1}, when_empty="stop", block=1)
     with fl.MinibatchSource(mixture, seed=SEED, max_sweeps=3) as source:

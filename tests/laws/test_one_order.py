@@ -1,4 +1,4 @@
-"""Law 1, one order: same seed, same data, same sequences, whatever the sizes, threads, prefetch and partitions."""
+"""Law 1, one order: the same seed and data give the same sequences, for any sizes, threads, prefetch and partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ sizes = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
 
 def delivered(source, sizes, count):
-    """At least ``count`` sequences, asking for one size after the other."""
+    """At least ``count`` sequences, requested with one size after the other."""
     out = []
     while len(out) < count:
         for size in sizes:
@@ -30,13 +30,13 @@ def delivered(source, sizes, count):
 
 @given(worlds(), sizes, sizes, st.integers(1, 4), st.sampled_from([0, 150, 1 << 20]))
 def test_order_depends_on_the_seed_alone(world, some, others, threads, read_ahead):
-    """Minibatch sizes, changed at every call, threads and read-ahead change nothing."""
+    """It does not depend on minibatch sizes, which change at every call, on threads or on reading ahead."""
     count = 2 * world.total + 3
-    one = delivered(world.source(), some, count)
+    expected_order = delivered(world.source(), some, count)
     two = delivered(world.source(threads=threads, read_ahead=read_ahead), others, count)
-    shared = min(len(one), len(two))
+    shared = min(len(expected_order), len(two))
     assert shared >= count
-    assert one[:shared] == two[:shared]
+    assert expected_order[:shared] == two[:shared]
 
 
 @given(worlds(), st.integers(1, 30))
@@ -53,7 +53,7 @@ def test_every_sweep_delivers_each_sequence_once(world, size):
 
 
 def test_sweeps_and_seeds_differ():
-    """Shuffled sweeps are all different; seed s, sweep 1 is not seed s + 1, sweep 0 (keys are hashed)."""
+    """Shuffled sweeps are all different. As keys are hashed, sweep 1 of seed s is not sweep 0 of seed s + 1."""
 
     def orders(seed, **how):
         corpus = CountedCorpus([1] * 500, [100] * 5)
@@ -62,13 +62,13 @@ def test_sweeps_and_seeds_differ():
         return [tuple(part) for part in ids.reshape(3, 500)]
 
     for how in ({}, {"shuffle": fl.Window(chunks=2)}):
-        found = orders(7, **how) + orders(8, **how)
-        assert len(set(found)) == 6
+        drawn_orders = orders(7, **how) + orders(8, **how)
+        assert len(set(drawn_orders)) == 6
 
 
 @given(worlds(), st.integers(1, 40))
-def test_values_are_those_of_the_corpus(world, size):
-    """Each sequence arrives with its own bytes in all streams."""
+def test_values_equal_the_corpus(world, size):
+    """Each sequence is delivered with its own bytes in all streams."""
     corpus = world.corpus()
     source = world.source(max_sweeps=1)
     for minibatch in source.minibatches(size):
@@ -79,8 +79,8 @@ def test_values_are_those_of_the_corpus(world, size):
 
 
 @given(worlds(), st.integers(1, 40))
-def test_plan_is_what_is_delivered(world, size):
-    """The order as planned from the position, without reading, is the order as delivered."""
+def test_plan_equals_the_delivered_order(world, size):
+    """The order that is planned from the position, without reading, is the delivered one."""
     source = world.source(max_sweeps=2)
     corpus = source.corpus
     planned = [p.ids.tolist() for p in source.plan(size)]
@@ -90,7 +90,7 @@ def test_plan_is_what_is_delivered(world, size):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_sweep_that_ends_without_samples_cuts_nothing(seed):
-    """A sequence without samples ends one sweep, and perhaps begins the next: the minibatch continues all the same."""
+    """A sequence without samples ends one sweep, and may begin the next. The minibatch continues."""
     world = World([2, 0], [2], False, {"order": "cntk", "seed": seed})
 
     def ids(step):

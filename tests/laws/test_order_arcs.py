@@ -1,4 +1,4 @@
-"""Laws of arcs: the order depends on their number alone, and each rank needs only what lies in its own."""
+"""Laws of arcs: the order depends on their number alone, and each rank reads only its own arcs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.oracles import arcs as slow
 
 @st.composite
 def arc_worlds(draw, unit=None):
-    """A world whose order has arcs: from one to as many as there are sequences, at most nine."""
+    """A world whose order has arcs: from one to the number of sequences, at most nine."""
     world = draw(worlds(unit=unit, order="feedline"))
     arcs = draw(st.integers(1, min(9, world.total)))
     return dataclasses.replace(world, settings={**world.settings, "order": fl.Arcs(arcs)})
 
 
 def units_of(world):
-    """What windows are filled with, as `CountedCorpus.reads` names it, with the sequences and costs of each."""
+    """The units of windows, as `CountedCorpus.reads` names them, with the sequences and cost of each."""
     infos = world.corpus().chunks()
     shuffle = world.settings["shuffle"]
     in_blocks = (
@@ -72,23 +72,23 @@ def own(world, rank, count):
 
 
 @given(arc_worlds(), st.integers(1, 40))
-def test_the_order_is_that_of_the_slow_twin(world, size):
-    """Arcs of the chunk order, windows in each, one sequence of every arc in turn."""
-    found = [i for m in world.source(max_sweeps=2).minibatches(size) for i in m.ids.tolist()]
-    assert found == [ordinal for sweep in (0, 1) for ordinal, _, _ in slow.interleaved(oracle(world, sweep))]
+def test_the_order_equals_the_oracle(world, size):
+    """Arcs of the chunk order, with windows in each, and one sequence of every arc in turn."""
+    order = [i for m in world.source(max_sweeps=2).minibatches(size) for i in m.ids.tolist()]
+    assert order == [ordinal for sweep in (0, 1) for ordinal, _, _ in slow.interleaved(oracle(world, sweep))]
 
 
 @given(arc_worlds(), st.integers(1, 60), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
-def test_a_rank_takes_the_places_of_its_own_arcs(world, size, count, ahead):
-    """Disjoint, complete, each part in order; all ranks step equally often, at one position and in one state."""
+def test_a_rank_takes_the_places_of_its_arcs(world, size, count, ahead):
+    """Parts are disjoint, complete and in order. All ranks step equally often, with one position and one state."""
     count = min(count, world.settings["order"].count)
-    whole = world.source(max_sweeps=2)
+    unpartitioned = world.source(max_sweeps=2)
     ranks = [world.source(max_sweeps=2, partition=(i, count)) for i in range(count)]
     for rank in ranks:
         copy_ahead_of(rank).threshold = ahead  # minimum bytes of minibatches that are copied ahead
     at = 0
     while True:
-        expected = whole.next_minibatch(size)
+        expected = unpartitioned.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]
         assert [bool(part) for part in parts] == [bool(expected)] * count
         if not expected:
@@ -100,7 +100,7 @@ def test_a_rank_takes_the_places_of_its_own_arcs(world, size, count, ahead):
             assert (part.position, part.sweep_end) == (expected.position, expected.sweep_end)
             assert part.global_samples == expected.num_samples
         at += len(sequences)
-        assert [rank.state_dict() for rank in ranks] == [whole.state_dict()] * count
+        assert [rank.state_dict() for rank in ranks] == [unpartitioned.state_dict()] * count
     assert at == 2 * world.total
 
 
@@ -109,7 +109,7 @@ def test_a_rank_takes_the_places_of_its_own_arcs(world, size, count, ahead):
     arc_worlds(), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 9), st.integers(1, 4)), min_size=1, max_size=5)
 )
 def test_world_size_changed_in_mid_run(world, legs):
-    """Every leg restores the one state under another world size and minibatch size; together: the plain run."""
+    """Each part of the run restores the state with another world size and minibatch size. They equal one run."""
     plain = world.source()
     state = plain.state_dict()
     for size, count, steps in legs:
@@ -128,7 +128,7 @@ def test_world_size_changed_in_mid_run(world, legs):
 
 @given(arc_worlds(), st.integers(1, 12), st.integers(0, 10), st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_the_partition_may_change_at_every_call(world, size, stop, counts):
-    """One source that gives the parts of all ranks in turn, then those of other ranks."""
+    """One source gives the parts of all ranks in turn, then the parts of another number of ranks."""
     source, plain = world.source(), world.source(read_ahead=0, threads=1)
     list(itertools.islice(zip(source.minibatches(size), plain.minibatches(size), strict=False), stop))
     for count in counts:
@@ -138,16 +138,16 @@ def test_the_partition_may_change_at_every_call(world, size, stop, counts):
             source.load_state_dict(state)
             parts += sequences_of([source.next_minibatch(size, partition=(rank, count))])
         assert sorted(parts, key=repr) == sorted(sequences_of([plain.next_minibatch(size)]), key=repr)
-    for step in range(2 * count):  # without a seek in between, which would let go of what is held
-        at, arcs = source.position.ordinal, world.settings["order"].count
-        part, whole = source.next_minibatch(size, partition=(step % count, count)), plain.next_minibatch(size)
-        mine = [(at + k) % world.total % arcs % count == step % count for k in range(whole.num_sequences)]
-        assert sequences_of([part]) == list(itertools.compress(sequences_of([whole]), mine))
+    for step in range(2 * count):  # without a seek in between, which would release the windows
+        at, arcs = source.position.sequence, world.settings["order"].count
+        part, expected = source.next_minibatch(size, partition=(step % count, count)), plain.next_minibatch(size)
+        mine = [(at + k) % world.total % arcs % count == step % count for k in range(expected.num_sequences)]
+        assert sequences_of([part]) == list(itertools.compress(sequences_of([expected]), mine))
 
 
 @given(arc_worlds(), st.integers(1, 40), st.integers(1, 9), st.sampled_from([0, 1 << 60]))
 def test_a_rank_reads_only_its_own_arcs(world, size, count, ahead):
-    """Over a sweep, its units and no others, in the order of need; over all ranks, at most arcs - 1 of them twice."""
+    """In a sweep a rank reads only its units, in the order of need. Over all ranks, at most arcs - 1 are read twice."""
     count = min(count, world.settings["order"].count)
     names, sizes = units_of(world)
     windows, reads = oracle(world, 0), 0
@@ -156,20 +156,20 @@ def test_a_rank_reads_only_its_own_arcs(world, size, count, ahead):
             copy_ahead_of(source).threshold = ahead
             for _ in source.minibatches(size):
                 pass
-            found = source.corpus.reads
+            chunks_read = source.corpus.reads
         needed = [names[unit] for unit in slow.units_in_order_of_need(windows, own(world, rank, count))]
         if world.random_access:
-            assert set(found) == set(needed)
+            assert set(chunks_read) == set(needed)
         else:
-            assert list(dict.fromkeys(found)) == list(dict.fromkeys(needed))
-        assert len(found) <= len(needed)
-        reads += len(found)
+            assert list(dict.fromkeys(chunks_read)) == list(dict.fromkeys(needed))
+        assert len(chunks_read) <= len(needed)
+        reads += len(chunks_read)
     assert reads <= sum(size[0] > 0 for size in sizes) + world.settings["order"].count - 1
 
 
 @given(arc_worlds(unit=True), st.integers(1, 25), st.integers(0, 20), st.integers(1, 9), st.data())
 def test_restoring_reads_one_window_of_each_own_lane(world, size, stop, count, data):
-    """Wherever the position is, and whether or not the rank takes part in the first minibatch."""
+    """At any position, and whether or not the rank takes part in the first minibatch."""
     count = min(count, world.settings["order"].count)
     rank = data.draw(st.integers(0, count - 1))
     source = world.source()
@@ -184,28 +184,29 @@ def test_restoring_reads_one_window_of_each_own_lane(world, size, stop, count, d
     so_far = slow.interleaved(windows)[: (place // arcs + 1) * arcs]  # to the end of the round
     entered = {arc: number for _, arc, number in so_far}
     names, _ = units_of(world)
-    held = {names[unit] for arc in own(world, rank, count) for unit in windows[arc][entered[arc]].units}
-    found = restored.corpus.reads
-    assert len(found) == len(set(found))
+    expected_reads = {names[unit] for arc in own(world, rank, count) for unit in windows[arc][entered[arc]].units}
+    reads = restored.corpus.reads
+    assert len(reads) == len(set(reads))
     if world.random_access:
-        assert set(found) <= held
-        assert found  # a view shows the layout, even where nothing is taken
+        assert set(reads) <= expected_reads
+        assert reads  # a view shows the layout, even if no sequence is taken
     else:
-        assert set(found) == held
+        assert set(reads) == expected_reads
     assert minibatch.num_sequences == (place % world.settings["order"].count % count == rank)
     assert [value.num_samples for value in minibatch.values()] == [minibatch.num_samples] * 3
 
 
 @given(arc_worlds(), st.integers(1, 200), st.integers(1, 9))
 def test_shares_are_about_equal(world, size, count):
-    """In sequences: by one if the ranks divide the arcs, else by one arc's share and one; twice that where a sweep
-    ends in the minibatch."""
+    """They differ by one sequence if the ranks divide the arcs, else by one arc's share and one. Twice as much is
+    allowed if a sweep ends in the minibatch.
+    """
     arcs = world.settings["order"].count
     count = min(count, arcs)
     ranks = [world.source(max_sweeps=2, partition=(i, count)).plan(size) for i in range(count)]
     for parts in zip(*ranks, strict=True):
         shares = [part.num_sequences for part in parts]
-        sweeps = 1 + (parts[0].position.ordinal + sum(shares) > world.total)
+        sweeps = 1 + (parts[0].position.sequence + sum(shares) > world.total)
         if sweeps == 2 and sum(shares) > world.total:
             continue  # parts of three sweeps
         per_lane = -(-sum(shares) // arcs)
@@ -215,21 +216,21 @@ def test_shares_are_about_equal(world, size, count):
 @settings(max_examples=examples(15))
 @given(arc_worlds(), st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(1, 4), st.integers(1, 9))
 def test_order_depends_on_the_arcs_alone(world, sizes, threads, count):
-    """Sizes, threads, read-ahead and the world change nothing."""
+    """It does not depend on sizes, threads, reading ahead or the world size."""
     law = test_one_order.test_order_depends_on_the_seed_alone.hypothesis.inner_test
     law(world, sizes, [7], threads, 150)
     count = min(count, world.settings["order"].count)
     ranks = [world.source(partition=(i, count)) for i in range(count)]
-    whole = [i for m in itertools.islice(world.source().minibatches(11), 6) for i in m.ids.tolist()]
+    order = [i for m in itertools.islice(world.source().minibatches(11), 6) for i in m.ids.tolist()]
     dealt = [itertools.chain.from_iterable(m.ids.tolist() for m in rank.minibatches(sizes[0])) for rank in ranks]
-    found = [next(dealt[k % world.total % world.settings["order"].count % count]) for k in range(len(whole))]
-    assert found == whole
+    dealt_order = [next(dealt[k % world.total % world.settings["order"].count % count]) for k in range(len(order))]
+    assert dealt_order == order
 
 
 @settings(max_examples=examples(15))
 @given(arc_worlds(), st.integers(1, 30))
 def test_every_sweep_delivers_each_sequence_once(world, size):
-    """Whatever the arcs, a sweep is a permutation of the corpus."""
+    """For any arcs, a sweep is a permutation of the corpus."""
     ids = [i for m in world.source(max_sweeps=2).minibatches(size) for i in m.ids.tolist()]
     n = world.total
     assert len(ids) == 2 * n
@@ -238,10 +239,10 @@ def test_every_sweep_delivers_each_sequence_once(world, size):
 
 @settings(max_examples=examples(15))
 @given(arc_worlds(), st.integers(1, 40))
-def test_plan_is_what_is_delivered(world, size):
-    """Without reading."""
-    test_one_order.test_plan_is_what_is_delivered.hypothesis.inner_test(world, size)
-    test_one_order.test_values_are_those_of_the_corpus.hypothesis.inner_test(world, size)
+def test_plan_equals_the_delivered_order(world, size):
+    """The plan reads nothing."""
+    test_one_order.test_plan_equals_the_delivered_order.hypothesis.inner_test(world, size)
+    test_one_order.test_values_equal_the_corpus.hypothesis.inner_test(world, size)
 
 
 @settings(max_examples=examples(15))
@@ -279,43 +280,43 @@ def test_max_samples(world, size, limit):
     st.integers(1, 9),
 )
 def test_places_jumped_over(world, bounds, size, count):
-    """They are as if they were not there, and arcs keep their places: a rank takes what is left of its own."""
+    """They are left out, and arcs keep their places: a rank takes the remaining places of its own arcs."""
     case = world, [(a, a + n) for a, n in bounds]
     test_jumps.test_what_is_jumped_over_is_as_if_it_were_not_there.hypothesis.inner_test(case, size)
     test_jumps.test_a_state_holds_its_jumps.hypothesis.inner_test(case, size, 3, False)
     arcs = world.settings["order"].count
     count = min(count, arcs)
-    order = [one[0] for sweep in (0, 1) for one in slow.interleaved(oracle(world, sweep))]
-    left = [k for k in range(len(order)) if not any(a <= k < b for a, b in case[1])]
+    order = [pair[0] for sweep in (0, 1) for pair in slow.interleaved(oracle(world, sweep))]
+    delivered_places = [k for k in range(len(order)) if not any(a <= k < b for a, b in case[1])]
     for rank in range(count):
         with world.source(max_sweeps=2, jumps=case[1], partition=(rank, count)) as source:
-            found = [i for m in source.minibatches(size) for i in m.ids.tolist()]
-        assert found == [order[k] for k in left if k % world.total % arcs % count == rank]
+            ids = [i for m in source.minibatches(size) for i in m.ids.tolist()]
+        assert ids == [order[k] for k in delivered_places if k % world.total % arcs % count == rank]
 
 
 @settings(max_examples=examples(20))
 @given(arc_worlds(), st.integers(1, 30), st.integers(1, 4), st.data())
 def test_a_skipped_sequence_shifts_nothing(tmp_path_factory, world, size, count, data):
-    """Bad sequences keep their ticks: what every rank gets is what it would get, without them."""
+    """Bad sequences keep their ticks: every rank gets the same sequences as without damage, except these."""
     count = min(count, world.settings["order"].count)
     bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=5)))
     folder = tmp_path_factory.mktemp("q")
     damaged = dataclasses.replace(world, bad=bad, step=16384)
     for rank in range(count):
-        whole = world.source(max_sweeps=2, partition=(rank, count))
+        unpartitioned = world.source(max_sweeps=2, partition=(rank, count))
         source = damaged.source(max_sweeps=2, partition=(rank, count), on_error=fl.Quarantine(folder / f"{rank}.jsonl"))
-        for expected in whole.minibatches(size):
+        for expected in unpartitioned.minibatches(size):
             part = source.next_minibatch(size)
             assert sequences_of([part]) == [s for s in sequences_of([expected]) if s[0] not in bad]
             assert part.global_samples == expected.global_samples
-            assert source.state_dict() == whole.state_dict()
+            assert source.state_dict() == unpartitioned.state_dict()
     listed = [json.loads(line)["sequence"] for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
     assert set(listed) == set(bad)
 
 
 @pytest.mark.parametrize("rank", [None, 0, 2])
 def test_minibatches_are_copied_ahead_across_windows(rank):
-    """Lanes enter new windows every few minibatches, which waits for nothing if they have been read."""
+    """Lanes enter new windows every few minibatches, without a wait if these have been read."""
     sizes = [7 + i % 5 for i in range(40)]
     corpus = CountedCorpus([1] * sum(sizes), sizes)
     partition = (0, 1) if rank is None else (rank, 3)
@@ -332,7 +333,7 @@ def test_minibatches_are_copied_ahead_across_windows(rank):
 
 
 def test_a_window_of_which_nothing_is_taken_yet_is_read_first():
-    """A minibatch may end in a round of which the rank's arcs have their places later."""
+    """A minibatch may end in a round before the places of the rank's arcs."""
     corpus = CountedCorpus([1] * 48, [5, 11, 9, 3, 3, 6, 6, 3, 2])
     with fl.MinibatchSource(
         corpus, shuffle=False, order=fl.Arcs(3), partition=(2, 3), max_sweeps=1, threads=1
@@ -361,7 +362,7 @@ def open_source(**how):
     ],
 )
 def test_a_state_of_other_arcs_is_refused(other, saved, current, advice):
-    """The number of arcs is part of the state; the error names both and says what to pass."""
+    """The number of arcs is part of the state. The error has both numbers, and the argument to pass."""
     source = open_source()
     source.next_minibatch(10)
     state = source.state_dict()
@@ -392,7 +393,7 @@ def test_a_damaged_state_is_refused(damage):
 
 
 def test_a_state_names_its_order():
-    """A run may be continued by the name of its order, where the default has changed."""
+    """A run may be continued by the name of its order, if the default has changed."""
     source = open_source()
     source.next_minibatch(10)
     assert source.state_dict()["order"] == "arcs-1"
@@ -402,7 +403,7 @@ def test_a_state_names_its_order():
 
 
 def test_more_ranks_than_arcs():
-    """Refused wherever the partition comes from, with both numbers."""
+    """They are refused wherever the partition comes from, with both numbers."""
     message = r"at most 4 ranks, one for each of fl\.Arcs\(4\), got 5; use fewer ranks, or as many arcs as"
     with pytest.raises(ValueError, match=message):
         open_source(partition=(0, 5))
@@ -422,10 +423,10 @@ def test_more_ranks_than_arcs():
     [
         ({"order": fl.Arcs(4, version=2)}, "`read_slice`"),
         ({"filling": "cntk"}, 'got filling="cntk"; leave it out'),
-        ({"truncation_length": 3}, r"got truncation_length; leave fl\.Arcs out"),
+        ({"truncation_length": 3}, r"got truncation_length; leave out fl\.Arcs"),
         ({"order": fl.Arcs(61)}, r"got fl\.Arcs\(61\) for 60 sequences"),
         ({"order": "arcs-1"}, r"expected order=fl\.Arcs\(count, version=1\), got 'arcs-1'"),
-        ({"order": "some"}, r"expected order to be a fl\.Arcs, or one of 'feedline', 'feedline-1'"),
+        ({"order": "some"}, r"expected order to be an fl\.Arcs, or one of 'feedline', 'feedline-1'"),
     ],
 )
 def test_what_arcs_do_not_go_with(how, what):
@@ -434,7 +435,7 @@ def test_what_arcs_do_not_go_with(how, what):
 
 
 def test_corpora_that_cannot_have_arcs():
-    """Those with an order of their own, or of unknown chunk sizes: the error says what to do."""
+    """These have a special order, or unknown chunk sizes. The error has advice."""
     mixture = fl.Mixture({name: CountedCorpus([1] * 20, [10, 10]) for name in "ab"}, {"a": 1, "b": 1})
     with pytest.raises(ValueError, match=r"an order of its own for Arcs\(count=4.*fl\.convert"):
         fl.MinibatchSource(mixture, order=fl.Arcs(4))

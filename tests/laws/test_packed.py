@@ -1,4 +1,4 @@
-"""Laws of packing: every token once a sweep, where it belongs, whatever is restored or resized."""
+"""Laws of packing: every token comes once a sweep, at its place, after any restore and with any sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METHODS = ("best-fit", "first-fit", "split")
 
 
 def documents(lengths, seed=0):
-    """One array of tokens a document; tokens are all different, from 1."""
+    """One array of tokens for each document. All tokens are different, from 1."""
     ends = np.cumsum(lengths)
     tokens = np.arange(1, int(ends[-1]) + 1, dtype=np.int32) if len(lengths) else np.empty(0, np.int32)
     return np.split(tokens, ends[:-1])
@@ -76,49 +76,49 @@ def packs(world):
 
 
 def rows_of(minibatch, row):
-    """Rows as dictionaries of lists, with the bounds in a row counted from its beginning."""
-    found = []
+    """Rows as dictionaries of lists. Bounds are counted from the beginning of the row."""
+    rows = []
     bounds = minibatch["cu_seqlens"]
     for i in range(minibatch.num_sequences):
-        one = {
+        fields = {
             name: minibatch[name].sequences()[i].tolist()
             for name in ("tokens", "mask", "labels", "segment", "positions", "document")
         }
-        own = [int(b) - i * row for b in bounds.sequences()[i]]
-        one["bounds"] = [b for b in own if b < row]
-        assert all(len(one[name]) == row for name in ("tokens", "mask", "labels", "segment", "positions"))
-        found.append(one)
-    if found:
-        assert bounds.rows[-1] == len(found) * row
+        row_bounds = [int(b) - i * row for b in bounds.sequences()[i]]
+        fields["bounds"] = [b for b in row_bounds if b < row]
+        assert all(len(fields[name]) == row for name in ("tokens", "mask", "labels", "segment", "positions"))
+        rows.append(fields)
+    if rows:
+        assert bounds.rows[-1] == len(rows) * row
         assert bounds.rows.dtype == np.int32
-    return found
+    return rows
 
 
-def check_row(one, docs):
-    """A row is pieces of documents one after the other, then padding; returns what it holds of each document."""
-    held = []
-    segment = np.array(one["segment"])
+def check_row(cells, docs):
+    """A row has pieces of documents one after the other, then padding. Returns its part of each document."""
+    pieces = []
+    segment = np.array(cells["segment"])
     at = 0
-    for number, document in enumerate(one["document"], start=1):
+    for number, document in enumerate(cells["document"], start=1):
         size = int((segment == number).sum())
         places = slice(at, at + size)
-        positions = one["positions"][places]
+        positions = cells["positions"][places]
         assert segment[places].tolist() == [number] * size
         assert positions == list(range(positions[0], positions[0] + size))
         tokens = docs[document].tolist()
-        assert one["tokens"][places] == tokens[positions[0] : positions[0] + size]
+        assert cells["tokens"][places] == tokens[positions[0] : positions[0] + size]
         following = [*tokens, IGNORE][positions[0] + 1 : positions[0] + size + 1]
-        assert one["labels"][places] == following
-        assert one["mask"][places] == [int(token % 3 == 0) for token in one["tokens"][places]]
-        held.append((document, positions[0], size))
+        assert cells["labels"][places] == following
+        assert cells["mask"][places] == [int(token % 3 == 0) for token in cells["tokens"][places]]
+        pieces.append((document, positions[0], size))
         at += size
-    rest = len(segment) - at
-    assert one["tokens"][at:] == [0] * rest
-    assert one["labels"][at:] == [IGNORE] * rest
+    padding = len(segment) - at
+    assert cells["tokens"][at:] == [0] * padding
+    assert cells["labels"][at:] == [IGNORE] * padding
     assert not segment[at:].any()
     changes = [0, *(np.flatnonzero(np.diff(segment)) + 1).tolist()]
-    assert one["bounds"] == changes
-    return held
+    assert cells["bounds"] == changes
+    return pieces
 
 
 @given(worlds(), st.integers(1, 5), st.sampled_from([3, 9, 60]))
@@ -130,24 +130,26 @@ def test_every_token_comes_once_a_sweep_where_it_belongs(world, count, each):
         return
     docs = documents(lengths)
     with source_of(world, each=each, max_sweeps=2) as source:
-        total, held = source.num_sequences, []
+        total, rows = source.num_sequences, []
         for minibatch in source.minibatches(count * row):
             assert minibatch.num_samples == minibatch.num_sequences * row
-            held += [check_row(one, docs) for one in rows_of(minibatch, row)]
-    assert len(held) == 2 * total
+            rows += [check_row(one, docs) for one in rows_of(minibatch, row)]
+    assert len(rows) == 2 * total
     for sweep in range(2):
-        pieces = sorted(piece for one in held[sweep * total : (sweep + 1) * total] for piece in one)
-        found = {}
+        pieces = sorted(piece for one in rows[sweep * total : (sweep + 1) * total] for piece in one)
+        tokens_seen = {}
         for document, first, size in pieces:
-            assert found.get(document, 0) == first
-            found[document] = first + size
-        kept = {i: n for i, n in enumerate(lengths) if n and (method == "split" or long == "split" or n <= row)}
-        assert found == kept
+            assert tokens_seen.get(document, 0) == first
+            tokens_seen[document] = first + size
+        expected_lengths = {
+            i: n for i, n in enumerate(lengths) if n and (method == "split" or long == "split" or n <= row)
+        }
+        assert tokens_seen == expected_lengths
 
 
 @given(worlds(), st.integers(1, 3))
-def test_rows_are_those_of_the_specification(world, sweeps):
-    """Best fit by decreasing length, equal lengths in keyed order; rows of a chunk by the twins of the kernels."""
+def test_rows_follow_the_specification(world, sweeps):
+    """Best fit by decreasing length, with equal lengths in keyed order, compared with the slow twins of the kernels."""
     lengths, row, _, long = world
     world = lengths, row, "best-fit", long
     if not packs(world):
@@ -170,12 +172,12 @@ def test_rows_are_those_of_the_specification(world, sweeps):
                 rows[place].append((offset, piece))
             expected += [sorted(piece for _, piece in one) for one in rows]
     with source_of(world, each=each, max_sweeps=sweeps, shuffle=False) as source:
-        found = [
+        delivered = [
             sorted(check_row(one, documents(lengths)))
             for minibatch in source.minibatches(7 * row)
             for one in rows_of(minibatch, row)
         ]
-    assert found == expected
+    assert delivered == expected
 
 
 @given(worlds(), st.data())
@@ -185,9 +187,9 @@ def test_from_any_point_under_any_sizes_and_ranks(world, data):
     _, row, _, _ = world
     window = data.draw(st.sampled_from([True, False, fl.Window(chunks=2)]))
     with source_of(world, max_sweeps=2, shuffle=window) as source:
-        whole = [one for minibatch in source.minibatches(4 * row) for one in rows_of(minibatch, row)]
+        all_rows = [one for minibatch in source.minibatches(4 * row) for one in rows_of(minibatch, row)]
     out, state = [], None
-    while len(out) < len(whole):
+    while len(out) < len(all_rows):
         with source_of(world, max_sweeps=2, shuffle=window) as source:
             if state is not None:
                 source.load_state_dict(json.loads(state), verify=data.draw(st.booleans()))
@@ -198,7 +200,7 @@ def test_from_any_point_under_any_sizes_and_ranks(world, data):
                 minibatch = source.next_minibatch(size, (rank, count))
                 out += rows_of(minibatch, row) if minibatch else []
             state = json.dumps(source.state_dict())
-    assert out == whole
+    assert out == all_rows
 
 
 def documents_read(minibatches):
@@ -282,15 +284,15 @@ def test_packed_corpora_are_mixed(method):
         parts[name] = fl.Packed(Read(docs[name]), 32, method=method, tokens="tokens")
     mixture = fl.Mixture(parts, {"a": 3, "b": 1}, block=8)
     with fl.MinibatchSource(mixture, seed=1, max_samples=32 * 300) as source:
-        seen = {"a": [], "b": []}
+        rows_by_corpus = {"a": [], "b": []}
         for minibatch in source.minibatches(32 * 7):
             firsts = mixture.firsts
             for one, k in zip(rows_of(minibatch, 32), minibatch.source.tolist(), strict=True):
                 name = mixture.names[k]
-                seen[name].append(check_row(one, docs[name]))
+                rows_by_corpus[name].append(check_row(one, docs[name]))
             assert (firsts[minibatch.source] <= minibatch.ids).all()
-    assert abs(len(seen["a"]) - 225) <= 8
-    for name, rows in seen.items():
+    assert abs(len(rows_by_corpus["a"]) - 225) <= 8
+    for name, rows in rows_by_corpus.items():
         total = sum(info.sequences for info in parts[name].chunks())
         for sweep in range(len(rows) // total):
             pieces = [p for row in rows[sweep * total : (sweep + 1) * total] for p in row]
@@ -302,8 +304,8 @@ def test_a_row_with_an_unreadable_document_is_unreadable(tmp_path):
     packed = fl.Packed(Read(docs, bad=(3, 17)), 20, tokens="tokens")
     listed = tmp_path / "bad.jsonl"
     with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error=fl.Quarantine(listed)) as source:
-        held = [p for m in source.minibatches(60) for one in rows_of(m, 20) for p in check_row(one, docs)]
-    gone = set(range(40)) - {document for document, _, _ in held}
+        pieces = [p for m in source.minibatches(60) for one in rows_of(m, 20) for p in check_row(one, docs)]
+    gone = set(range(40)) - {document for document, _, _ in pieces}
     assert {3, 17} <= gone
     assert len(gone) <= 8
     assert len(listed.read_text().splitlines()) == len({int(i) for i in range(2)})
@@ -313,17 +315,17 @@ def test_a_row_with_an_unreadable_document_is_unreadable(tmp_path):
 
 
 class Lost(Read):
-    """As formats do: what cannot be read has no samples in its chunk."""
+    """As in formats, an unreadable sequence has no samples in its chunk."""
 
     def read(self, chunk):
-        whole = super().read(chunk)
+        chunk_data = super().read(chunk)
         values = {
             name: fl.Value.from_sequences(
-                [s[: 0 if i in whole.errors else None] for i, s in enumerate(value.sequences())]
+                [s[: 0 if i in chunk_data.errors else None] for i, s in enumerate(value.sequences())]
             )
-            for name, value in whole.values.items()
+            for name, value in chunk_data.values.items()
         }
-        return fl.Chunk(self.schema, values, whole.errors)
+        return fl.Chunk(self.schema, values, chunk_data.errors)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -331,9 +333,9 @@ def test_unreadable_documents_without_tokens_spoil_nothing_but_their_rows(tmp_pa
     docs = documents([5, 30, 7, 20] * 10)
     packed = fl.Packed(Lost(docs, bad=(3, 8, 39)), 16, method=method, tokens="tokens")  # 8 and 39 end their chunks
     with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error=fl.Quarantine(tmp_path / "bad.jsonl")) as source:
-        held = [p for m in source.minibatches(64) for one in rows_of(m, 16) for p in check_row(one, docs)]
-    assert not {3, 8, 39} & {document for document, _, _ in held}
-    assert len({document for document, _, _ in held}) > 20
+        pieces = [p for m in source.minibatches(64) for one in rows_of(m, 16) for p in check_row(one, docs)]
+    assert not {3, 8, 39} & {document for document, _, _ in pieces}
+    assert len({document for document, _, _ in pieces}) > 20
 
 
 def test_packed_alone_has_no_sources():
@@ -358,7 +360,7 @@ def test_arguments_out_of_range(options, message):
         fl.Packed(Read(documents([3])), tokens="tokens", **options)
 
 
-def test_what_cannot_be_packed_is_said():
+def test_corpora_that_cannot_be_packed_are_reported():
     with pytest.raises(fl.SchemaError, match="name it: tokens="):
         fl.Packed(Read(documents([3])), 8)
     with pytest.raises(fl.SchemaError, match="expected a stream of integers"):

@@ -1,4 +1,4 @@
-"""Laws of cover and budget: ranks share each global minibatch exactly; a minibatch never passes its budget."""
+"""Laws of cover and budget: ranks divide each global minibatch exactly, and a minibatch never exceeds its budget."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.laws.corpora import CountedCorpus, worlds
 
 @given(worlds(), st.integers(1, 60), st.integers(1, 7))
 def test_parts_in_rank_order_are_the_global_minibatch(world, size, count):
-    """Disjoint, complete, in order, by the rule ``o * count // S``; all ranks step equally often."""
-    whole = world.source(max_sweeps=2)
+    """Parts are disjoint, complete and in order, by the rule ``o * count // S``. All ranks step equally often."""
+    unpartitioned = world.source(max_sweeps=2)
     ranks = [world.source(max_sweeps=2, partition=(i, count)) for i in range(count)]
     while True:
-        expected = whole.next_minibatch(size)
+        expected = unpartitioned.next_minibatch(size)
         parts = [rank.next_minibatch(size) for rank in ranks]
         assert [bool(part) for part in parts] == [bool(expected)] * count
         if not expected:
@@ -29,7 +29,7 @@ def test_parts_in_rank_order_are_the_global_minibatch(world, size, count):
         assert functools.reduce(operator.iadd, (sequences_of([part]) for part in parts), []) == sequences_of([expected])
         starts = np.cumsum([0, *(world.lengths[i] for i in expected.ids)])[:-1]
         total = expected.num_samples
-        # What starts at the very end, without samples, is the last rank's.
+        # A sequence without samples at the very end belongs to the last rank.
         owner = [min(int(s) * count // total, count - 1) if total else count - 1 for s in starts]
         at = 0
         for rank, part in enumerate(parts):
@@ -39,12 +39,12 @@ def test_parts_in_rank_order_are_the_global_minibatch(world, size, count):
                 assert owner[at] == rank
                 at += 1
     states = [rank.state_dict() for rank in ranks]
-    assert states == [whole.state_dict()] * count
+    assert states == [unpartitioned.state_dict()] * count
 
 
 @given(worlds(), st.lists(st.tuples(st.integers(1, 30), st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=5))
 def test_world_size_changed_in_mid_run(world, legs):
-    """Every leg restores the one state under another world size and minibatch size; together: the plain run."""
+    """Each part of the run restores the state with another world size and minibatch size. They equal one run."""
     plain = world.source()
     state = plain.state_dict()
     for size, count, steps in legs:
@@ -88,7 +88,7 @@ def test_budget(world, sizes):
 
 @given(worlds(), st.integers(1, 20), st.integers(1, 150))
 def test_max_samples_is_checked_before_each_sequence(world, size, limit):
-    """The source ends with the sequence that reaches the limit, whatever the minibatch size."""
+    """The source ends with the sequence that reaches the limit, for any minibatch size."""
     ids = np.concatenate([[], *(m.ids for m in world.source(max_samples=limit).minibatches(size))])
     endless = world.source()
     expected, total = [], 0
@@ -119,7 +119,7 @@ def test_limits_count_from_the_start_of_the_axis():
 
 
 def test_empty_parts_are_true_and_typed():
-    """More ranks than sequences: empty parts with all streams, of the right shapes, that torch takes."""
+    """With more ranks than sequences, empty parts have all streams, in the right shapes, and torch accepts them."""
     source = fl.MinibatchSource(CountedCorpus([3, 3], [2]), partition=(1, 8), max_sweeps=1)
     part = source.next_minibatch(3)
     assert part
@@ -135,20 +135,20 @@ def test_sequences_without_samples():
         minibatch = source.next_minibatch(4)
         assert (minibatch.ids.tolist(), minibatch.num_samples, minibatch.sweep_end) == (list(range(6)), 0, True)
 
-    one, filling, cut = (
+    original, filling, cut = (
         fl.MinibatchSource(CountedCorpus([0] * 6, [3, 3]), shuffle=False, **how)
         for how in ({}, {"filling": "cntk"}, {"truncation_length": 2})
     )
     for sweep in range(3):
-        assert one.next_minibatch(4) == filling.next_minibatch(4)
+        assert original.next_minibatch(4) == filling.next_minibatch(4)
         minibatch = cut.next_minibatch(4)
         assert (minibatch.num_sequences, minibatch.sweep_end, cut.position.sweep) == (0, True, sweep + 1)
     with pytest.raises(IndexError, match="no sequence has any"):
-        one.seek(samples=1)
+        original.seek(samples=1)
 
 
 def test_the_rest_of_a_sweep_without_samples_ends_no_minibatch():
-    """As many sequences as fit: those without samples at a sweep's end leave room for the next sweep's."""
+    """As many sequences as fit. If the last ones of a sweep have no samples, sequences of the next sweep follow."""
     source = fl.MinibatchSource(CountedCorpus([2, 0], [2]), shuffle=False)
     assert [source.next_minibatch(2).ids.tolist() for _ in range(3)] == [[0], [1, 0], [1, 0]]
 

@@ -1,7 +1,7 @@
-"""The law of pictures: augmented ones are the same bits for any threads, sizes, ranks and restarts.
+"""The law of pictures: augmented pictures have the same bits for any threads, sizes, ranks and restarts.
 
-One hash of all pictures of a sweep says so. FEEDLINE_PICTURES sets how many there are (150), FEEDLINE_KILLS how often
-the loop is killed (2): the law was proved with 10,000 and 50.
+The test compares one hash of all pictures of a sweep. FEEDLINE_PICTURES sets their number (150), FEEDLINE_KILLS how
+often the loop is killed (2). The law has been tested with 10,000 and 50.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ THREADS, SIZES, WORLDS = (1, 2, 7), (1, 64), (1, 3, 8)
 
 
 def make_source(folder, threads, seed=7):
-    """Create the source of all runs; only the number of threads differs."""
+    """Create the source of one run. Runs differ only in the number of threads."""
     steps = [
         images.RandomResizedCrop(24),
         images.Flip(0.5),
@@ -68,7 +68,7 @@ def hash_of(items):
 
 
 def whole_sweep(folder, threads, size, world):
-    """The pictures of a sweep, as ranks one after the other take them."""
+    """The pictures of a sweep, as the ranks take them one after the other."""
     parts = []
     for rank in range(world):
         with make_source(folder, threads) as source:
@@ -105,7 +105,7 @@ def test_another_seed_draws_other_numbers(folder, expected):
 
 
 def deliver(folder, path, threads, size):
-    """Go on from what ``path`` says to the end; state and pictures are saved in one step after every minibatch."""
+    """Continue from the state in ``path`` to the end. State and pictures are saved in one step per minibatch."""
     state, items = None, []
     if path.exists():
         state, items = json.loads(path.read_text())

@@ -1,7 +1,7 @@
 """The laws of order, resuming and partition over an object store that fails, and caches of any size.
 
-What is delivered is what a disk delivers, wherever it is stopped and continued, by any number of ranks, whatever part
-of the data the cache keeps, and whatever goes wrong on the way and passes.
+A source over a store delivers the same sequences as from a disk, wherever it is stopped and continued, for any number
+of ranks, whatever part of the data the cache keeps, and after any temporary failure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAULTS = [
 
 
 def table(seed: int, rows: int):
-    """Rows of random bytes, of other lengths each; two of a file are unreadable by their length."""
+    """Rows of random bytes of different lengths. Two of a file are unreadable because of their length."""
     import pyarrow as pa
 
     rng = np.random.default_rng(seed)
@@ -110,7 +110,7 @@ def test_stopped_and_continued_it_delivers_what_a_disk_does(
 ):
     store, folder = world
     if name in ("arrow", "mapped"):
-        budget += 900 * KIB  # what says where its sequences lie stays in the cache
+        budget += 900 * KIB  # the offsets of its sequences stay in the cache
     shuffle = fl.Window(bytes=window * 40_000) if by_bytes else fl.Window(chunks=window)
     options = {"seed": 5, "shuffle": shuffle, "max_sweeps": 2, "on_error": fl.Quarantine()}
     with fl.MinibatchSource(fl.open_corpus(folder / name, streams=STREAMS[name]), **options) as source:
@@ -144,7 +144,7 @@ def test_stopped_and_continued_it_delivers_what_a_disk_does(
                     if ended:
                         break
                 state = source.state_dict()
-                assert corpus.mirror.cache.kept_bytes <= budget
+                assert corpus.placeholders.cache.kept_bytes <= budget
             if ended:
                 break
     assert got == expected

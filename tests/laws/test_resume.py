@@ -1,4 +1,4 @@
-"""Law 2, one clock: from every point the stream continues as if it had never stopped, reading at most one window."""
+"""Law 2, one clock: from every point a source continues as if it had never stopped, and reads at most one window."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(source, size, count):
 
 @given(worlds(), st.integers(1, 25), st.integers(0, 30), st.integers(1, 25))
 def test_resumes_from_every_point(world, size, stop, other):
-    """Stop after ``stop`` minibatches of one size, continue with another: the rest is the rest."""
+    """Stop after ``stop`` minibatches of one size, and continue with another: the same sequences follow."""
     source = world.source()
     run(source, size, stop)
     state = json.loads(json.dumps(source.state_dict()))
@@ -42,7 +42,7 @@ def test_resumes_from_every_point(world, size, stop, other):
 
 @given(worlds(order="feedline"), st.integers(1, 25), st.integers(0, 40))
 def test_restoring_reads_at_most_one_window(world, size, stop):
-    """Loading a state reads nothing; the next sequence reads one window, wherever the position is."""
+    """Loading a state reads nothing. The next sequence reads one window, at any position."""
     source = world.source()
     run(source, size, stop)
     state = source.state_dict()
@@ -50,7 +50,7 @@ def test_restoring_reads_at_most_one_window(world, size, stop):
     restored.load_state_dict(state)
     assert restored.corpus.reads == []
     minibatch = restored.next_minibatch(1)
-    # A window of blocks may hold nothing but sequences without samples: then a sample takes the next window too.
+    # A window of blocks may have only sequences without samples. The next sample then needs the next window, too.
     assert len(restored.corpus.reads) <= chunks_of_windows(source, len(minibatch.ids))
 
 
@@ -85,7 +85,7 @@ def test_public_assert_catches_defects():
 
 @given(worlds(), st.integers(1, 25), st.integers(1, 12), st.integers(0, 2))
 def test_seeking_backwards_and_forwards(world, size, steps, ahead):
-    """A position seen before can be gone back to; a sample count finds the sequence that starts there."""
+    """A seek can return to an earlier position. A seek to a count of samples finds the sequence that starts there."""
     source = world.source()
     positions, parts = [], []
     for _ in range(steps + ahead):
@@ -96,7 +96,7 @@ def test_seeking_backwards_and_forwards(world, size, steps, ahead):
         assert source.state_dict()["fingerprint"] is None
         assert run(source, size, 1) == expected
         source.seek(samples=place.samples)
-        # Sequences without samples start where the one behind them does.
+        # Sequences without samples start at the same sample as the next one.
         assert source.position.samples == place.samples
         if 0 not in world.lengths:
             assert source.position == place
@@ -105,7 +105,7 @@ def test_seeking_backwards_and_forwards(world, size, steps, ahead):
 
 @given(worlds(), st.integers(1, 12), st.integers(0, 10), st.integers(1, 40), st.integers(1, 40))
 def test_changes_while_something_is_prefetched_lose_nothing(world, first, stop, second, third):
-    """Size and partition may change at every call, prefetched or not."""
+    """Size and partition may change at every call, with and without prefetching."""
     source, plain = world.source(read_ahead=1 << 20), world.source(read_ahead=0, threads=1)
     got = [sequences_of([source.next_minibatch(first)]) for _ in range(stop)]
     for size in (second, third, first):
@@ -139,18 +139,20 @@ def test_state_is_small_and_json():
     ],
 )
 def test_a_state_of_other_settings_is_refused(change, advice):
-    """Seed, window and order are part of the state; the error shows both sides and how the saved run was opened."""
+    """Seed, window and order are part of the state. The error shows the saved and the current ones."""
     lengths, chunks = [1, 2, 3] * 20, [20, 20, 20]
     source = fl.MinibatchSource(CountedCorpus(lengths, chunks), seed=3, shuffle=fl.Window(chunks=2))
     run(source, 7, 3)
-    other = fl.MinibatchSource(CountedCorpus(lengths, chunks), **{"seed": 3, "shuffle": fl.Window(chunks=2), **change})
-    before = other.state_dict()
+    changed = fl.MinibatchSource(
+        CountedCorpus(lengths, chunks), **{"seed": 3, "shuffle": fl.Window(chunks=2), **change}
+    )
+    before = changed.state_dict()
     with pytest.raises(fl.StateError, match=r"saved:[\s\S]*current:") as caught:
-        other.load_state_dict(source.state_dict())
+        changed.load_state_dict(source.state_dict())
     assert caught.value.saved != caught.value.current
     assert re.search(advice, caught.value.hint)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-    assert other.state_dict() == before
+    assert changed.state_dict() == before
 
 
 def test_a_state_of_grown_data_is_refused():
@@ -163,21 +165,21 @@ def test_a_state_of_grown_data_is_refused():
 
 @given(st.data())
 def test_a_damaged_state_is_refused_or_right(data):
-    """A changed state is a StateError, or leads to the position in it; nothing else."""
+    """A changed state is a StateError, or leads to the position in it."""
     source = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
     run(source, 5, 9)
     state = source.state_dict()
     key = data.draw(st.sampled_from(sorted(state)))
     values = st.one_of(st.none(), st.integers(-5, 10**6), st.text(max_size=5), st.lists(st.integers()), st.booleans())
     damaged = {**state, key: data.draw(values)}
-    other = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
+    another_source = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
     try:
-        other.load_state_dict(damaged)
+        another_source.load_state_dict(damaged)
     except fl.StateError:
-        assert other.position == fl.Position()
+        assert another_source.position == fl.Position()
     else:
-        p = other.position
-        assert (p.sweep, p.ordinal, p.samples, p.label_samples) == tuple(
+        p = another_source.position
+        assert (p.sweep, p.sequence, p.samples, p.label_samples) == tuple(
             damaged[k] for k in ("sweep", "sequence", "samples", "label_samples")
         )
 
@@ -186,8 +188,8 @@ def test_a_damaged_state_is_refused_or_right(data):
     ("change", "what"),
     [({"sequence": None}, "`sequence`"), ({"sequence": 60}, "sequence < 60"), ({"samples": "3"}, "`samples` .*'3'")],
 )
-def test_a_damaged_state_says_what_is_damaged(change, what):
-    """One line for one wrong entry, not the whole state."""
+def test_the_error_names_the_damaged_entry(change, what):
+    """The error has one line for one wrong entry, not the whole state."""
     source = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]))
     state = {key: value for key, value in {**source.state_dict(), **change}.items() if value is not None}
     with pytest.raises(fl.StateError, match=f"damaged: .*{what}.*\n.*another checkpoint") as caught:
@@ -196,14 +198,14 @@ def test_a_damaged_state_says_what_is_damaged(change, what):
 
 
 def test_a_state_inside_a_checkpoint_is_pointed_at():
-    """The most common mistake: passing the whole checkpoint instead of its part."""
+    """The error finds the most common mistake: the whole checkpoint instead of its part."""
     source = fl.MinibatchSource(CountedCorpus([1] * 20, [20]))
     with pytest.raises(fl.StateError, match=r"\['feed'\] looks like one"):
         source.load_state_dict({"model": {}, "feed": source.state_dict()})
 
 
 def test_verify_notices_a_wrong_order():
-    """With verify=True a fingerprint that was not made by this order is refused."""
+    """With verify=True a fingerprint of another order is refused."""
     source = fl.MinibatchSource(CountedCorpus([1, 2, 3] * 20, [20, 20, 20]), seed=3)
     run(source, 5, 9)
     state = source.state_dict()

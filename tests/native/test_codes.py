@@ -42,7 +42,7 @@ def encode(kind, threshold, value, residual, threads=1):
 
 
 def bfloat16(value):
-    """Rounded to the nearest, ties to even; as float32."""
+    """Round to the nearest bfloat16, ties to even, as float32."""
     bits = value.view("u4").astype("u8")
     rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16).astype("u4").view("f4")
     return np.where(np.isnan(value), np.float32(np.nan), rounded)

@@ -47,7 +47,7 @@ def test_a_copy_is_a_gather(seed, n, one_slot):
 
 
 def test_many_at_once_and_in_any_order():
-    """More than the queue holds; finished by several threads, backwards."""
+    """There are more than the queue holds. Several threads finish them, backwards."""
     gatherer = gatherer_of()
     rng = np.random.default_rng(1)
     asked = [rng.integers(0, 300, 1500) for _ in range(60)]
@@ -130,7 +130,7 @@ def test_dropping_lets_everything_go():
         (np.array([0]), np.array([0]), TypeError),
     ],
 )
-def test_errors_are_those_of_gather(slots, index, error):
+def test_errors_match_gather(slots, index, error):
     gatherer = gatherer_of()
     with pytest.raises(error) as expected:
         gatherer.gather(slots, index)
@@ -228,7 +228,7 @@ def test_a_wait_can_be_interrupted():
 
 
 def test_signals_go_to_other_threads():
-    """The native thread takes none, or it would eat those that should interrupt a call of the main thread."""
+    """The native thread blocks all signals, so that each interrupts a call of the main thread."""
     out = run("""
     gatherer.start(None, index).result()
     masks = []

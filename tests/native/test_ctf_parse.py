@@ -53,7 +53,7 @@ def as_entries(offset=(), size=(), samples=1):
 
 
 def native_parse(text, entries, fields, *, size_stream=-1, lenient=False, fill=True, allowed_errors=-1, pad=b"7"):
-    """As the oracle's `Parsed`; the padding around the text is hostile on purpose."""
+    """Parse into the oracle's `Parsed`. The padding around the text is hostile on purpose."""
     buffer = np.frombuffer(pad * 64 + text + pad * 64, np.uint8)
     streams, valid, errors, left = make_parser(fields, size_stream, lenient, fill).parse(
         buffer, 64, as_index(entries), 0, allowed_errors
@@ -236,7 +236,7 @@ def test_float32_is_rounded_correctly():
     literals += [b"7.006492321624085e-46", b"7.0064923216240854e-46", b"7.00649232162408536e-46", b"1e-400", b"0e99999"]
     literals += [b"1e99999999999999999999", b"-1e-99999999999999999999", b"0" * 400 + b"1", b"1" + b"0" * 400]
     literals += [b"0." + b"0" * 400 + b"1", b"0." + b"0" * 30 + b"1e30", b"1" + b"0" * 60 + b"e-60", b"-0", b"-0.0"]
-    # The double nearest to this lies exactly between two floats, but the decimal does not.
+    # The double nearest to this is exactly between two floats, but the decimal is not.
     literals += [b"1.00000017881393432617187499", b"1.00000017881393432617187501", b"1.000000178813934326171875"]
     got = read_numbers(literals)
     expected = np.array([oracle.round_to_float32(literal) for literal in literals])

@@ -48,7 +48,7 @@ def test_ranges_are_the_bytes_of_the_file(fetcher, file):
         view[0] = 1
 
 
-def test_a_cut_file_says_where(fetcher, file):
+def test_a_cut_file_is_reported_with_its_place(fetcher, file):
     path, content, _ = file
     number = fetcher.add(path, len(content))
     os.truncate(path, 100_000)
@@ -88,7 +88,7 @@ def dense(content):
 
 @pytest.mark.parametrize("keep", [[0, 0], [0, 1]])
 @pytest.mark.parametrize("ask", [True, False])
-def test_runs_are_those_of_the_file(fetcher, file, keep, ask):
+def test_runs_match_the_file(fetcher, file, keep, ask):
     path, content, mapped = file
     fetcher.add(path, len(content), address(mapped), None, True, ask)
     gatherer, x, y = dense(mapped)
@@ -150,7 +150,7 @@ def test_refused_runs(fetcher, file):
     staged = gatherer.stage(fetcher, None, index, None, [0, 0])
     with pytest.raises(IndexError, match="expected a run"):
         staged.gather(np.array([1]))
-    with pytest.raises(ValueError, match="already holds"):
+    with pytest.raises(ValueError, match="a vacant slot, got slot"):
         gatherer.adopt(0, staged, 0)
     with pytest.raises(IndexError, match="expected a run"):
         gatherer.adopt(9, staged, 1)

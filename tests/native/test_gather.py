@@ -1,4 +1,4 @@
-"""Gathered and padded sequences equal what slicing gives, for every layout and dtype; damage is refused."""
+"""Gathered and padded sequences equal slices, for every layout and dtype, and damage is refused."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def sparse_chunk(rng, n, dtype, ragged):
 
 
 def identical(a, b):
-    """Equal bit by bit, in memory of its own."""
+    """Assert that arrays are equal bit by bit and share no memory."""
     assert (a.dtype, a.shape) == (b.dtype, b.shape)
     assert a.tobytes() == b.tobytes()
     assert a.flags.c_contiguous
@@ -90,7 +90,7 @@ def same(got, expected):
 @given(st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=6), min_size=1, max_size=3), st.data())
 @settings(max_examples=examples(30))
 def test_byte_strings_with_gaps(chunks, data):
-    """In any order and overlapping in memory, beside chunks without gaps: as if they had none."""
+    """Strings in any order that overlap in memory, mixed with chunks without gaps, are gathered alike."""
     gatherer = _native.Gatherer(["bytes"])
     for slot, strings in enumerate(chunks):
         order = data.draw(st.permutations(range(len(strings))))
@@ -141,7 +141,7 @@ def test_spans_that_change_are_refused():
 )
 @settings(max_examples=examples(100))
 def test_gather(dense, sparse, sizes, n, by_slot, seed):
-    """Any streams, any chunks, ragged or not chunk by chunk; slots with gaps."""
+    """Any streams, any chunks, each ragged or not, slots with gaps."""
     rng = np.random.default_rng(seed)
     if not dense and not sparse:
         sparse = [("float32", True)]
@@ -248,7 +248,7 @@ def views(draw):
 @given(st.lists(views(), min_size=1, max_size=3), st.integers(0, 30), st.integers(0, 2**32), st.booleans())
 @settings(max_examples=examples(150))
 def test_rows_may_be_any_view(arrays, n, seed, ragged):
-    """Views are copied row by row from where they lie; chunks with and without strides or offsets may be mixed."""
+    """Views are copied row by row. Chunks with and without strides or offsets may be mixed."""
     rng = np.random.default_rng(seed)
     chunks = {0: (arrays[0], None)}
     for other in arrays[1:]:
@@ -338,7 +338,7 @@ def test_large_copy_of_fewer_sequences_than_threads():
     assert np.array_equal(gatherer.gather(None, ints([1]), threads=8)[0][0], rows[1:])
 
 
-# ---- what a gatherer holds
+# ---- the chunks of a gatherer
 
 
 def test_chunks_live_as_long_as_they_are_held():
@@ -448,7 +448,7 @@ def with_sparse(indptr=GOOD[1][0], indices=GOOD[1][1], values=GOOD[1][2], offset
             ValueError,
             "stream 0 of slot 3: .*`offsets` to start at 0, got 1",
         ),
-        (with_dense(offsets=ints([0, 5, 4])), ValueError, "to never fall, got 5 then 4 at entries 1 and 2"),
+        (with_dense(offsets=ints([0, 5, 4])), ValueError, "to never decrease, got 5 then 4 at entries 1 and 2"),
         (with_dense(offsets=ints([0, 1, 3])), ValueError, "to end at the number of rows, 4, got 3"),
         (with_dense(offsets=ints([0, 1, 5])), ValueError, "to end at the number of rows, 4, got 5"),
         (with_dense(offsets=ints([])), ValueError, "to have at least one entry, got none"),
@@ -477,7 +477,7 @@ def with_sparse(indptr=GOOD[1][0], indices=GOOD[1][1], values=GOOD[1][2], offset
         (
             with_sparse(indptr=ints([0, 4, 3])),
             ValueError,
-            "stream 1 of slot 3: .*`indptr` to never fall, got 4",
+            "stream 1 of slot 3: .*`indptr` to never decrease, got 4",
         ),
         (with_sparse(indptr=ints([-1, 2, 3])), ValueError, "`indptr` to start at 0, got -1"),
         (with_sparse(indices=ints([1, 2, 3])), TypeError, "int32 array for `indices`, got int64"),
@@ -508,13 +508,13 @@ def test_add_refuses_other_types_and_taken_slots():
         gatherer.add(1, with_dense(rows=np.zeros((4, 2))))
     with pytest.raises(ValueError, match=r"stream 1 of slot 1: expected dtype float64 .*, got float32"):
         gatherer.add(1, with_sparse(values=np.ones(3, np.float32)))
-    with pytest.raises(ValueError, match="slot 0 already holds a chunk"):
+    with pytest.raises(ValueError, match="a vacant slot, got slot 0, which holds a chunk; remove it first"):
         gatherer.add(0, GOOD)
     for slot in (-1, 2**24):
         with pytest.raises(ValueError, match=rf"0 <= slot < 2\*\*24, got {slot}"):
             gatherer.add(slot, GOOD)
     for call in gatherer.remove, gatherer.sequences:
-        with pytest.raises(IndexError, match=r"slot 7 holds no chunk; held: \[0\]"):
+        with pytest.raises(IndexError, match=r"a slot that holds a chunk, one of \[0\], got slot 7"):
             call(7)
     with pytest.raises(ValueError, match="at least one stream"):
         _native.Gatherer([])
@@ -642,8 +642,8 @@ def test_bounds_and_their_end():
     for array, message in (
         ([], "at least one entry"),
         ([1, 3], "`offsets` to start at 0, got 1"),
-        ([0, 4, 3, 5], "`offsets` to never fall, got 4 then 3 at entries 1 and 2"),
-        ([0, -1], "`offsets` to never fall, got 0 then -1 at entries 0 and 1"),
+        ([0, 4, 3, 5], "`offsets` to never decrease, got 4 then 3 at entries 1 and 2"),
+        ([0, -1], "`offsets` to never decrease, got 0 then -1 at entries 0 and 1"),
     ):
         with pytest.raises(ValueError, match=message):
             _native.bounds_end(ints(array), "offsets")
@@ -670,8 +670,8 @@ def test_a_copy_of_an_array(dtype, shape, n):
     st.integers(0, 2**32),
 )
 @settings(max_examples=examples(50))
-def test_bad_entries_are_told_and_mended(sizes, n, classes, ragged, threads, seed):
-    """Sparse indices and bools: which sequences have bad ones, what the first was, and 0 in their place."""
+def test_bad_entries_are_reported_and_replaced(sizes, n, classes, ragged, threads, seed):
+    """Sparse indices and bools: the sequences with bad ones, the first bad value, and 0 in their place."""
     rng = np.random.default_rng(seed)
     chunks = []
     for size in sizes:
@@ -778,7 +778,7 @@ def mapped(path, array):
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("what", ["rows", "offsets", "ragged", "indptr", "indices", "values", "bounds"])
 def test_a_file_that_is_cut_under_a_copy_is_an_error_that_names_it(tmp_path, what, large):
-    """Each array that a gather follows, by itself; small copies with the GIL, large ones on threads without it."""
+    """Each array that a gather reads, by itself. Small copies have the GIL, large ones run on threads without it."""
     n = 40_000 if large else 4000
     arrays = {
         "rows": np.ones((n, 8)),
@@ -825,8 +825,8 @@ def test_a_file_that_is_cut_under_a_copy_is_an_error_that_names_it(tmp_path, wha
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-def test_a_seal_tells_a_file_that_is_cut_within_a_page(tmp_path, cut):
-    """Its end reads as zeros, without a fault; also when other slots' files are whole."""
+def test_a_seal_detects_a_file_that_is_cut_within_a_page(tmp_path, cut):
+    """The end of the file reads as zeros, without a fault, also when other slots' files are complete."""
     rows = [mapped(tmp_path / name, np.arange(1, 51, dtype=np.uint8).reshape(10, 5)) for name in ("a", "b", "c")]
     gatherer = _native.Gatherer([None])
     for slot, array in enumerate(rows):
@@ -943,7 +943,7 @@ def test_pad(dtype, shape, lengths, data):
         ({"length": 2}, ValueError, "at least the longest sequence, 3, or -1 for that, got 2"),
         ({"length": -2}, ValueError, "got -2"),
         ({"offsets": ints([0, 3, 5])}, ValueError, "pad: .*`offsets` to end at .* 4, got 5"),
-        ({"offsets": ints([0, 5, 4])}, ValueError, "never fall"),
+        ({"offsets": ints([0, 5, 4])}, ValueError, "never decrease"),
         ({"offsets": ints([0, 4], np.int32)}, TypeError, "pad: expected .*`offsets`, got int32"),
         ({"fill": np.zeros(1)}, ValueError, "`fill` to be one float32 value in an array, got float64"),
         ({"fill": np.zeros(2, np.float32)}, ValueError, "`fill` to be one float32 value"),

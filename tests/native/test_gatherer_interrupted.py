@@ -19,7 +19,7 @@ def interrupter():
 
 
 def test_interrupted_anywhere_the_next_chunk_can_be_added(interrupter):
-    """Native code calls `str`, which handles signals; not once it has begun to store what it has learned."""
+    """Native code calls `str`, which handles signals, but only before it begins to store a chunk."""
     rng = np.random.default_rng(0)
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     values = [(rows, None)] * 8

@@ -1,4 +1,4 @@
-"""Classes of one-hot rows are what a look at each element says; other rows have none."""
+"""Classes of one-hot rows equal a scan of each element, and other rows have none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from feedline import _native
 
 
 def slow(rows):
-    """Each row's class, from the definition; None if one of them is not zeros and a single 1."""
+    """Return each row's class, from the definition. None if one of them is not zeros and a single 1."""
     found = []
     for row in rows.tolist():
         places = [k for k, element in enumerate(row) if element != 0]

@@ -1,4 +1,4 @@
-"""Order kernels equal their plain Python twins, bit for bit; they permute; CNTK's order is CNTK's."""
+"""Order kernels equal their plain Python twins, bit for bit. They permute, and CNTK's order equals CNTK."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_hash_key(ws):
 
 
 @given(words, words, words)
-def test_words_are_told_apart(a, b, c):
+def test_words_are_distinguished(a, b, c):
     keys = {_native.hash_key(ws) for ws in ([a], [a, b], [a, b, c], [a, b, c, 0], [])}
     assert len(keys) == 5
 
@@ -230,8 +230,8 @@ def ids_of_golden_cases():
 
 
 @pytest.mark.parametrize("case", ids_of_golden_cases())
-def test_cntk_order_is_that_of_cntk(case):
-    """All sweeps as the real CNTK 2.7 delivered them; the windows are the oracle's."""
+def test_cntk_order_equals_cntk(case):
+    """All sweeps equal the sweeps of the real CNTK 2.7. The oracle gives the windows."""
     sequences = np.split(np.arange(len(case["lengths"])), np.cumsum(case["chunks"])[:-1])
     for sweep, delivered in enumerate(case["sweeps"]):
         seed = case["randomization_seed"] + sweep

@@ -1,4 +1,4 @@
-"""Rows filled from pieces of documents equal what a slow twin fills; impossible pieces and lost files are refused."""
+"""Rows filled from pieces of documents equal a slow twin's. Impossible pieces and lost files are refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def layouts(draw):
 
 
 @given(layouts(), st.sampled_from(DTYPES), st.booleans(), st.data())
-def test_rows_are_those_of_the_twin(layout, dtype, wide, data):
+def test_rows_match_the_twin(layout, dtype, wide, data):
     pieces, count, row, size = layout
     tokens = data.draw(st.lists(st.integers(*limits(dtype)), min_size=size, max_size=size))
     pad = data.draw(st.integers(*limits(np.int64 if wide else dtype)))
@@ -80,7 +80,7 @@ def test_a_whole_document_begins_at_0_and_ends_in_its_piece(layout):
 
 
 @given(layouts(), st.sampled_from([np.uint8, np.float16, np.float32, np.float64, "c16", "S3", "datetime64[s]"]))
-def test_values_are_those_of_the_twin(layout, dtype):
+def test_values_match_the_twin(layout, dtype):
     pieces, count, row, size = layout
     rng = np.random.default_rng(size)
     for shape in (), (3,), (2, 0):
@@ -207,7 +207,7 @@ def test_impossible_pieces_are_refused(changes, message):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"goes_on": [False, True, False]}, ValueError, "piece 1: expected .* what follows them where they go on"),
+        ({"goes_on": [False, True, False]}, ValueError, "piece 1: expected .* with the next token if they go on"),
         ({"goes_on": [True]}, ValueError, "`goes_on` to be as long as `rows`, 3, got 1"),
         ({"goes_on": [0, 0, 0]}, TypeError, "array of bools for `goes_on`, got int64"),
         ({"positions": [0, -1, 0]}, ValueError, r"piece 1: expected positions from 0 .* position -1"),

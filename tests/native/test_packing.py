@@ -1,4 +1,4 @@
-"""Documents placed into rows equal what slow twins do; rows are full at best, and as many in any order."""
+"""Documents are placed into rows as by slow twins. Rows are full at best, and as many in any order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_longest_row():
 
 @given(documents())
 def test_the_rows_of_best_fit_do_not_depend_on_the_order(case):
-    """Neither their number nor what is left of them."""
+    """Neither their number nor their free space."""
     lengths, row, order = case
 
     def left(order):

@@ -82,7 +82,7 @@ def damaged(data: bytes, seed: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_figures_are_those_of_pyarrow(kind):
+def test_figures_match_pyarrow(kind):
     data = written(kind)
     metadata = pq.read_metadata(io.BytesIO(data))
     rows, columns = native_footer(footer_of(data))
@@ -150,17 +150,17 @@ def test_page_headers_are_read_as_the_twin_reads_them(kind, seed, column, size):
     ("data", "message"),
     [
         (b"\x1c" * 200, "too deep"),
-        (b"\x49\xfc\xff\xff\xff\xff\x0f", "more than its bytes hold"),  # a list of 2^32 row groups
-        (b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", "more than its bytes hold"),  # a string of 2^64 - 1 bytes
-        (b"\x1b\xff\xff\xff\xff\x0f\x88", "more than its bytes hold"),
+        (b"\x49\xfc\xff\xff\xff\xff\x0f", "a structure longer than its bytes"),  # a list of 2^32 row groups
+        (b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00", "a structure longer than its bytes"),  # 2^64 - 1 bytes
+        (b"\x1b\xff\xff\xff\xff\x0f\x88", "a structure longer than its bytes"),
         (b"\x16" + b"\xff" * 11, "more than 64 bits"),
         (b"\x1f\x00", "unknown type"),
-        (b"\x49\x15\x02\x00", "another type as `row_groups`"),
+        (b"\x49\x15\x02\x00", "a wrong type for `row_groups`"),
         (b"\x15\x02\x00", "no `row_groups`"),
         (b"\x8c\x00\x00", "encrypted"),
-        (b"", "more than its bytes hold"),
+        (b"", "a structure longer than its bytes"),
     ],
 )
-def test_what_is_said_of_damage(data, message):
+def test_messages_about_damage(data, message):
     with pytest.raises(ValueError, match=message):
         _native.parquet_footer(data)

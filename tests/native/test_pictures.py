@@ -88,7 +88,7 @@ def test_draws_are_equal():
 
 
 def run(pictures, ops, size, *, color=0, **options):
-    """Run ops, (kind, numbers), on JPEGs or on arrays; (n, height, width, channels), and what is wrong."""
+    """Run ops, (kind, numbers), on JPEGs or on arrays. Returns (n, height, width, channels), and the faults."""
     encoded = [b"" if isinstance(picture, np.ndarray) else picture for picture in pictures]
     bounds = np.cumsum([0, *map(len, encoded)])
     width, height = size
@@ -127,7 +127,7 @@ def resized(pixels, width, height, filter):
 
 @pytest.mark.parametrize("filter", range(6))
 @pytest.mark.parametrize("channels", [1, 3])
-def test_resized_pictures_are_those_of_pillow_and_opencv_within_a_level(filter, channels):
+def test_resized_pictures_match_pillow_and_opencv_within_a_level(filter, channels):
     rng = np.random.default_rng(filter)
     sides = [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 50, 98]
     for seed in range(examples(15)):
@@ -157,7 +157,7 @@ def test_the_largest_ratios_are_within_a_level_of_pillow(before, after, channels
 
 
 @pytest.mark.parametrize("mode", range(4))
-def test_borders_are_those_of_numpy(mode):
+def test_borders_match_numpy(mode):
     for seed, (w, h) in enumerate([(1, 1), (2, 1), (1, 3), (3, 2), (5, 4)]):
         pixels = np.random.default_rng(seed).integers(0, 256, (h, w, 3)).astype(np.uint8)
         for left, top, right, bottom in [(0, 0, 0, 0), (1, 0, 0, 2), (7, 3, 4, 11), (0, 13, 30, 1)]:
@@ -205,7 +205,7 @@ def test_turned_pictures_are_shrunk_where_asked(turned):
 def test_colors_of_cmyk_are_pillows():
     cmyk = Image.merge("CMYK", [Image.fromarray(drawn(40, 30, i)[:, :, 0]) for i in range(4)])
     data = encoded(cmyk, quality=95)
-    marker = data.index(b"Adobe") + 11  # what the components are: 0 CMYK, 2 YCCK
+    marker = data.index(b"Adobe") + 11  # the components: 0 CMYK, 2 YCCK
     assert data[marker] == 0
     for kind in (0, 2):
         data = data[:marker] + bytes([kind]) + data[marker + 1 :]
@@ -231,7 +231,7 @@ def test_a_picture_of_very_many_scans_is_refused(scans, words):
     assert (found.max() == 0) == bool(words)
 
 
-# ---- what is refused -------------------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31)])

@@ -50,7 +50,7 @@ def test_quantize_equals_its_oracle(case):
 
 
 @given(coded())
-def test_torch_codes_alike(case):
+def test_torch_codes_equally(case):
     bits, threshold, gradient, residual = case
     left, sent = torch.empty(len(gradient)), torch.empty(len(gradient))
     codes = torch.empty((len(gradient) * bits + 31) // 32 * 4, dtype=torch.uint8)
@@ -68,8 +68,8 @@ def test_long_arrays(bits):
     same(native(bits, 0.5, gradient, residual), quantize(bits, 0.5, gradient, residual))
 
 
-def test_codes_lie_from_the_top():
-    # MXNet's layout: four values a byte, the first in the top two bits; 11 is plus, 10 minus.
+def test_codes_begin_at_the_top_bits():
+    # MXNet's layout: four values a byte, the first in the top two bits, 11 for plus and 10 for minus.
     codes = native(2, 0.5, np.array([1, -1, 0, 1, 1], "f4"), np.zeros(5, "f4"))[0]
     assert codes == bytes([0b11100011, 0b11000000, 0, 0])
     codes = native(1, 0.0, np.array([1, -1, 0, 1, 1, 1, 1, 1, 1], "f4"), np.zeros(9, "f4"))[0]

@@ -42,7 +42,7 @@ def test_utf8_is_what_python_decodes(strings):
 
 @pytest.mark.parametrize("first", range(256))
 def test_every_pair_of_bytes(first):
-    """Each alone, so that no neighbour completes it; after seven ASCII bytes it crosses the words of the fast path."""
+    """Each is alone, so that no neighbour completes it. After seven ASCII bytes it crosses words of the fast path."""
     for prefix in (b"", b"x" * 7):
         strings = [prefix + bytes([first, second]) for second in range(256)]
         for text in strings:
@@ -98,7 +98,7 @@ def test_invalid_text_is_named_and_blanked(strings, data):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_large_texts_are_checked_by_all_threads(threads):
-    """The rows of one thread begin where those of another end."""
+    """The rows of one thread begin where another thread's rows end."""
     strings = [b"a" * (i % 5000) + "é".encode() for i in range(2000)]
     strings[1500] += b"\xc3"
     gatherer = _native.Gatherer(["str"])
@@ -135,7 +135,7 @@ def test_offsets_beyond_two_and_four_gibibytes(tmp_path):
     [
         ((np.array([0, 2]), np.zeros(3, np.uint8), None), ValueError, "end at the number of bytes, 3, got 2"),
         ((np.array([1, 3]), np.zeros(3, np.uint8), None), ValueError, "start at 0, got 1"),
-        ((np.array([0, 2, 1, 3]), np.zeros(3, np.uint8), None), ValueError, "never fall"),
+        ((np.array([0, 2, 1, 3]), np.zeros(3, np.uint8), None), ValueError, "never decrease"),
         ((np.array([0, 3]), np.zeros(3, np.int8), None), ValueError, "uint8 `data`"),
         ((np.array([0, 3]), np.zeros((3, 1), np.uint8), None), ValueError, "one-dimensional"),
         ((np.array([0, 3]), np.zeros(3, np.uint8), np.array([0, 2])), ValueError, "number of samples, 1, got 2"),

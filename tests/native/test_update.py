@@ -1,6 +1,6 @@
-"""Updates: the same bits with and without AVX2, on any number of threads; what makes no sense is refused.
+"""Updates have the same bits with and without AVX2, on any number of threads, and nonsense is refused.
 
-That the numbers are right is tested in tests/updates, tests/train and tests/kvstore, against torch and the oracles.
+Tests in tests/updates, tests/train and tests/kvstore compare the numbers with torch and the oracles.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TYPES = {np.float32: 0, np.float64: 1, np.float16: 2}
 
 
 def job(factor, weight, gradient, *more, states=()):
-    """As native code expects it; ``more``: noise and copy."""
+    """Return the arguments of native code. ``more``: noise and copy."""
     arrays = [weight, gradient, *more, *[None] * (2 - len(more)), *states]
     return len(weight), factor, *(x for a in arrays for x in ((0, 0) if a is None else (a.ctypes.data, code(a))))
 
@@ -77,7 +77,7 @@ def test_one_step_by_hand():
     noise, copy = np.array([1.0, 2.0, 3.0]), np.zeros(3, np.float32)
     stages = (0.5, 2.0, 0.25, 0.125, 0.5, 3.0)
     _native.update("step", [-1.0], stages, [job(0.5, weight, gradient, noise, copy)])
-    # 0.5 g + 0.5 w, clipped: 2, -0.75, -2; with 0.25 w: 2.25, -1.25, -1.25; then noise, shrinking, and the bound.
+    # 0.5 g + 0.5 w, clipped: 2, -0.75, -2. With 0.25 w: 2.25, -1.25, -1.25. Then noise, shrinking, and the bound.
     assert weight.tolist() == [-1.25 + 0.125 + 0.5, -0.75 + 0.25 + 0.5, 3.0]
     assert copy.tolist() == weight.tolist()
 
@@ -94,11 +94,11 @@ def test_one_step_by_hand():
         (lambda w: _native.update("step", [1.0], PLAIN, [(*job(1.0, w, w)[:3], 4, *[0] * 6)]), "from 0 to 3, got 4"),
         (
             lambda w: _native.update("step", [1.0], PLAIN, [job(1.0, w, w), job(1.0, w.astype("f8"), w)]),
-            "float64 weights alone",
+            "either float64 weights or others",
         ),
         (
             lambda w: _native.update("momentum", [1.0] * 4, PLAIN, [job(1.0, w, w, states=[w.astype("f8")])]),
-            "no wider than the arithmetic",
+            "float64 states only for float64 weights",
         ),
         (lambda w: _native.square_sums([(1, 2)]), "3 fields"),
         (lambda w: _native.square_sums([(-1, 0, 0)]), ">= 0"),

@@ -1,4 +1,4 @@
-"""What networks compute in a shorter way is what the long way gives: labels as classes, sums of products and biases."""
+"""Fast paths of networks equal the general ones: labels as classes, sums of products and biases."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_a_parameter_without_a_shape_cannot_be_run():
 
 @st.composite
 def graphs(draw):
-    """Nodes over two inputs and two parameters; each from earlier ones."""
+    """Draw nodes over two inputs and two parameters, each from earlier ones."""
     nodes = [given((2,), "s", "x0"), given((2,), "b", "x1"), weights([1.0, 2.0], "w0"), weights([0.5, -1.0], "w1")]
     for i in range(draw(st.integers(1, 12))):
         op = draw(st.sampled_from(["plus", "element_times", "minus", "tanh"]))
@@ -140,7 +140,7 @@ def graphs(draw):
 
 @drawn(graphs())
 @settings(deadline=None, max_examples=examples(30))
-def test_inputs_come_before_those_who_use_them(nodes):
+def test_inputs_come_before_their_users(nodes):
     order = topological(nodes[-1:])
     place = {node: i for i, node in enumerate(order)}
     assert len(place) == len(order)

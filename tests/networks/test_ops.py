@@ -22,7 +22,7 @@ from tests.oracles import network as oracle
 
 
 class Case:
-    """An operation on inputs of some shapes; ``twin`` computes one sample."""
+    """An operation on inputs of some shapes. ``twin`` computes one sample."""
 
     def __init__(self, op, inputs, twin, attributes=None, low=-1.0, high=1.0, smooth=True, differentiable=None):
         self.op, self.inputs, self.twin, self.attributes = op, inputs, twin, attributes or {}
@@ -317,7 +317,7 @@ def test_each_sample_is_as_numpy_computes_it(case):
     arrays = [x.numpy() for x in tensors]
     count = {"s": sum(LENGTHS), "b": len(LENGTHS), "": 1}[kind]
     for row in range(count):
-        # Of a minibatch without steps, a row is a sequence; the inputs have the same axes, or none.
+        # In a minibatch without steps, a row is a sequence. The inputs have the same axes, or none.
         mine = [
             sample(a, k, row) if kind == "s" or not k else a[row] for a, (_, k) in zip(arrays, case.inputs, strict=True)
         ]
@@ -327,7 +327,7 @@ def test_each_sample_is_as_numpy_computes_it(case):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.smooth], ids=repr)
-def test_gradients_are_those_of_finite_differences(case):
+def test_gradients_match_finite_differences(case):
     nodes, tensors, root = made(case, 1)
     network = Network([root])
 
@@ -659,7 +659,7 @@ def test_batch_normalization(spatial):
     assert torch.autograd.gradcheck(function, [x.requires_grad_(), s.requires_grad_(), b.requires_grad_()])
 
 
-def test_one_number_says_nothing_of_a_variance():
+def test_one_number_has_no_variance():
     node = given((2,), "b")
     mean, variance, count = (weights(np.full(n, 3.0), trains=False) for n in ((2,), (2,), ()))
     settings = {"spatial": False, "normalization_time_constant": 5.0, "blend_time_constant": 0.0, "epsilon": 1e-3}
@@ -736,5 +736,5 @@ ELSEWHERE = {
 
 
 def test_every_operation_is_tested():
-    own = {name for name in OPS if "." not in name}  # those of façades are tested with them
+    own = {name for name in OPS if "." not in name}  # façades' operations are tested with them
     assert own == {case.op for case in CASES} | set(ALONG) | ELSEWHERE

@@ -121,7 +121,7 @@ def test_a_memory_outlives_its_network():
         ("lstm", {"backwards": True}, "backward recurrence"),
     ],
 )
-def test_what_needs_whole_sequences_says_so(op, settings, message):
+def test_operations_that_need_whole_sequences_raise(op, settings, message):
     held = [weights(a) for a in lstm_weights(np.random.default_rng(0))] if op == "lstm" else []
     more = {"lstm": [*held, number(0), number(0)], "delay": [number(0)]}.get(op, [])
     minibatch = next(source([np.ones((4, INPUTS))], truncation_length=2).minibatches(2))

@@ -20,9 +20,9 @@ def arcs(seed, sweep, sizes, costs, budget, lanes, shuffle=True):
     """The windows of each arc of a sweep.
 
     Args:
-        seed, sweep, shuffle: those of the order.
+        seed, sweep, shuffle: of the order.
         sizes, costs: sequences and cost of each unit, in corpus order.
-        budget: cost of a window of all arcs together; None: no limit.
+        budget: cost of a window of all arcs together. None: no limit.
         lanes: number of arcs.
     """
     units = list(range(len(sizes)))

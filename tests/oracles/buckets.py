@@ -7,7 +7,7 @@ from tests.oracles import order as slow
 
 
 def batches(lengths, boundaries, budget, most, key):
-    """Places of a window, batch by batch; ``lengths`` in the window's order, ``key`` None without shuffle."""
+    """Return places of a window, batch by batch, for ``lengths`` in its order. Without shuffle ``key`` is None."""
     of = [sum(n > boundary for boundary in boundaries) for n in lengths]
     found = []
     for bucket in range(len(boundaries) + 1):

@@ -1,4 +1,4 @@
-"""CNTK's binary format and HTK's files, written byte by byte as their layouts say: slow and obvious."""
+"""CNTK's binary format and HTK's files, written byte by byte from their layouts: slow and obvious."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MAGIC = 0x636E746B5F62696E
 
 
 def cbf(streams, chunks):
-    """The bytes of a CBF file.
+    """Return the bytes of a CBF file.
 
     Args:
         streams: (name, sparse, "f" or "d", dim) each.
-        chunks: lists of sequences; a sequence has for each stream a list of samples: lists of numbers, or of
+        chunks: lists of sequences. A sequence has for each stream a list of samples: lists of numbers, or of
             (index, number) pairs.
     """
     out, table = struct.pack("<QI", MAGIC, 1), []
@@ -42,7 +42,7 @@ def cbf(streams, chunks):
 
 
 def htk(frames, kind=9, order=">", period=100_000, compressed=None):
-    """Return the bytes of a feature file; with ``compressed``, a pair (A, B), ``frames`` are int16."""
+    """Return the bytes of a feature file. With ``compressed``, a pair (A, B), ``frames`` are int16."""
     frames = np.asarray(frames)
     count = len(frames)
     if compressed is None:
@@ -60,14 +60,14 @@ def htk(frames, kind=9, order=">", period=100_000, compressed=None):
 
 
 def windows(frames, left, right):
-    """Return each frame with its neighbours; beyond the ends the first or last frame is repeated."""
+    """Return each frame with its neighbours. Beyond the ends the first or last frame is repeated."""
     n = len(frames)
     at = [[min(max(t + k, 0), n - 1) for k in range(-left, right + 1)] for t in range(n)]
     return np.asarray(frames)[np.array(at)].reshape(n, -1)
 
 
 def mlf(utterances):
-    """Return the text of labels, given by name as lists of (frames, word); times are in units of 100 ns."""
+    """Return the text of labels, given by name as lists of (frames, word). Times are in units of 100 ns."""
     lines = ["#!MLF!#"]
     for name, runs in utterances.items():
         lines.append(f'"*/{name}.lab"')

@@ -14,13 +14,13 @@ DYNAMIC, ALL_STATIC, UNKNOWN, END, ALL = 2147483647, 2147483646, 2147483645, 214
 
 
 class Dims(NamedTuple):
-    """A shape: the lengths of axes, that of the last axis of a sample first."""
+    """A shape: the lengths of axes, beginning with the last axis of a sample."""
 
     lengths: tuple[int, ...]
 
 
 class Axis(NamedTuple):
-    """An axis by its number, 0 for the last of a sample; or a dynamic one by its name."""
+    """An axis by its number, 0 for the last of a sample, or a dynamic one by its name."""
 
     index: int
     name: str = ""
@@ -117,7 +117,7 @@ def dictionary(x: dict[str, Any], filled: bool = True) -> bytes:
 
 
 def two_parts(x: dict[str, Any], arrays: list[np.ndarray]) -> bytes:
-    """The layout of files of 2 GiB or more: the elements of all arrays stand behind the message."""
+    """The layout of files of 2 GiB or more: the elements of all arrays follow the message."""
     message = dictionary(x, filled=False)
     return MAGIC + struct.pack("<I", len(message)) + message + b"".join(a.tobytes() for a in arrays)
 

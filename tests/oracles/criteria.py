@@ -1,7 +1,7 @@
 """Slow, obvious twins of CNTK's criteria and metrics: one sample at a time, one element at a time, in double precision.
 
-From the formulas that CNTK documents; what they give at the edges was checked beside CNTK 2.7 (see
-tests/compat/cntk_numbers.json). With `gradients`, also what CNTK gives as gradients, by these formulas' derivatives.
+From the formulas that CNTK documents. Their edge cases were compared with CNTK 2.7 (see
+tests/compat/cntk_numbers.json). `gradients` has CNTK's gradients, by these formulas' derivatives.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-# Single precision, whatever that of the operands is.
+# Single precision, for operands of any precision.
 EPSILON, ONE_AND_EPSILON = float(np.float32(1e-6)), float(np.float32(1 + 1e-6))
 SMALLEST, LOG_OF_SMALLEST = float(np.float32(1e-37)), float(np.float32(-85.1))
 
@@ -41,7 +41,7 @@ def dot(a, b):
 
 
 def cross_entropy(scores, targets):
-    """Return (1,) for two vectors; for matrices, every row of scores is compared with every row of targets."""
+    """Return (1,) for two vectors. For matrices, every row of scores is compared with every row of targets."""
     found = [[log_sum_exp(o) - dot(o, t) for t in _rows(targets)] for o in _rows(scores)]
     return np.array(found).reshape(*scores.shape[:-1], targets.shape[0] if targets.ndim == 2 else 1)
 
@@ -54,7 +54,7 @@ def cross_entropy_gradients(scores, targets):
 
 
 def cross_entropy_along(scores, targets, axis):
-    """Reduce along one axis and keep it; None: reduce all axes and keep none."""
+    """Reduce along one axis and keep it. None: reduce all axes and keep none."""
     if axis is None:
         return np.float64(log_sum_exp(scores.ravel()) - dot(scores.ravel(), targets.ravel()))
     o, t = np.moveaxis(scores, axis, -1), np.moveaxis(targets, axis, -1)
@@ -74,7 +74,7 @@ def first_largest(scores):
 
 
 def classification_error(scores, targets):
-    """Return 1 minus the target where the score is largest; shapes are those of `cross_entropy`."""
+    """Return 1 minus the target where the score is largest, with shapes as in `cross_entropy`."""
     found = [[1 - dot(o, t) for t in _rows(targets)] for o in _rows(first_largest(scores))]
     return np.array(found).reshape(*scores.shape[:-1], targets.shape[0] if targets.ndim == 2 else 1)
 

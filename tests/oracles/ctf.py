@@ -1,6 +1,6 @@
 """CNTK text format, read slowly and obviously: the twin of the native indexer and parser.
 
-`index` finds sequences, `parse` reads them; both work on whole texts, with regular expressions and Python
+`index` finds sequences, `parse` reads them. Both work on whole texts, with regular expressions and Python
 lists, and round numbers with exact fractions.
 """
 
@@ -20,7 +20,7 @@ MAX_U64 = 2**64 - 1
 
 
 class IndexFailure(Exception):
-    """The text cannot be indexed; `code` is a key of CTF_ERRORS."""
+    """The text cannot be indexed. `code` is a key of CTF_ERRORS."""
 
     def __init__(self, code: str, byte: int, entries: list[Entry]) -> None:
         super().__init__(code, byte)
@@ -55,7 +55,7 @@ class Error:
 
 @dataclass
 class Parsed:
-    """Lists of samples by sequence and stream; a sample is a list of values or of (index, value) pairs."""
+    """Lists of samples by sequence and stream. A sample is a list of values or of (index, value) pairs."""
 
     sequences: list[list[list[list]]] = field(default_factory=list)
     valid: list[bool] = field(default_factory=list)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def dense(chunks, slots, index):
-    """chunks: {slot: (rows, offsets | None)}; slots None means 0. Returns (rows, offsets | None)."""
+    """chunks: {slot: (rows, offsets | None)}. slots None means 0. Returns (rows, offsets | None)."""
     some = next(iter(chunks.values()))[0]
     pieces, lengths, ragged = [], [], False
     for slot, i in zip(slots if slots is not None else [0] * len(index), index, strict=True):
@@ -22,7 +22,7 @@ def dense(chunks, slots, index):
 
 
 def sparse(chunks, slots, index):
-    """chunks: {slot: (indptr, indices, values, offsets | None)}; the same four come back."""
+    """chunks: {slot: (indptr, indices, values, offsets | None)}. Returns the same four."""
     some = next(iter(chunks.values()))
     indptr, indices, values, bounds, ragged = [0], [some[1][:0]], [some[2][:0]], [0], False
     for slot, i in zip(slots if slots is not None else [0] * len(index), index, strict=True):

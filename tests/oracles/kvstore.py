@@ -35,7 +35,7 @@ class DictStore:
 
 
 def quantize(bits, threshold, gradient, residual):
-    """Codes as bytes, decoded values and the residual left; float32 throughout."""
+    """Return codes as bytes, decoded values and the residual, all in float32."""
     threshold, one = np.float32(threshold), np.float32(1)
     codes, sent, left = [], [], []
     for g, r in zip(gradient, residual, strict=True):

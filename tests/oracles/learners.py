@@ -8,7 +8,7 @@ import numpy as np
 class Oracle:
     """One parameter's update rule and state.
 
-    Options are those of the learners; ``lr``, ``momentum`` and ``variance_momentum`` are (number, reference) pairs.
+    Options are the learners' options. ``lr``, ``momentum`` and ``variance_momentum`` are (number, reference) pairs.
     """
 
     def __init__(self, rule, parameter, **options):

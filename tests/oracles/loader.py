@@ -1,4 +1,4 @@
-"""Slow, obvious twins of what the loader draws."""
+"""Slow, obvious twins of the loader's draws."""
 
 from __future__ import annotations
 

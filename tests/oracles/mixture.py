@@ -1,4 +1,4 @@
-"""Mixtures as plain Python: who stands at each place, written from the theorem's windows and not from the C++."""
+"""Mixtures in plain Python: the source at each place, written from the theorem's windows and not from the C++."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.oracles import order as slow
 
 
 def schedule(quotas):
-    """Source and rank of each place of a period: of the items that may stand there, the one that is due first."""
+    """Return source and rank of each place of a period: among the possible items, the one that is due first."""
     places, used = sum(quotas), sum(q > 0 for q in quotas)
     delta = Fraction(1, 2 * used - 2) if used > 1 else Fraction(0)
     weights = [Fraction(q, places) for q in quotas]
@@ -30,14 +30,14 @@ def schedule(quotas):
 
 
 def places(seed, stages, limits, *, dropping, block, most):
-    """(source, item) of the first ``most`` places of a mixture, one after the other.
+    """Return (source, item) of the first ``most`` places of a mixture.
 
     Args:
-        stages: (start, quotas), ascending, the first at 0; quotas of a stage in which sources were dropped are those of
-            the others, which a test chooses so that they need no rounding.
-        limits: items that each source has; None: no limit.
+        stages: (start, quotas), ascending, the first at 0. In a stage with dropped sources, the quotas are the other
+            sources', which a test chooses so that they need no rounding.
+        limits: number of items of each source. None: no limit.
         dropping: whether the mixture goes on without a source that has no more.
-        block: places that are shuffled together; 1: none.
+        block: places that are shuffled together. 1: none.
     """
     given = [0] * len(limits)
     out = []

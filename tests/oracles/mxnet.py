@@ -9,7 +9,7 @@ import numpy as np
 
 
 def windows(x, kernel, stride, dilate, out):
-    """(place in the result, part of ``x`` under the window) for each place; ``x`` is (batch, channels, *sizes)."""
+    """(place in the result, part of ``x`` under the window) for each place. ``x`` is (batch, channels, *sizes)."""
     for place in itertools.product(*map(range, out)):
         cut = tuple(
             slice(i * s, i * s + d * (k - 1) + 1, d) for i, k, s, d in zip(place, kernel, stride, dilate, strict=True)
@@ -48,7 +48,7 @@ def deconvolution(x, w, *, stride, pad, adj, groups=1):
 
 
 def pooling(x, *, how, kernel, stride, pad, convention="valid", include_pad=True, p=2):
-    """Pool windows that may extend beyond the input: padding counts towards means, what lies beyond it does not."""
+    """Pool windows that may extend beyond the input: padding counts towards means, cells beyond it do not."""
     sizes = x.shape[2:]
     rounding = math.ceil if convention == "full" else math.floor
     out = [rounding((n + 2 * a - k) / s) + 1 for n, k, s, a in zip(sizes, kernel, stride, pad, strict=True)]
@@ -82,7 +82,7 @@ def batch_norm(x, gamma, beta, mean, variance, *, eps, axis=1):
 
 
 def group_norm(x, gamma, beta, *, groups, eps=1e-5):
-    """Normalise with one scale and offset per group; one group per channel is instance normalisation."""
+    """Normalise with one scale and offset per group. One group per channel is instance normalisation."""
     y = np.empty_like(x)
     width = x.shape[1] // groups
     for i, g in itertools.product(range(len(x)), range(groups)):
@@ -101,7 +101,7 @@ def neighbours(x, size, alpha, beta, offset):
 
 
 def interpolated(x, sizes, align=True):
-    """Interpolate between the four cells around each place; ``align`` aligns corner cells, else edges."""
+    """Interpolate between the four cells around each place. ``align`` aligns corner cells, else edges."""
     y = np.zeros((*x.shape[:2], *sizes))
     for place in itertools.product(*map(range, sizes)):
         weights = [np.zeros(n) for n in x.shape[2:]]
@@ -130,7 +130,7 @@ def areas(x, sizes):
 
 
 def alignment(x, labels, *, blank, times=None):
-    """Minus the logarithm of the probability of all paths that read as the labels; paths are tried one by one."""
+    """Minus the logarithm of the probability of all paths that read as the labels. Paths are tried one by one."""
     losses = []
     for i, label in enumerate(labels):
         steps = len(x) if times is None else times[i]
@@ -176,7 +176,7 @@ def reshape(shape, codes):
 
 
 def softmax_gradient(y, label, *, scale=1.0, ignore=None, normalization="null", alpha=0.0, ignore_label=-1):
-    """Return SoftmaxOutput's gradient by rows; ``y`` is (rows, classes, places), ``label`` (rows, places)."""
+    """Return SoftmaxOutput's gradient by rows. ``y`` is (rows, classes, places), ``label`` (rows, places)."""
     gradient = y.copy()
     classes = y.shape[1]
     counted = 0
@@ -193,7 +193,7 @@ def softmax_gradient(y, label, *, scale=1.0, ignore=None, normalization="null", 
 
 
 def lstm(x, weights, biases, h, c):
-    """One layer, one direction; gates are input, forget, cell, output. (steps, batch, units), last h, last c."""
+    """One layer, one direction. Gates are input, forget, cell, output. (steps, batch, units), last h, last c."""
 
     def sigmoid(z):
         return 1 / (1 + np.exp(-z))
@@ -209,7 +209,7 @@ def lstm(x, weights, biases, h, c):
 
 
 def gru(x, weights, biases, h):
-    """One layer, one direction; gates are reset, update, new."""
+    """One layer, one direction. Gates are reset, update, new."""
 
     def sigmoid(z):
         return 1 / (1 + np.exp(-z))

@@ -39,7 +39,7 @@ def times(x, w, rank):
 
 
 def convolve(w, x, strides, pad, dilation=None, groups=1):
-    """Cell by cell; CNTK's padding: windows centred on every strided cell, an odd cell over at the end."""
+    """Convolve cell by cell. CNTK's padding: windows centred on every strided cell, an odd cell over at the end."""
     rank = w.ndim - 2
     dilation = dilation or (1,) * rank
     sizes, kernel = x.shape[1:], w.shape[2:]
@@ -68,7 +68,7 @@ def convolve(w, x, strides, pad, dilation=None, groups=1):
 
 
 def pool(x, window, strides, pad, reduce):
-    """Windows of the last axes; cells outside do not take part."""
+    """Pool windows of the last axes. Cells outside do not take part."""
     rank = len(window)
     lead, sizes = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
     out, first = [], []

@@ -130,7 +130,7 @@ def cntk_sequence_order(seed, counts, window_begin, window_end):
 
 
 def cntk_windows(samples, in_chunks=None, in_samples=None):
-    """Windows of each randomised chunk position, from the samples of each; one of the two sizes is given."""
+    """Windows of each randomised chunk position, from the samples of each. One of the two sizes is given."""
     chunks = len(samples)
     begins, ends = [], []
     if in_chunks is not None:

@@ -27,7 +27,7 @@ def first_fit(lengths, row, order=None):
 
 
 def _place(documents, lengths, row, choose):
-    rooms, changed = [], []  # of each row: what is left, and when it last took a document
+    rooms, changed = [], []  # of each row: its free space, and when it last took a document
     places = [(0, 0)] * len(lengths)
     for time, document in enumerate(documents):
         r = choose(rooms, changed, lengths[document])
@@ -48,7 +48,7 @@ def row_contents(rows, offsets, count):
 
 def packed_rows(tokens, pieces, count, row, pad=0, ignore=-100):
     """Tokens, labels, segments and positions of each place, the sequences' bounds, their number before each row, and
-    the longest of them; a piece is (row, offset, start, length, position, whether it goes on).
+    the longest. A piece is (row, offset, start, length, position, whether it goes on).
     """
     places = [(pad, ignore, 0, 0) for _ in range(count * row)]
     owners = [(place // row, None) for place in range(count * row)]

@@ -44,7 +44,7 @@ def local_minibatches(axis, room, shuffled):
 
 
 class Sample(NamedTuple):
-    """A sample in a lane; ``step`` is None for a sequence without samples."""
+    """A sample in a lane. ``step`` is None for a sequence without samples."""
 
     ordinal: int
     step: int | None
@@ -55,8 +55,8 @@ class Sample(NamedTuple):
 def lane_minibatches(axis, length, sizes):
     """Truncated BPTT over a finite axis by one process or worker: (pieces, sweep end) of every minibatch.
 
-    A piece is (lane, ordinal, sweep, [steps]); ``sizes`` gives the size of every call, as long as needed. A worker
-    that owns nothing of a whole sweep is not foreseen.
+    A piece is (lane, ordinal, sweep, [steps]). ``sizes`` gives the size of every call, as long as needed. A worker
+    without a sequence in a whole sweep is not supported.
     """
     axis, lanes = deque(axis), []
     for size in sizes:

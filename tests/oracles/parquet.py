@@ -1,6 +1,7 @@
 """The sizes in a Parquet file's footer and page headers, read slowly and obviously: the twin of the native parser.
 
-`parse` turns a structure of Thrift's compact protocol into dictionaries by field number; the rest looks things up.
+`parse` turns a structure of Thrift's compact protocol into dictionaries by field number. The other functions look up
+fields.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Fields(dict[int, tuple[int, Any]]):
     twice = False
 
     def used(self) -> Fields:
-        """Itself; fields that come twice matter in structures that are used alone."""
+        """Return itself. Fields that come twice matter in structures that are used alone."""
         if self.twice:
             raise Damage
         return self

@@ -57,7 +57,7 @@ class PictureBatch:
             at = 0
             for kind in self.kinds.tolist():
                 arity = {1: 4, 2: 3, 3: 2, 4: 6, 5: 5}[kind]
-                swapped = kind == 5 and self.color == 1  # colors change as those of RGB
+                swapped = kind == 5 and self.color == 1  # colors change as in RGB
                 pixels = pixels[:, :, ::-1] if swapped else pixels
                 pixels = OPS[kind](pixels, *self.params[i, at : at + arity].tolist())
                 pixels = pixels[:, :, ::-1] if swapped else pixels
@@ -85,7 +85,7 @@ class PictureBatch:
 
 
 def upright(pixels, turned):
-    """Rotate and mirror as the EXIF standard says where the first row and column belong."""
+    """Rotate and mirror by the EXIF standard's place of the first row and column."""
     return {
         1: lambda p: p,
         2: np.fliplr,
@@ -136,7 +136,7 @@ def shares(old, new, filter):
     """How much of each of the old pixels is in each of the new ones, (new, old)."""
     found = np.zeros((new, old))
     for x in range(new):
-        if filter == 1:  # a triangle as wide as the new pixels, if these are larger; nothing lies beyond the border
+        if filter == 1:  # a triangle as wide as the new pixels, if these are larger, with nothing beyond the border
             distance = abs(np.arange(old) + 0.5 - (x + 0.5) * old / new) / max(old / new, 1)
             found[x] = np.maximum(1 - distance, 0)
             found[x] /= found[x].sum()

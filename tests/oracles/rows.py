@@ -19,7 +19,7 @@ class Twice(Exception):
 
 
 def json_row(line, streams, ragged=()):
-    """Return the values of a row by stream, or BAD; None where only the rules for skipped parts decide."""
+    """Return the values of a row by stream, or BAD. None where only the rules for skipped parts decide."""
     try:
         text = line.decode()
     except UnicodeDecodeError:

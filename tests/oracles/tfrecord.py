@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import struct
 
-from feedline.feed.formats.tfrecord_guess import masked_crc32c
+from feedline.feed.formats.detect_tfrecord import masked_crc32c
 
 
 def varint(n):
-    """A number in 7 bits a byte; a negative one takes ten."""
+    """Encode a number in 7 bits a byte. A negative one takes ten."""
     n &= 2**64 - 1
     found = bytearray()
     while n >= 0x80:
@@ -36,7 +36,7 @@ NO_BYTES, NO_FLOATS, NO_INTS = (Raw(field(kind, b"")) for kind in (1, 2, 3))
 
 
 def feature(values, packed=True):
-    """A Feature of bytes or texts, floats, or integers; numbers packed or one by one."""
+    """Encode a Feature of bytes or texts, floats, or integers, with numbers packed or one by one."""
     if isinstance(values, Raw):
         return values
     values = values if isinstance(values, (list, tuple)) else [values]
@@ -64,7 +64,7 @@ def example(**features):
 
 
 def sequence_example(context, lists):
-    """A tf.train.SequenceExample; ``lists``: by name a list of steps."""
+    """Encode a tf.train.SequenceExample. ``lists``: by name a list of steps."""
     steps = {name: b"".join(field(1, feature(step)) for step in found) for name, found in lists.items()}
     return example(**context) + field(2, b"".join(entry(name, body) for name, body in steps.items()))
 

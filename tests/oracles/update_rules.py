@@ -6,7 +6,7 @@ import numpy as np
 
 
 def follow(name, p, w, gradients, noise=None):
-    """Return the weight after all gradients: float64 arrays of one shape; ``noise(t)`` is the draw of update ``t``."""
+    """Return the weight after all gradients: float64 arrays of one shape. ``noise(t)`` is the draw of update ``t``."""
     w, lr, wd = np.array(w, float), p["learning_rate"], p["wd"]
     a, b, c = np.zeros((3, *w.shape))
     before, product = w.copy(), 1.0

@@ -34,7 +34,7 @@ class Browser:
     def __init__(self, profile):
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
-        # The program reads descriptor 3 and writes 4; the shell puts ours there, whatever their numbers.
+        # The program reads descriptor 3 and writes 4. The shell moves ours there from any number.
         flags = "--headless --no-sandbox --disable-gpu --remote-debugging-pipe --hide-scrollbars --no-first-run"
         command = f'exec "$0" {flags} --user-data-dir="$1" about:blank 3<&{to_read} 4>&{to_write}'
         self._process = subprocess.Popen(
@@ -105,7 +105,7 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def write(self, text):
-        """Text, as if typed into what has the focus."""
+        """Insert text, as if typed into the focused element."""
         self.call("Input.insertText", text=text)
 
     def drag(self, selector, start, stop):

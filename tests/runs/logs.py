@@ -45,13 +45,13 @@ def write(path, lines, torn=""):
 
 
 class Page(HTMLParser):
-    """A page taken apart; fails where a tag is not closed.
+    """A parsed page. Fails where a tag is not closed.
 
     Attributes:
         tables: by the id of the chart: the heads, and rows of cells.
-        links: everything that names another place.
+        links: every attribute that names another place.
         scripts: their texts.
-        text: all that is read.
+        text: all visible text.
     """
 
     def __init__(self, text):

@@ -41,8 +41,8 @@ def page(tmp_path_factory):
     return fl.report(write(folder / "run.jsonl", [start(), *lines]))
 
 
-def test_nothing_is_asked_for_and_nothing_said(browser, page):
-    """The file alone is read; no error, no warning, no line in the console; the network's picture is drawn."""
+def test_no_requests_and_no_messages(browser, page):
+    """Only the file is read, without an error, a warning or a line in the console. The network's picture is drawn."""
     browser.console.clear()
     browser.requests.clear()
     browser.open(page)
@@ -52,7 +52,7 @@ def test_nothing_is_asked_for_and_nothing_said(browser, page):
 
 
 def test_a_foreign_script_does_not_run(browser, page, tmp_path):
-    """The policy of the page stops what would get past the escaping; this is how the test above would see it."""
+    """The policy of the page stops a script that passes the escaping. The test above would see it in this way."""
     planted = tmp_path / "planted.html"
     text = page.read_text("utf-8")
     planted.write_text(text.replace("</main>", "<script>document.title='planted'</script></main>"), encoding="utf-8")
@@ -63,7 +63,7 @@ def test_a_foreign_script_does_not_run(browser, page, tmp_path):
 
 
 def test_lines_are_where_the_numbers_are(browser, page):
-    """The highest loss is drawn at its place, the lowest lower; the line has the colour of its legend."""
+    """The highest loss is drawn at its place, the lowest lower. The line has the colour of its legend."""
     browser.open(page)
     box = "document.querySelector('#loss .line.s1').getBoundingClientRect()"
     area = f"{SCREEN}.getBoundingClientRect()"
@@ -76,7 +76,7 @@ def test_lines_are_where_the_numbers_are(browser, page):
 
 
 def test_values_are_read_with_the_keyboard(browser, page):
-    """Tab goes through the sections' links, then chart by chart, each with its table; arrows read the values."""
+    """Tab goes through the sections' links, then chart by chart, each with its table. Arrows read the values."""
     browser.open(page)
     links = browser.value("document.querySelectorAll('nav a').length")
     seen = []
@@ -105,7 +105,7 @@ def test_values_are_read_with_the_keyboard(browser, page):
 
 
 def test_screen_readers_have_names(browser, page):
-    """Every chart and table has a name that tells it from the others; the words of a chart are its picture."""
+    """Every chart and table has a distinct name. The words of a chart are its picture."""
     browser.open(page)
     nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
     named = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n["ignored"]]
@@ -122,8 +122,8 @@ def test_screen_readers_have_names(browser, page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_lines_stand_out(browser, page, scheme):
-    """Contrast as WCAG asks: 4.5 for text, 3 for lines, on the card, in both schemes; the schemes differ."""
+def test_text_and_lines_have_contrast(browser, page, scheme):
+    """Contrast as WCAG asks: 4.5 for text, 3 for lines, on the card, in both schemes. The schemes differ."""
     browser.open(page, scheme=scheme)
     read = "getComputedStyle(document.documentElement).getPropertyValue('--%s').trim()"
     card = browser.value(read % "card")
@@ -166,7 +166,7 @@ def test_it_is_a_picture(browser, page):
 
 
 def test_a_live_page_loads_itself_again(browser, tmp_path):
-    """Until the run ends; not while a value is read or a table is open, nor when it is switched off."""
+    """It reloads until the run ends, but not while a value is read, a table is open, or reloading is switched off."""
     lines = [start(), progress(100, loss=1.0)]
     path = write(tmp_path / "run.jsonl", lines)
     page = fl.report(path, refresh_s=1)
@@ -302,7 +302,7 @@ def test_a_page_of_several_runs(browser, tmp_path):
 
 
 def test_words_are_not_broken_on_a_phone(browser, tmp_path):
-    """Of the results of four runs; what does not fit scrolls within its box."""
+    """In the results of four runs, a wide table scrolls within its box."""
     places = [tmp_path / name for name in ("a", "b", "uninterrupted", "d")]
     for place in places:
         place.mkdir()

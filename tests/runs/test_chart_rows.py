@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.runs.chart_rows import ChartTable, TableRow, joined, thinned
+from feedline.runs.chart_rows import ChartTable, TableRow, join_columns, thin
 from tests.effort import examples
 
 number = st.none() | st.integers(-50, 50) | st.floats(-1e6, 1e6)
@@ -26,8 +26,8 @@ def column(rows, k):
 @given(tables, st.integers(2, 60))
 @settings(max_examples=examples(100), deadline=None)
 def test_first_last_lowest_highest_stay(table, most):
-    """In every column; rows stay whole, in order, and there are few."""
-    found = thinned(table, most)
+    """In every column. Rows stay complete, in order, and there are few."""
+    found = thin(table, most)
     assert list(found.rows) == [row for row in table.rows if row in set(found.rows)]
     assert found.total == len(table.rows)
     assert len(found.rows) <= max(most, 2 * (2 + 2 * 2 * len(table.columns)))
@@ -43,7 +43,7 @@ def test_first_last_lowest_highest_stay(table, most):
 def test_a_peak_stays_in_its_stretch():
     """A needle in ten thousand rows is shown, and each part of the axis is."""
     pairs = [(i, 5.0 if i == 6789 else i % 7 / 100) for i in range(10_000)]
-    found = thinned(joined("x", {"a": pairs}))
+    found = thin(join_columns("x", {"a": pairs}))
     assert (6789, 5.0) in {(row.at, row.values[0]) for row in found.rows}
     assert len(found.rows) <= 300
     gaps = [b.at - a.at for a, b in zip(found.rows, found.rows[1:], strict=False)]
@@ -51,8 +51,8 @@ def test_a_peak_stays_in_its_stretch():
 
 
 def test_columns_are_joined_by_place():
-    """Positions of several columns make one row each; a column without a number is omitted."""
-    table = joined("x", {"a": [(1, 0.5), (3, 0.25)], "none": [(1, None)], "b": [(2, 7), (3, 8)]})
+    """Positions of several columns make one row each. A column without a number is omitted."""
+    table = join_columns("x", {"a": [(1, 0.5), (3, 0.25)], "none": [(1, None)], "b": [(2, 7), (3, 8)]})
     assert table.columns == ("a", "b")
     assert [(row.at, row.values) for row in table.rows] == [(1, (0.5, None)), (2, (None, 7)), (3, (0.25, 8))]
     assert table.total == 3

@@ -14,7 +14,7 @@ from tests.contrast import contrast, over, palettes
 SHARED = files("feedline.runs").joinpath("page.css").read_text("utf-8")
 PICTURES = files("feedline.cli").joinpath("picture_page.css").read_text("utf-8")
 NETWORK = files("feedline.graph").joinpath("network_page.css").read_text("utf-8")
-# What lies on what: text needs a contrast of 4.5, lines and borders that say something 3.
+# Foregrounds and backgrounds. Text needs a contrast of 4.5, lines and borders with a meaning 3.
 TEXT = {
     "report": (SHARED, "ink soft s1 s2 s3 s4 s5 s6", "card paper"),
     "network": (NETWORK, "ink soft", "card paper"),
@@ -33,7 +33,7 @@ def pairs(which, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_and_lines_stand_out(scheme):
+def test_text_and_lines_have_contrast(scheme):
     for least, which in ((4.5, TEXT), (3.0, LINES)):
         for page, given in which.items():
             weak = [(name, round(contrast(a, b), 2)) for name, a, b in pairs(given, scheme) if contrast(a, b) < least]
@@ -41,8 +41,8 @@ def test_text_and_lines_stand_out(scheme):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_thin_lines_stand_out_too(scheme):
-    """Lines behind others, which are drawn thin and translucent."""
+def test_thin_lines_have_contrast_too(scheme):
+    """Lines below others are drawn thin and translucent."""
     opacity = float(re.search(r"\.line\.faint .*?opacity: ([\d.]+)", SHARED)[1])
     colours = palettes(SHARED)[scheme]
     weak = [k for k in range(1, 7) if contrast(over(colours[f"s{k}"], colours["card"], opacity), colours["card"]) < 3]
@@ -50,7 +50,7 @@ def test_thin_lines_stand_out_too(scheme):
 
 
 def test_boxes_of_networks():
-    """Words on every family's box: 7 in the light, 4.5 in the dark; borders 3 on the card, in both."""
+    """Words on every family's box have 7 in the light and 4.5 in the dark, borders on the card 3 in both."""
     light, night = palettes(NETWORK)["light"], palettes(NETWORK)["dark"]
     for family, style in STYLES.items():
         assert contrast(light["ink"], style.fill) >= 7, family
@@ -60,7 +60,7 @@ def test_boxes_of_networks():
 
 
 def test_tags_on_pictures():
-    """The dark words on the coloured tags of samples; tags of neighbours differ, and have numbers, too."""
+    """Dark words on the coloured tags of samples have contrast. Tags of neighbours differ, and have numbers, too."""
     colours = palettes(PICTURES)["light"]
     assert all(contrast("#111", colours[f"v{k}"]) >= 4.5 for k in range(1, 5))
 
@@ -76,7 +76,7 @@ def test_paper_has_the_light_colours():
 
 
 def test_lines_differ_without_colour():
-    """Dashes tell the lines of a chart apart, with neither colour nor order."""
+    """Dashes distinguish the lines of a chart, without colour or order."""
     dashes = {1: "none"} | {
         k: re.search(rf"\.line\.s{k}, \.s{k} \.line \{{ stroke-dasharray: ([\d. ]+)", SHARED)[1] for k in range(2, 7)
     }

@@ -1,4 +1,4 @@
-"""Several runs on one page: curves over each other, what they ended with, what differs."""
+"""Several runs on one page: superimposed curves, final results, differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compared(*runs, **options):
     return Page(fl.report(runs, **options).read_text("utf-8"))
 
 
-def test_curves_lie_over_each_other(tmp_path):
+def test_curves_are_superimposed(tmp_path):
     places = [run(tmp_path, name, [start - i for i in range(3)]) for name, start in (("a", 3.0), ("b", 4.0))]
     path = fl.report(places)
     assert path == tmp_path / "comparison.html"
@@ -73,7 +73,7 @@ def test_equal_runs_are_called_equal_and_others_part_somewhere(tmp_path):
     assert "equal training losses" not in compared(a, d).text
 
 
-def test_names_tell_runs_apart(tmp_path):
+def test_names_distinguish_runs(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()
     page = compared(run(tmp_path / "x", "run"), run(tmp_path / "y", "run"))
@@ -126,7 +126,7 @@ def events(folder, scalars):
 
 
 def test_event_files_of_tensorboard(tmp_path):
-    """Ours are compared with logs; those of other programs keep their tags and steps."""
+    """Our event files are compared with logs. Other programs' files keep their tags and steps."""
     log = run(tmp_path, "log", [3.0, 2.0, 1.0])
     ours = events(
         tmp_path / "ours",
@@ -150,7 +150,7 @@ def test_event_files_of_tensorboard(tmp_path):
         fl.report([log, empty])
 
 
-def test_how_often_a_run_resumed_is_told_in_words(tmp_path):
+def test_the_number_of_resumes_is_described_in_words(tmp_path):
     paths = []
     for n in range(3):
         (tmp_path / f"{n}").mkdir()
@@ -164,8 +164,8 @@ def test_how_often_a_run_resumed_is_told_in_words(tmp_path):
     assert "resumedneveronce2 times" in page.text.replace("\n", "")
 
 
-def test_who_is_faster_is_told_by_the_figures_of_the_table(tmp_path):
-    """Many slow short spans and a long fast one: the speed is that of the whole time."""
+def test_the_faster_run_has_the_better_figures_in_the_table(tmp_path):
+    """With many slow short spans and a long fast one, the speed is measured over the whole time."""
     for name, seconds in (("a", [8.0, 1.0, 1.0]), ("b", [4.0, 4.0, 4.0])):
         (tmp_path / name).mkdir()
         lines = [progress(100 * i, seconds=s) for i, s in enumerate(seconds, 1)]
@@ -176,7 +176,7 @@ def test_who_is_faster_is_told_by_the_figures_of_the_table(tmp_path):
 
 
 def test_results_of_other_programs(tmp_path):
-    """Last and best of every tag; of those whose direction is unknown, both extremes. What differs is told."""
+    """Last and best of every tag, both extremes where the direction is unknown. Differences are listed."""
     p = events(tmp_path / "p", {"Loss/train": [(1, 2.0), (2, 1.0)], "acc": [(1, 0.5), (2, 0.9)], "lr": [(1, 0.1)]})
     q = events(tmp_path / "q", {"Loss/train": [(1, 2.0), (2, 1.5)], "acc": [(1, 0.8), (2, 0.7)], "lr": [(1, 0.1)]})
     page = compared(p, q)
@@ -196,7 +196,7 @@ def test_results_of_other_programs(tmp_path):
 
 
 def test_metrics_have_their_names(tmp_path):
-    """Those of event files have none: beside logs that agree, they have theirs."""
+    """Metrics in event files have no names. With logs that agree, they get the logs' names."""
     log, second = (run(tmp_path, name, metric_name="wrong") for name in ("log", "second"))
     ours = events(
         tmp_path / "ours",
@@ -258,7 +258,7 @@ def test_noisy_curves_have_moving_means_in_the_colour_of_their_run(tmp_path):
 
 
 def test_long_curves_of_several_runs_are_averaged(tmp_path):
-    """Rows of one run among those of another would make teeth of extremes."""
+    """Interleaved rows of two runs would make jagged extremes."""
     a = run(tmp_path, "a", [1.0 - i / 2000 for i in range(1000)])
     (tmp_path / "b").mkdir()
     lines = [progress(100 * i + 50, loss=1.0 - i / 2000) for i in range(1000)]
@@ -272,6 +272,6 @@ def test_long_curves_of_several_runs_are_averaged(tmp_path):
 
 
 @pytest.mark.parametrize("feed", [None, {}, {"state": None}, {"state": "../.."}, {"state": [1]}, {"state": {}}])
-def test_a_state_that_is_none_says_nothing_of_the_order(feed):
+def test_a_state_of_none_leaves_the_order_open(feed):
     """A log that was damaged is shown as far as it can be read."""
     assert {*order_facts({"feed": feed}).values()} == {None}

@@ -17,7 +17,7 @@ from tests.oracles.fed import add_up
 
 @st.composite
 def minibatches(draw):
-    """Minibatches of a ragged stream, one of single samples and one that is ragged now and then; some are empty."""
+    """Minibatches of a ragged stream, one of single samples and one that is ragged at times. Some are empty."""
     made = []
     for count in draw(st.lists(st.integers(0, 6), max_size=12)):
         ragged = draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
@@ -76,5 +76,5 @@ def test_many_sequences_are_not_held():
     counted = Feeding()
     big = minibatch(list(range(feeding._SEQUENCES_AT_ONCE)), *([[1] * feeding._SEQUENCES_AT_ONCE] * 2))
     counted.add(big)
-    assert counted.held == 0
+    assert counted.pending_sequences == 0
     assert counted.fed().sequences == feeding._SEQUENCES_AT_ONCE

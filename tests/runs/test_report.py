@@ -82,7 +82,7 @@ def test_validations_and_updates_share_the_chart(tmp_path):
 
 
 def test_a_run_that_went_on_is_counted_once(tmp_path):
-    """Lines after the resumed position are those of the second process; a torn line is reported, not shown."""
+    """After the resumed position, the second process's lines count. A torn line is reported, not shown."""
     first = [start(), *(progress(at, loss=9.0, seconds=1.0) for at in (100, 200, 310))]
     second = [start(200), progress(300, loss=3.0, seconds=1.0), progress(400, loss=4.0, seconds=1.0)]
     path = write(tmp_path / "run.jsonl", first, torn='{"event": "progr\n')
@@ -97,7 +97,7 @@ def test_a_run_that_went_on_is_counted_once(tmp_path):
         assert told in page.text
 
 
-def test_a_run_that_ended_tells_of_nothing(tmp_path):
+def test_a_run_that_ended_reports_nothing(tmp_path):
     """Nothing is found where nothing is."""
     calm = progress(100, waiting=0.0, saving=0.0)
     calm["fed"]["streams"]["words"]["padded"] = 95
@@ -113,12 +113,12 @@ def test_a_run_that_ended_tells_of_nothing(tmp_path):
         ({"waiting": 0.5}, "50% of the time was spent waiting for data"),
         ({"saving": 0.5}, "50% of the time went into checkpoints"),
         ({"loss": None}, "The loss is NaN or ∞ from the span that ends at 100 label samples on"),
-        ({"fed": {"jumps": 100}}, "Sequences delivered one after the other lie 10% as far apart"),
+        ({"fed": {"jumps": 100}}, "Sequences delivered one after the other are 10% as far apart"),
         ({"fed": {"streams": {"words": {"samples": 30, "padded": 120, "lengths": [0, 3, 9]}}}}, "75% of the rows"),
         ({"stats": {"skipped": 3}}, "3 sequences were unreadable"),
     ],
 )
-def test_what_stands_out_is_said(tmp_path, change, told):
+def test_remarkable_results_are_named(tmp_path, change, told):
     """Each of the things to look at first."""
     line = progress(100, waiting=0.0, saving=0.0)
     line["fed"]["jumps"] = 1000
@@ -128,7 +128,7 @@ def test_what_stands_out_is_said(tmp_path, change, told):
 
 
 def test_corpora_of_a_mixture(tmp_path):
-    """What each gave stands beside what was declared: the last span's figures, as they count from the beginning."""
+    """Each corpus has its delivered and its declared share, by the last span's figures, which are totals."""
     lines = [start()]
     for at, delivered in ((100, 0.5), (200, 0.625)):
         given = {"web": {"sequences": at // 2, "delivered": delivered, "declared": 0.75}}
@@ -170,7 +170,7 @@ def test_names_from_data_are_text(tmp_path):
 
 
 def test_nothing_is_loaded(tmp_path):
-    """No address in the page, and a policy that forbids loading; the only script is the one that it names."""
+    """The page has no address, and a policy that forbids loading. The only script is the one in the policy."""
     text = fl.report(write(tmp_path / "run.jsonl", [start(), progress(100)])).read_text("utf-8")
     assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r"^ *// .*$", "", text, flags=re.MULTILINE))
     assert "default-src 'none'" in text
@@ -178,7 +178,7 @@ def test_nothing_is_loaded(tmp_path):
 
 
 def test_a_million_lines_make_a_small_page(tmp_path):
-    """All of a long log is read, little is shown, and the page says so."""
+    """All of a long log is read, little is shown, and the page has a note about it."""
     path = tmp_path / "run.jsonl"
     update = '{"event": "update", "samples": %d, "sweeps": 0, "loss": %.3f, "metric": null, "counted": 1}\n'
     with path.open("w") as file:
@@ -209,7 +209,7 @@ def test_quarantined_sequences_are_listed_once(tmp_path):
     assert page_of(tmp_path).text.count("a.ctf") == 3
 
 
-def test_checkpoints_say_whether_they_are_kept(tmp_path):
+def test_checkpoints_show_whether_they_are_kept(tmp_path):
     """Where they were written, or in a folder that was moved."""
     (tmp_path / "checkpoints" / "checkpoint-000002-200").mkdir(parents=True)
     saved = [
@@ -221,7 +221,7 @@ def test_checkpoints_say_whether_they_are_kept(tmp_path):
     assert re.search(r"000001-100\s*no", text)
 
 
-def test_what_is_no_run_is_told(tmp_path):
+def test_other_files_than_runs_are_reported(tmp_path):
     """No folder, no log, several logs, another file."""
     with pytest.raises(FileNotFoundError, match="does not exist"):
         fl.report(tmp_path / "nowhere")
@@ -238,14 +238,14 @@ def test_what_is_no_run_is_told(tmp_path):
         fl.report(tmp_path)
 
 
-def test_it_goes_where_it_is_told(tmp_path):
+def test_it_goes_to_the_given_place(tmp_path):
     """The path returned is the page's."""
     log = write(tmp_path / "other.jsonl", [start(), progress(100)])
     assert fl.report(tmp_path) == tmp_path / "report.html"
     assert fl.report(log, tmp_path / "page.html").read_text("utf-8") == (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_transforms_are_told_by_span(tmp_path):
+def test_transforms_are_reported_by_span(tmp_path):
     """Statistics count from a process's start, over its spans and not beyond."""
     lines = [start()]
     for samples, seconds in ((100, 1.0), (200, 4.0)):
@@ -258,7 +258,7 @@ def test_transforms_are_told_by_span(tmp_path):
     assert "Transforms such as decoding kept 1.1 threads busy" in page.text
 
 
-def test_without_transforms_nothing_is_said_of_them(tmp_path):
+def test_without_transforms_none_are_mentioned(tmp_path):
     for stats in ({"transform_seconds": 0.0}, {}):
         page = page_of(write(tmp_path / "run.jsonl", [start(), progress(100, stats=stats)]))
         assert "transforming" not in page.tables
@@ -322,7 +322,7 @@ def test_any_field_may_be_anything(tmp_path, field, value):
 
 
 def test_a_field_that_is_wrong_is_named(tmp_path):
-    """The error says expected and got."""
+    """The error has expected and got."""
     line = progress(100)
     line["fed"]["streams"]["words"]["lengths"][1] = "many"
     with pytest.raises(fl.DataError, match=r"(?s)fed\.streams\.words\.lengths: expected a whole.*'many'.*run\.jsonl:2"):
@@ -391,12 +391,12 @@ def test_noisy_curves_have_a_moving_mean(tmp_path):
     assert list(page_of(write(tmp_path / "run.jsonl", [start(), *smooth])).columns("loss"))[1:] == ["training"]
 
 
-def test_names_of_loss_and_metric_are_told(tmp_path):
+def test_names_of_loss_and_metric_are_shown(tmp_path):
     page = page_of(write(tmp_path / "run.jsonl", [start(metric_name="error_rate"), progress(100, metric=0.5)]))
     assert "Metric: error_rate" in page.text
 
 
-def test_a_long_log_says_once_that_rows_are_left_out(tmp_path):
+def test_a_long_log_notes_once_that_rows_are_left_out(tmp_path):
     lines = [progress(100 * i, loss=1 / i) for i in range(1, 1001)]
     page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
     assert page.text.count("of each stretch") == 1
@@ -404,7 +404,7 @@ def test_a_long_log_says_once_that_rows_are_left_out(tmp_path):
 
 
 def test_where_bytes_came_from(tmp_path):
-    """Statistics are those of a process: a resumed one begins at 0 again."""
+    """Statistics belong to a process. A resumed one begins at 0 again."""
 
     def line(samples, **stats):
         return progress(samples, seconds=10.0, stats={"held_bytes": 0, "skipped": 0, **stats})
@@ -440,7 +440,7 @@ def test_where_bytes_came_from(tmp_path):
 
 
 def test_all_lines_of_a_chart_differ_in_more_than_colour():
-    """Also the thin one behind its mean."""
+    """Also the thin line below its mean."""
     style = (files("feedline.runs") / "page.css").read_text("utf-8")
     dashes = dict(re.findall(r"\.line\.(s\d), \.s\d \.line \{ stroke-dasharray: ([\d. ]+) \}", style))
     assert len(set(dashes.values())) == len(dashes) == MAX_COLUMNS - 1  # the first is solid
@@ -465,7 +465,7 @@ def test_wall_time_ends_with_the_run(tmp_path):
     assert "Wall time: 20 s" in page.text
     assert "evaluating: 9 s, 45.0%" in page.text
     assert "saving: 1 s" in page.text
-    # More sweeps: what the checkpoint has is in the next span, the test after it is not.
+    # More sweeps: the next span has the checkpoint's content, but not the test after it.
     more = [
         start(100, time=1000.0),
         progress(200, seconds=17.0, waiting=0.0, saving=0.0, time=1010.0),
@@ -492,7 +492,7 @@ def test_a_loss_that_became_nan_is_shown_as_such(tmp_path):
     assert "no finite number in 5 of 9 spans, first at 400" in page.text
 
 
-def test_order_and_settings_of_a_run_are_told_in_words(tmp_path):
+def test_order_and_settings_of_a_run_are_described_in_words(tmp_path):
     state = {"order": "feedline-2", "seed": "000000000000000f", "shuffle": "all", "corpus": "c0ffee"}
     settings = {
         "minibatch size": "[(22153, 4096), 6144], epoch_size=1",

@@ -1,4 +1,4 @@
-"""A run while it happens: what its log says of its end, its speed and what limits it; a log that grows."""
+"""A running process, read from its growing log: its end, its speed and its limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import feedline as fl
 from feedline.runs.log import RunLog, read_log
-from feedline.runs.watching import RunWatch, sparkline, spoken
+from feedline.runs.watching import RunWatch, duration_text, sparkline
 from tests.runs.logs import progress, start, write
 
 
@@ -28,11 +28,11 @@ def test_how_far_and_how_long(tmp_path):
     assert run.speed() == 10.0
     assert run.state == "running"
     later = seen(tmp_path, [start(time=0.0), *spans(8)], now=100.0)
-    assert later.remaining_s == pytest.approx(11 * 10)  # the present span takes longer than usual: it stands still
+    assert later.remaining_s == pytest.approx(11 * 10)  # this span takes longer than usual, so the estimate stays
 
 
 def test_time_left_with_evaluations_and_at_the_end(tmp_path):
-    """Every fifth span has an evaluation of 40 s; the recent ones may have none. Nothing counts down to 0."""
+    """Every fifth span has an evaluation of 40 s, and the recent ones may have none. Nothing counts down to 0."""
     seconds = [50.0 if i % 5 == 0 else 2.0 for i in range(1, 13)]
     times = [sum(seconds[:i]) for i in range(1, 13)]
     lines = [
@@ -65,7 +65,7 @@ def test_a_resumed_run_is_timed_by_its_own_process(tmp_path):
     again = [progress(100 * i, seconds=10.0, time=9000 + 10 * i, done=i / 20) for i in range(5, 8)]
     run = seen(tmp_path, [*first, start(400, time=9000.0), *again], now=9070.0)
     assert run.remaining_s == pytest.approx(13 * 10)
-    assert len(run.recent()) == 3
+    assert len(run.recent_spans()) == 3
 
 
 def test_ends(tmp_path):
@@ -76,7 +76,7 @@ def test_ends(tmp_path):
     assert (run.state, run.done) == ("interrupted, saved", 0.15)
 
 
-def test_a_killed_run_says_nothing_more(tmp_path):
+def test_a_killed_run_prints_nothing_more(tmp_path):
     lines = [start(time=0.0), *spans(3)]
     assert seen(tmp_path, lines, now=80.0).state == "running"
     dead = seen(tmp_path, lines, now=30.0 + 3700)
@@ -122,7 +122,7 @@ def test_what_limits(tmp_path, line, stage, advice):
     assert advice in limit.advice
 
 
-def test_shares_are_those_of_the_recent_spans(tmp_path):
+def test_shares_match_the_recent_spans(tmp_path):
     early = [progress(100 * i, waiting=0.9, saving=0.0) for i in range(1, 20)]
     late = [progress(100 * i, waiting=0.0, saving=0.0) for i in range(20, 30)]
     assert seen(tmp_path, [start(), *early, *late]).limit().stage == "the training step"
@@ -132,7 +132,7 @@ def test_shares_are_those_of_the_recent_spans(tmp_path):
 
 
 def test_any_cut_reads_the_same(tmp_path):
-    """Read in pieces that end anywhere, a log tells what it tells when read at once."""
+    """Read in pieces that end anywhere, a log gives the same as when read at once."""
     lines = [start(), progress(100), progress(200), progress(300), start(100), progress(200, loss=0.1)]
     whole = write(tmp_path / "whole.jsonl", lines)
     text = whole.read_bytes()
@@ -141,13 +141,13 @@ def test_any_cut_reads_the_same(tmp_path):
         path = tmp_path / "growing.jsonl"
         path.write_bytes(text[:cut])
         log = RunLog(path, dict)
-        log.read_on()
+        log.read_new_lines()
         with path.open("ab") as file:
             file.write(text[cut:])
-        log.read_on()
+        log.read_new_lines()
         assert (log.events, log.starts, log.lines) == (expected.events, expected.starts, expected.lines)
         assert log.torn == expected.torn
-        assert not log.read_on()
+        assert not log.read_new_lines()
         path.unlink()
 
 
@@ -192,4 +192,4 @@ def test_sparklines():
 
 def test_durations():
     told = {0: "0 s", 8.4: "8 s", 160: "2 min 40 s", 3600: "1 h", 11100: "3 h 5 min", 90000: "1 d 1 h"}
-    assert {seconds: spoken(seconds) for seconds in told} == told
+    assert {seconds: duration_text(seconds) for seconds in told} == told

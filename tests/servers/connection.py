@@ -1,8 +1,8 @@
-"""HTTP/1.1 as a server of tests speaks it over one socket: requests in, responses out, with what goes wrong on purpose.
+"""HTTP/1.1 as a server of tests speaks it over one socket: requests in, responses out, with faults on purpose.
 
 `read_request` understands a content length, chunks, ``aws-chunked`` and ``Expect: 100-continue``, and bounds what it
 reads. `Sender` sends a response: bytes from memory without a copy, files by ``sendfile``, both in the pieces of a
-`Link`. A response is over before its last byte leaves, so whoever has all of it finds it counted.
+`Link`. A response is counted before its last byte leaves, so a client that has all of it finds it counted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.servers.link import Link
 
 HEAD_BYTES = 64 << 10  # no longer head of a request is read
 UNLIMITED = 1 << 20  # bytes of a piece on a link without limit
-AT_ONCE = 1 << 16  # bytes; the last byte of a longer body is sent by itself
-DRAINED_S = 5.0  # how long a reset waits for what was sent before it
+AT_ONCE = 1 << 16  # bytes. The last byte of a longer body is sent by itself
+DRAINED_S = 5.0  # how long a reset waits for the bytes sent before it
 
 REASONS = {
     100: "Continue", 200: "OK", 204: "No Content", 206: "Partial Content", 304: "Not Modified", 400: "Bad Request",
@@ -65,7 +65,7 @@ class Request:
 
 
 class Part(NamedTuple):
-    """A part of a body: bytes `begin` to `end` of what is sent."""
+    """A part of a body: bytes `begin` to `end`."""
 
     begin: int
     end: int
@@ -80,7 +80,7 @@ class Response:
     body: Opened | bytes = b""
     begin: int = 0
     end: int | None = None
-    length: int | None = None  # what is announced, without a body for HEAD
+    length: int | None = None  # the announced length, without a body for HEAD
 
     @property
     def part(self) -> Part:
@@ -101,7 +101,7 @@ class Reader:
     Args:
         sock: the socket, blocking.
         most_bytes: longest body.
-        crossed: called with 0 before a body and with the size of each piece of it; may wait.
+        crossed: called with 0 before a body and with the size of each of its pieces. May wait.
     """
 
     def __init__(self, sock: socket.socket, most_bytes: int, crossed: Callable[[int], None]) -> None:
@@ -109,7 +109,7 @@ class Reader:
         self._ahead = bytearray()
 
     def read_request(self) -> Request:
-        """The next request; raises `Over` at the end of the connection, `Bad` for what cannot be understood."""
+        """Read the next request. Raises `Over` at the end of the connection, `Bad` for a malformed one."""
         head = self._until(b"\r\n\r\n", HEAD_BYTES).decode("latin-1").split("\r\n")
         try:
             method, target, version = head[0].split(" ")
@@ -188,7 +188,7 @@ class Sender:
     Args:
         sock: the socket, blocking.
         link: gives the link as it is now.
-        wait: waits so many seconds; raises `Over` if the server ends.
+        wait: waits a number of seconds. Raises `Over` if the server ends.
     """
 
     def __init__(self, sock: socket.socket, link: Callable[[], Link], wait: Callable[[float], None]) -> None:
@@ -197,11 +197,11 @@ class Sender:
         self.sent = 0  # bytes of the body of this response
 
     def send(self, response: Response, fault: Fault | None, over: Callable[[], None], stays: bool) -> None:
-        """Send a response; raises `Over` after one that ends the connection.
+        """Send a response. Raises `Over` after one that ends the connection.
 
         Args:
-            response: what to send; its file stays open.
-            fault: one of a body, or None.
+            response: the response, whose file stays open.
+            fault: a fault of a body, or None.
             over: called before the last byte leaves, when `sent` has all.
             stays: whether the connection is kept.
         """
@@ -240,7 +240,7 @@ class Sender:
             self.end(reset=False)
 
     def end(self, reset: bool) -> None:
-        """End the connection; raises `Over`."""
+        """End the connection, raise `Over`."""
         if reset:
             self._wait_until_received()
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -280,7 +280,7 @@ class Sender:
             self._sock.sendall(view[begin:end])
 
     def _wait_until_received(self) -> None:
-        """A reset would take away what is still on its way."""
+        """Wait for bytes in transit, which a reset would discard."""
         for _ in range(int(DRAINED_S / 0.001)):
             (waiting,) = struct.unpack("i", fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)))
             if not waiting:
@@ -320,7 +320,7 @@ def _chunk_size(line: bytes) -> int:
 
 
 def _unchunked(body: bytes) -> bytes:
-    """What ``aws-chunked`` wraps; signatures and trailers are left out."""
+    """Return the body in ``aws-chunked``, without signatures and trailers."""
     found, at = [], 0
     while True:
         end = body.find(b"\r\n", at)

@@ -1,9 +1,9 @@
-"""What an object store of tests holds: objects in memory, or the files of a folder.
+"""The content of a test object store: objects in memory, or the files of a folder.
 
-Both have the same few methods; keys are text, a listing is in the order of their UTF-8 bytes. An `Opened` object stays
-what it was when another one takes its place. In memory the ETag is the MD5 of the content, as S3 has it; in a folder,
+Both have the same few methods. Keys are text, and a listing is in the order of their UTF-8 bytes. An `Opened` object
+is unchanged when another one takes its place. In memory the ETag is the MD5 of the content, as in S3. In a folder,
 where a bucket is a folder and a key a path in it, it is made of time, size and inode of the file, so that opening reads
-nothing. Replacing an object always changes the ETag of a file, and that of bytes if they are others.
+nothing. Replacing an object always changes the ETag of a file. In memory it changes with the bytes.
 
 A listing of a folder walks the whole bucket for each page.
 """
@@ -149,7 +149,7 @@ class InMemory(_Changes):
 
 
 class InFolder(_Changes):
-    """The files of a folder; whoever writes there beside the server should rename files into place."""
+    """The files of a folder. Other writers should rename files into place."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ class Uploads:
         return f'"{etag}"'
 
     def complete(self, upload: str, bucket: str, key: str, chosen: list[tuple[int, str]]) -> tuple[list[bytes], str]:
-        """Pieces of the object and its ETag; the upload is over when it is `forgotten`."""
+        """Return the object's pieces and its ETag. The upload is over when it is `forgotten`."""
         with self._lock:
             parts = self._parts(upload, bucket, key)
             numbers = [number for number, _ in chosen]
@@ -298,7 +298,7 @@ class Uploads:
 
 @dataclass(frozen=True)
 class Page:
-    """Part of a listing; `rest` is the last name of it if more follow."""
+    """Part of a listing. `rest` is its last name if more follow."""
 
     keys: list[str]
     prefixes: list[str]
@@ -306,7 +306,7 @@ class Page:
 
 
 def page(names: list[bytes], prefix: str, delimiter: str, after: bytes, most: int) -> Page:
-    """Keys and common prefixes that come after a name, at most so many."""
+    """Return keys and common prefixes that come after a name, up to a limit."""
     begin, sep = prefix.encode(), delimiter.encode()
     keys: list[str] = []
     prefixes: list[str] = []
@@ -342,7 +342,7 @@ def _facts(status: os.stat_result) -> Facts:
 
 
 def _be_later(new: str, old: Path) -> None:
-    """Clocks of file systems tick every few milliseconds; a replaced file must not look like its predecessor."""
+    """Clocks of file systems tick every few milliseconds. A replaced file must not look like its predecessor."""
     with contextlib.suppress(FileNotFoundError):
         status = os.stat(new)
         later = max(status.st_mtime_ns, os.stat(old).st_mtime_ns + 1)

@@ -1,7 +1,7 @@
-"""Faults on purpose: what goes wrong with which requests.
+"""Faults on purpose, for selected requests.
 
 A `Fault` counts the requests that it matches, so the same requests always have the same faults. `Faults` is the list of
-a server: a request goes to the first fault that takes it, and later ones do not see it; so "503 twice, then a reset" is
+a server: a request goes to the first fault that takes it, and later ones do not see it. So "503 twice, then a reset" is
 two faults, each with ``times``.
 """
 
@@ -31,16 +31,16 @@ KINDS = {
 
 @dataclass
 class Fault:
-    """What goes wrong, and when.
+    """A fault, and its requests.
 
     Args:
         kind: one of `KINDS`.
-        key: pattern of ``bucket/key`` (of ``bucket/prefix`` for a listing), as `fnmatch` has them.
-        request: kind of request, such as ``GET`` (see `object_store`); None for all.
+        key: pattern of ``bucket/key`` (of ``bucket/prefix`` for a listing), for `fnmatch`.
+        request: kind of request, such as ``GET`` (see `object_store`). None for all.
         byte: only requests whose range covers this byte of the object.
         skip: matching requests that pass before the first one with the fault.
-        every: of those that follow, each so manieth has it.
-        times: how often; None for ever.
+        every: of the following ones, each n-th has it.
+        times: how often. None: always.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Fault:
     seconds: float = 3600.0
     replacement: bytes | None = None
     seen: int = field(default=0, init=False)  # matching requests
-    hits: int = field(default=0, init=False)  # those that had it
+    hits: int = field(default=0, init=False)  # requests that had it
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -69,7 +69,7 @@ class Fault:
             raise ValueError(f"expected a number of seconds, got {self.seconds}")
 
     def takes(self, request: str, name: str, span: tuple[int, int]) -> bool:
-        """Count a request, and tell whether it has this fault."""
+        """Count a request, and return whether it has this fault."""
         if self.request not in (None, request) or not fnmatch.fnmatchcase(name, self.key):
             return False
         if self.byte is not None and not span[0] <= self.byte < span[1]:
@@ -82,7 +82,7 @@ class Fault:
         return True
 
     def described(self) -> dict[str, Any]:
-        """The fault as JSON has it; bytes of the replacement are the characters up to U+00FF."""
+        """Return the fault for JSON. Bytes of the replacement are the characters up to U+00FF."""
         found = dataclasses.asdict(self)
         if self.replacement is not None:
             found["replacement"] = self.replacement.decode("latin-1")
@@ -98,7 +98,7 @@ class Fault:
 
 
 class Faults:
-    """The faults of a server, in order; safe for threads."""
+    """The faults of a server, in order. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -17,7 +17,7 @@ class Link:
     """A bandwidth.
 
     Args:
-        bytes_per_second: all senders together; None for no limit.
+        bytes_per_second: of all senders together. None for no limit.
     """
 
     def __init__(self, bytes_per_second: float | None) -> None:
@@ -33,12 +33,12 @@ class Link:
         return min(LARGEST, max(SMALLEST, int((self.bytes_per_second or 0) / 1000)))
 
     def crosses(self, size: int, now: float, since: float | None = None) -> float:
-        """The time at which `size` bytes have crossed.
+        """Return the time at which `size` bytes have crossed.
 
         Args:
             size: bytes.
             now: the time.
-            since: when the previous piece of the same body crossed; None for the first.
+            since: when the previous piece of the same body crossed. None for the first.
         """
         if self.bytes_per_second is None:
             return now

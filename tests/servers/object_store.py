@@ -1,17 +1,18 @@
 """An object store for tests: S3 and plain HTTP on loopback, with latency, bandwidth, counters and faults on purpose.
 
-`ObjectStore` runs in threads of this process, `ObjectStoreProcess` in a process of its own, which does not share the
-GIL with the client; both have the methods of `Store`. Objects lie in memory, or in a folder whose folders are buckets.
+`ObjectStore` runs in threads of this process, `ObjectStoreProcess` in a separate process, which does not share the
+GIL with the client. Both have the methods of `Store`. Objects are in memory, or in a folder whose folders are buckets.
 
 It speaks path-style S3 (signatures are accepted and ignored): GET and HEAD with ranges, ``If-Match`` and
-``If-None-Match``; PUT, also conditional, copies, DELETE, bulk delete, multipart uploads, ListObjectsV2 with prefix,
-delimiter, pages. Whoever ignores S3 finds an HTTP server with ranges at ``/bucket/key``.
+``If-None-Match``, PUT, also conditional, copies, DELETE, bulk delete, multipart uploads, ListObjectsV2 with prefix,
+delimiter, pages. Without S3 it is an HTTP server with ranges at ``/bucket/key``.
 
 Requests are of these kinds, by which faults and counters name them: GET, HEAD, LIST, PUT, COPY, DELETE, DELETE_MANY,
 UPLOAD (begins a multipart upload), PART, COMPLETE, ABORT, BUCKET (of a bucket itself) and OTHER.
 
-A thread for each connection; a gigabyte and more a second with ranges of megabytes. Connections, bodies, unfinished
-uploads and the log are bounded. Closing ends all sockets and threads at once, in the middle of a stall too.
+It has a thread for each connection, and sends a gigabyte and more a second with ranges of megabytes. Connections,
+bodies, unfinished uploads and the log are bounded. Closing ends all sockets and threads at once, in the middle of a
+stall too.
 
     with ObjectStore() as store:
         store.put("bucket/a.tar", data)
@@ -66,9 +67,9 @@ CODES = {
 
 @dataclass
 class Entry:
-    """A request as the log has it, in the order of arrival.
+    """A request in the log, in the order of arrival.
 
-    `name` is ``bucket/key``, or ``bucket/prefix`` of a listing; `span` the bytes of the object that its range names.
+    `name` is ``bucket/key``, or ``bucket/prefix`` of a listing. `span` is the bytes of the object in its range.
     """
 
     kind: str
@@ -82,7 +83,7 @@ class Entry:
 
 @dataclass
 class Counters:
-    """What was asked and sent since the beginning, or the last `reset`; bytes are of bodies."""
+    """Requests and bytes of bodies since the beginning, or the last `reset`."""
 
     requests: Counter[str] = field(default_factory=Counter)  # by kind
     methods: Counter[str] = field(default_factory=Counter)
@@ -96,11 +97,11 @@ class Counters:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the server answers; may change while it runs.
+    """How the server answers. May change while it runs.
 
     Args:
         latency_s: seconds before the first byte of each answer.
-        bytes_per_second: of all bodies together, each way; None for no limit.
+        bytes_per_second: of all bodies together, each way. None for no limit.
         page: most names in a page of a listing.
     """
 
@@ -141,15 +142,15 @@ class Store:
         }
 
     def put(self, name: str, data: bytes) -> str:
-        """Store ``bucket/key``, and make the bucket; returns the ETag. Neither counted nor delayed."""
+        """Store ``bucket/key``, make the bucket, and return the ETag. Neither counted nor delayed."""
         raise NotImplementedError
 
     def fail(self, kind: str, **how: Any) -> Fault:
-        """Add a fault; see `Fault`. Of a process, what is returned does not count; see `faults`."""
+        """Add a fault (see `Fault`). With a process, the returned fault does not count (see `faults`)."""
         raise NotImplementedError
 
     def faults(self) -> list[Fault]:
-        """All faults, with what they have counted."""
+        """Return all faults, with their counts."""
         raise NotImplementedError
 
     def heal(self) -> None:
@@ -169,7 +170,7 @@ class Store:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Begin to count and to log anew."""
+        """Reset the counters and the log."""
         raise NotImplementedError
 
     def unfinished(self) -> list[str]:
@@ -191,10 +192,10 @@ class ObjectStore(Store):
     """A server in threads of this process.
 
     Args:
-        root: folder of buckets; None to keep objects in memory.
-        address: where it listens.
-        port: 0 for any that is free.
-        most_connections: at once; others are closed as they come.
+        root: folder of buckets. None to keep objects in memory.
+        address: address on which it listens.
+        port: 0 for any free one.
+        most_connections: at once. Others are closed as they come.
         most_bytes: of the body of a request, and of all unfinished uploads.
         settings: see `Settings`.
     """
@@ -219,7 +220,7 @@ class ObjectStore(Store):
         self._writing = threading.Lock()  # conditions of a PUT hold until it is done
         self._counters, self._log, self._running = Counters(), collections.deque[Entry](maxlen=LOG), 0
         self._connections: set[socket.socket] = set()
-        self._serving: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # those that end just now among them
+        self._serving: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # including connections that are ending
         self._closing = threading.Event()
         self._listening = socket.create_server((address, port), backlog=256)
         self.address, self.port = self._listening.getsockname()[:2]
@@ -616,12 +617,12 @@ class ObjectStore(Store):
 
 
 class ObjectStoreProcess(Store):
-    """A server in a process of its own, which ends with this one.
+    """A server in a separate process, which ends with this one.
 
     Args:
-        root: folder of buckets; None to keep objects in memory.
-        address: where it listens.
-        port: 0 for any that is free.
+        root: folder of buckets. None to keep objects in memory.
+        address: address on which it listens.
+        port: 0 for any free one.
         within: words before the command, such as ``("ip", "netns", "exec", "a")``.
         settings: see `Settings`.
     """
@@ -715,7 +716,7 @@ class ObjectStoreProcess(Store):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve until standard input ends, or the parent does; print where as one line of JSON."""
+    """Serve until standard input or the parent ends. Print the address as one line of JSON."""
     parser = argparse.ArgumentParser("python -m tests.servers.object_store", description=main.__doc__)
     parser.add_argument("--root", help="folder of buckets; objects are kept in memory without it")
     parser.add_argument("--address", default="127.0.0.1")
@@ -774,7 +775,7 @@ def _span(given: str | None, size: int) -> tuple[int, int] | None:
 
 
 def _unmet(request: Request, facts: contents.Facts | None, writes: bool = False) -> Response | None:
-    """The answer to a condition that does not hold; `facts` are None if there is no object."""
+    """Return the answer to a condition that does not hold. `facts` are None if there is no object."""
     wanted, unwanted = request.headers.get("if-match"), request.headers.get("if-none-match")
     if wanted is not None and (facts is None or not _matches(wanted, facts.etag)):
         return _error(412)

@@ -1,8 +1,8 @@
 """Real servers for tests of remote data, each a process on loopback that ends with the test.
 
-`moto` (package ``moto[server]``) and `rclone_s3` are S3, `azurite` has Azure's blobs, and all three check signatures;
+`moto` (package ``moto[server]``) and `rclone_s3` are S3, `azurite` has Azure's blobs, and all three check signatures.
 `rclone_http` is plain HTTP. Where one is not installed the test is skipped, and the reason names the package. Programs
-are looked for on PATH, beside the interpreter, and in ``node_modules/.bin`` of the repository;
+are looked for on PATH, next to the interpreter, and in ``node_modules/.bin`` of the repository.
 ``FEEDLINE_TEST_SERVERS`` names more folders, and ``FEEDLINE_TEST_MOTO_PYTHON`` an interpreter that has moto, if this
 one has not.
 
@@ -37,7 +37,7 @@ import pytest
 STARTS_S, ENDS_S = 60, 10
 KEY, SECRET = "AKIAFEEDLINETESTS000", "feedline-tests-secret"
 AZURE_ACCOUNT = "devstoreaccount1"
-#: The key that every emulator of Azure has, as its documentation says.
+#: The key of every emulator of Azure, by its documentation.
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 _MOTO = """
@@ -96,7 +96,7 @@ class Server:
 
 @contextlib.contextmanager
 def moto() -> Iterator[Server]:
-    """S3 in memory, with signatures checked; buckets are made by `make_bucket`."""
+    """S3 in memory, with signatures checked. `make_bucket` makes buckets."""
     python = os.environ.get("FEEDLINE_TEST_MOTO_PYTHON", sys.executable)
     found = subprocess.run([python, "-c", "import moto.server, flask, boto3"], capture_output=True, text=True)
     if found.returncode:
@@ -123,7 +123,7 @@ def rclone_http(root: str | os.PathLike[str]) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def azurite() -> Iterator[Server]:
-    """Azure's blobs in memory; containers are made by `make_container`."""
+    """Azure's blobs in memory. `make_container` makes containers."""
     command = [_program("azurite-blob", "azurite (of npm)"), "--inMemoryPersistence", "--skipApiVersionCheck"]
     command += ["--blobHost", "127.0.0.1", "--blobPort", "0", "--disableTelemetry"]
     with started(command, r"listens on (http://\S+)") as told:
@@ -178,7 +178,7 @@ def _put(url: str, headers: dict[str, str]) -> None:
 
 
 def _rclone(root: str | os.PathLike[str]) -> list[str]:
-    # Nothing is cached: what is written beside the server is seen at once.
+    # Nothing is cached: other writers' files are seen at once.
     return ["--addr", "127.0.0.1:0", "--config", os.devnull, "--dir-cache-time", "0s", os.path.abspath(root)]
 
 
@@ -197,7 +197,7 @@ def _program(name: str, package: str) -> str:
 
 @contextlib.contextmanager
 def started(command: list[str], says: str) -> Iterator[tuple[str, ...]]:
-    """Run a program; gives what the groups of a pattern match in its output."""
+    """Run a program. Yields the groups of a pattern's match in its output."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             ["sh", "-c", _WATCHED, "sh", *command],

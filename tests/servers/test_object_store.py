@@ -58,7 +58,7 @@ def store(request, tmp_path):
 
 @pytest.fixture
 def memory():
-    """One in this process, for what is the same in all."""
+    """A store in this process, for behaviour that all share."""
     with ObjectStore() as store:
         store.put("b/x", DATA)
         yield store
@@ -141,7 +141,7 @@ def test_what_is_no_range_is_the_whole_object(memory, given):
     assert (status, body) == (200, DATA)
 
 
-def test_a_head_says_what_a_get_sends(store):
+def test_a_head_matches_a_get(store):
     _, head, nothing = ask(store, "HEAD", "/b/x")
     _, got, body = ask(store, "GET", "/b/x")
     assert (nothing, body) == (b"", DATA)
@@ -549,7 +549,7 @@ def test_a_stall_sends_the_rest_later(memory, at):
 
 
 @pytest.mark.parametrize("at", [0, 100_000, 300_006])
-def test_a_stall_sends_no_more_than_it_says(store, at):
+def test_a_stall_sends_no_more_than_declared(store, at):
     store.fail("stall", at=at)
     with socket.create_connection((store.address, store.port), timeout=30) as sock:
         sock.sendall(b"GET /b/x HTTP/1.1\r\n\r\n")
@@ -615,7 +615,7 @@ def test_counters_and_log(store):
 
 
 @pytest.mark.parametrize("size", [1, 1 << 16, (1 << 16) + 1, 3 << 20])
-def test_whoever_has_an_answer_finds_it_counted(memory, size):
+def test_an_answer_is_counted_before_it_arrives(memory, size):
     memory.put("b/y", bytes(size))
     with Client(memory) as client:
         for n in range(50):
@@ -648,7 +648,7 @@ def test_connections_beyond_the_limit_are_closed():
 # ---- the link
 
 
-def test_a_link_is_as_fast_as_it_says():
+def test_a_link_has_its_declared_speed():
     link = Link(1000.0)
     assert link.crosses(100, now=50.0) == pytest.approx(50.1)
     assert link.crosses(100, now=50.0) == pytest.approx(50.2)  # another sender queues

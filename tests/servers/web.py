@@ -25,18 +25,18 @@ class WebServer:
     """Objects behind paths, in threads of this process.
 
     Args:
-        objects: their bytes by path, as it is sent.
+        objects: their bytes by path, as in requests.
 
     Attributes:
-        objects: as above; may change at any time.
+        objects: as above. May change at any time.
         etag: whether answers have an ETag.
-        modified: value of Last-Modified; None: answers have none.
+        modified: value of Last-Modified. None: answers have none.
         silent: methods whose answers have neither.
-        content_range: what answers of a part have in Content-Range, with places for begin, end and size; empty: none.
-        piece: bytes that are sent at a time; None: all at once.
+        content_range: Content-Range of partial answers, with places for begin, end and size. Empty: none.
+        piece: bytes that are sent at a time. None: all at once.
         pause_s: seconds between pieces.
-        closes: whether each connection is closed after its first answer, which does not say so.
-        before: called with each request before it is answered; may return (status, headers) to answer itself.
+        closes: whether each connection is closed after its first answer, without an announcement.
+        before: called with each request before it is answered. May return (status, headers) to answer itself.
         log: all requests.
         sent_bytes: bytes of bodies.
     """

@@ -1,4 +1,4 @@
-"""``python -m tests.torture [--minutes 10] [--seed n] [--only a,b] [--case name/number]``; see the package."""
+"""``python -m tests.torture [--minutes 10] [--seed n] [--only a,b] [--case name/number]``. See the package."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 # One thread per library: cases are forked, which threads do not survive.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
-# Others first reserve a gigabyte of addresses, which memory limits cannot tell from an allocation.
+# Others first reserve a gigabyte of addresses, which a memory limit counts as an allocation.
 os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
 
 import argparse  # noqa: E402
@@ -17,7 +17,7 @@ import warnings  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the requested cases; return 0 if no failure was counted."""
+    """Run the requested cases, return 0 if no failure was counted."""
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="of everything random; drawn if not given")

@@ -1,7 +1,7 @@
 """Execution of cases: each in a forked child with its own folder, watched, and cleaned up afterwards.
 
-A runner adopts whatever its cases leave behind (it is the subreaper of their processes), so nothing can get lost by
-being orphaned. As root it has a /dev/shm of its own, empty at the start, so whatever lies there afterwards is ours.
+A runner adopts orphans of its cases (it is the subreaper of their processes), so no process is lost. As root it has
+its own /dev/shm, empty at the start, so any file there afterwards is ours.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Outcome:
 
     Attributes:
         name: ``scenario/number``.
-        seconds: it took.
-        failures: (counter, what happened).
-        tallies: what was done, in figures.
+        seconds: its duration.
+        failures: (counter, description).
+        tallies: the completed work, in figures.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Arena:
     # ---- the child ----------------------------------------------------------------------------------
 
     def _child(self, scenario: Scenario, number: int, name: str, folder: Path, report: int) -> None:
-        """Run the case in this process; does not return."""
+        """Run the case in this process. Does not return."""
         try:
             os.setsid()
             die_with_parent()
@@ -131,7 +131,7 @@ class Arena:
     # ---- watching -----------------------------------------------------------------------------------
 
     def _watch(self, scenario: Scenario, pid: int, folder: Path, reading: int, began: float, outcome: Outcome) -> str:
-        """Listen until the case ends; return its last action."""
+        """Listen until the case ends, return its last action."""
         doing, buffer = "", b""
         ended = os.pidfd_open(pid)
         hung, listening, log = False, [reading], ""
@@ -154,7 +154,7 @@ class Arena:
                 break
         os.close(ended)
         _, status = os.waitpid(pid, 0)
-        # The rest of the pipe; others may hold its other end open.
+        # The rest of the pipe. Other processes may hold its other end open.
         os.set_blocking(reading, False)
         with contextlib.suppress(BlockingIOError):
             while block := os.read(reading, 1 << 16):
@@ -188,7 +188,7 @@ class Arena:
 
 
 def _take(lines: list[bytes], outcome: Outcome) -> str:
-    """Record a report of a case; return its current action."""
+    """Record a report of a case, return its current action."""
     doing = ""
     for line in lines:
         if not line:
@@ -244,7 +244,7 @@ def command(pid: int) -> str:
 
 
 def stacks(pid: int, log: Path | None = None) -> str:
-    """Ask a process, and those it started by forking, for the stacks of their threads; some of each, as they come."""
+    """Ask a process and its forks for the stacks of their threads. Return some of each, in order of arrival."""
     found = []
     for one in [pid, *children(pid)][:4]:
         size = log.stat().st_size if log is not None and log.exists() else 0
@@ -258,7 +258,7 @@ def stacks(pid: int, log: Path | None = None) -> str:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and its descendants; those that come while it is done are adopted by the runner."""
+    """Kill a process and its descendants. The runner adopts any that start meanwhile."""
     below = children(pid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -283,7 +283,7 @@ def _shared() -> set[str]:
 
 
 def own_mounts() -> bool:
-    """Give this process private mounts; return False if that is not permitted."""
+    """Give this process private mounts, return False if that is not permitted."""
     return (
         os.geteuid() == 0
         and _libc.unshare(_NEW_MOUNTS) == 0
@@ -292,13 +292,13 @@ def own_mounts() -> bool:
 
 
 def mount_memory(place: Path, size: str) -> bool:
-    """Mount a memory file system of ``size`` (as mount(8) takes it) at ``place``; False where one may not."""
+    """Mount a memory file system of ``size`` (as mount(8) takes it) at ``place``. False where that is not permitted."""
     options = f"size={size},mode=1777".encode()
     return _libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, options) == 0
 
 
 def resize_memory(place: Path, size: int) -> None:
-    """Resize a mounted memory file system; its files stay."""
+    """Resize a mounted memory file system. Its files stay."""
     if _libc.mount(b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNT, f"size={max(size, 4096)}".encode()) != 0:
         raise OSError(ctypes.get_errno(), f"cannot give {place} {size} bytes")
 

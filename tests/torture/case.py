@@ -1,6 +1,6 @@
 """One case: its random numbers, its folder, and its findings.
 
-Findings are written to a pipe as they are made, so that those of a case which then crashes are not lost.
+Findings are written to a pipe at once, so that they survive a crash of the case.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Refused:
 
 
 class WrongError(Exception):
-    """Wrong data was delivered; raised by scenarios, counted as silent."""
+    """Wrong data was delivered. Raised by scenarios, counted as silent."""
 
 
 class Case:
@@ -44,15 +44,15 @@ class Case:
 
     Args:
         name: ``scenario/number``.
-        number: which case of its scenario; for scenarios that go through a list.
+        number: number of the case in its scenario, for scenarios that go through a list.
         seed: of the suite.
         folder: empty, and the case's own.
-        data: corpora for everybody, see `data`; not to be changed.
-        report: descriptor that findings are written to.
+        data: corpora for all cases, see `data`. Not to be changed.
+        report: descriptor for findings.
 
     Attributes:
         rng: the only source of randomness.
-        doing: what is being tried, for reports of crashes and hangs.
+        doing: the current attempt, for reports of crashes and hangs.
     """
 
     def __init__(self, name: str, number: int, seed: int, folder: Path, data: Path, report: int) -> None:
@@ -89,8 +89,8 @@ class Case:
 
         Args:
             what: for the report.
-            call: is tried.
-            allowed: exceptions that are a promised answer; None: those of feedline; empty: none.
+            call: the call to try.
+            allowed: exceptions that are a promised answer. None: feedline's. Empty: none.
         """
         from feedline.errors import FeedlineError
 
@@ -113,8 +113,8 @@ class Case:
 
         Args:
             what: for the report.
-            expected: what should have been; tuples whose element ``identity`` says which item it is.
-            got: what was.
+            expected: the right items: tuples with the item's identity as element ``identity``.
+            got: the delivered items.
             identity: see ``expected``.
 
         Returns:

@@ -1,6 +1,6 @@
 """Damage to files, one change at a time: every kind at every place.
 
-A change is drawn from random numbers alone and says in words what it does, so that it can be repeated by hand.
+A change is drawn from random numbers alone and describes itself in words, so that it can be repeated by hand.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Change:
 
     Attributes:
         file: its path, relative to the folder.
-        kind: of `INSIDE` or `WHOLE`.
+        kind: one of `INSIDE` or `WHOLE`.
         at: byte where it begins.
         size: bytes it concerns.
-        luck: seed of what is random in it.
+        luck: seed of its random numbers.
     """
 
     file: str
@@ -41,13 +41,13 @@ class Change:
         return f"{self.file}: {self.kind}" + (f" at byte {self.at}, {self.size} bytes" if self.kind in INSIDE else "")
 
     def apply(self, folder: Path, other: Path | None = None, in_place: bool = False) -> bool:
-        """Make the change; return whether anything differs.
+        """Make the change, return whether anything differs.
 
         Args:
-            folder: that holds the file.
+            folder: folder of the file.
             other: a folder with another file of that name, for ``swapped`` and ``another``.
-            in_place: write to the file that is there, which somebody may have open or mapped, instead of putting a
-                new one in its place.
+            in_place: write to the existing file, which a process may have open or mapped, instead of replacing it
+                by a new one.
         """
         path = folder / self.file
         before = path.read_bytes()
@@ -69,7 +69,7 @@ class Change:
         return True
 
     def _replaces(self, path: Path, before: bytes, theirs: bytes) -> bool:
-        """Whether the outcome is a plain file; else it was put there."""
+        """Return whether the result is a plain file. Else it was put there."""
         if self.kind in ("extended", "empty", "another"):
             return True
         if self.kind == "grown":

@@ -1,7 +1,7 @@
 """The corpus of the suite: sequences whose content is determined by their number, in every format.
 
-Sequence ``i`` says who it is in each of its streams, so that whatever is delivered can be held against `truth` without
-any code of feedline: lost, repeated, misplaced and altered sequences are told apart. A *twin* has the same lengths and
+Sequence ``i`` has its number in each of its streams, so that delivered sequences can be compared with `truth` without
+any code of feedline, and lost, repeated, misplaced and altered ones are distinct. A *twin* has the same lengths and
 other content: the same sizes in binary files.
 """
 
@@ -79,7 +79,7 @@ def content(minibatch: Mapping[str, fl.Value]) -> list[str]:
 
 
 def _plain(value: fl.Value) -> list[np.ndarray]:
-    """Return the sequences of a stream as numbers; for one-hot samples their indices."""
+    """Return the sequences of a stream as numbers, for one-hot samples their indices."""
     found = []
     for part in value.sequences():
         if hasattr(part, "indices"):
@@ -97,7 +97,7 @@ def items(minibatch: Any) -> list[Item]:
 
 
 def _number(ordinal: int) -> int:
-    """The number of a sequence by its ordinal, which tells chunk and place where sizes of chunks are unknown."""
+    """Return the number of a sequence by its ordinal, which has chunk and place where sizes of chunks are unknown."""
     chunk, place = ordinal >> 32, ordinal & 0xFFFFFFFF
     return chunk * Recorded.sizes + place
 
@@ -136,7 +136,7 @@ def build(folder: Path) -> None:
 
 
 def write(place: Path, count: int, twin: int = 0) -> None:
-    """One corpus in every format; CTF without its index."""
+    """Write one corpus in every format, CTF without its index."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -380,7 +380,7 @@ def in_order(source: Any, size: int = 100) -> list[Item]:
 
 
 def check_sweeps(order: list[Item], count: int) -> str:
-    """Describe defects of whole sweeps over ``count`` sequences; empty if there are none."""
+    """Describe defects of whole sweeps over ``count`` sequences. Empty if there are none."""
     for start in range(0, len(order), count):
         sweep = order[start : start + count]
         if sorted(i for i, _ in sweep) != list(range(count)):

@@ -114,8 +114,8 @@ class Hostile(Scenario):
     Attributes:
         batch: inputs of a case.
         memory: bytes that an input may cost.
-        processor: seconds of processor time that a case may take, however busy the machine is.
-        allowed: what the parser promises to raise; None: feedline's errors.
+        processor: seconds of processor time that a case may take.
+        allowed: errors that the parser promises. None: feedline's.
     """
 
     batch: ClassVar[int] = 20
@@ -145,7 +145,7 @@ class Hostile(Scenario):
             threads = max(threads, _threads())
 
     def allowed(self) -> tuple[type[BaseException], ...] | None:
-        """Errors that the parser promises to raise; None: only feedline's."""
+        """Return the errors that the parser promises. None: only feedline's."""
         return None
 
     def prepare(self, case: Case) -> None:  # most need no preparation

@@ -26,7 +26,7 @@ class HostileShards(Hostile):
     Attributes:
         fixtures: folder of the folders ``forms``.
         shards: pattern of the names of their shards.
-        words: what is written into them, besides other damage.
+        words: words that are written into them, in addition to other damage.
     """
 
     fixtures: ClassVar[Path]
@@ -39,12 +39,12 @@ class HostileShards(Hostile):
         """Open a folder, with streams of many kinds."""
 
     def guess(self, folder: Path, form: str) -> None:
-        """Open a folder by what it says itself."""
+        """Open a folder by its own description."""
         fl.open_corpus(folder)
 
     @abstractmethod
     def tell(self, folder: Path, shard: Path) -> None:
-        """Let the index say what the shard is now."""
+        """Update the index to describe the changed shard."""
 
     def original(self, case: Case) -> Callable[[], Any]:
         for form in self.forms:

@@ -33,9 +33,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Interrupter:
-    """Interrupts calls of this process by SIGINT; outside of them the signal does nothing.
+    """Interrupts calls of this process by SIGINT. Outside them the signal does nothing.
 
-    (`signal.setitimer` would send SIGALRM, which nobody defers where Ctrl-C is deferred.)
+    (`signal.setitimer` would send SIGALRM, which is not deferred where Ctrl-C is.)
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Interrupter:
         _libc.timer_settime(self._timer, 0, ctypes.byref(times), None)
 
     def call(self, call: Callable[[], Any], seconds: float) -> tuple[Any, bool]:
-        """Interrupt a call after ``seconds``; return its result, and whether it was interrupted.
+        """Interrupt a call after ``seconds``. Return its result, and whether it was interrupted.
 
         Each interrupt in a row comes 2 % later than asked. A call that starts again after an interrupt would otherwise
         never end on a machine where it takes longer than any of the times.

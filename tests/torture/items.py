@@ -10,12 +10,12 @@ import numpy as np
 
 
 class Augmented:
-    """Item ``i`` is ``i`` and its random numbers; some are slow.
+    """Item ``i`` is ``i`` and its random numbers. Some are slow.
 
     Args:
         n: items.
         slow: seconds that every 13th item takes.
-        deadly: the item whose reader is killed, once; ``marker`` says whether that has happened.
+        deadly: the item whose reader is killed, once. ``marker`` exists after that.
         marker: path of a file.
         wide: numbers in an item.
     """

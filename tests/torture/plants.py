@@ -300,7 +300,7 @@ def _writes_late() -> None:
 
 
 def _fetches_again() -> None:
-    """A cache begins empty, whatever is in it."""
+    """A cache begins empty, with any content."""
     from feedline.feed.remote.pages import ObjectPages
 
     def empty(original: Any, pages: Any) -> int:
@@ -336,7 +336,7 @@ def _one_folder() -> None:
 
 
 def _any_version() -> None:
-    """Whatever a store has is what was opened."""
+    """Any version in a store passes for the opened one."""
     from feedline.feed.remote.stores import ObjectInfo
 
     ObjectInfo.is_same = lambda *_: True  # type: ignore[method-assign]
@@ -538,12 +538,12 @@ def from_environment() -> None:
 
 
 def check(plants: Sequence[Plant], seed: int, out: TextIO) -> list[str]:
-    """Plant defects one after another; return those that no scenario noticed.
+    """Plant defects one after another, return the ones that no scenario noticed.
 
     Args:
         plants: defects.
         seed: of the cases.
-        out: where to tell.
+        out: stream for the report.
     """
     from tests.torture.scenarios import ALL
     from tests.torture.suite import Suite, in_child, prepare, temporary

@@ -30,7 +30,7 @@ _NAMES = (
 
 def everything() -> None:
     """Import all modules, with one thread each."""
-    # Children are awaited by their pidfd; a foreign handler would consume their status.
+    # Children are awaited by their pidfd. A foreign handler would consume their status.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for name in _NAMES:
         module = importlib.import_module(name)

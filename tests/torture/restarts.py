@@ -23,7 +23,7 @@ Change = tuple[int, list[int]]
 
 
 def until_the_end(case: Case, world: Any, program: Callable[..., None], path: Path) -> None:
-    """Start ``program(world, data, path, luck)``, kill it, and so on; the last start is left alone."""
+    """Start ``program(world, data, path, luck)``, kill it, and so on. The last start is left alone."""
     for _ in range(case.rng.randint(2, 7)):
         instant = draw(case.rng, 0.3, 300)
         victim = Victim(case, program, world, case.data, path, case.rng.random(), instant=instant)
@@ -48,15 +48,15 @@ def deliver(
     parts: int,
     most: int,
 ) -> None:
-    """Deliver from what ``path`` says to the end, for one to three ranks.
+    """Deliver from the position in ``path`` to the end, for one to three ranks.
 
     Args:
         make: creates the source of a rank, given settings that must not matter.
         items_of: names the sequences of a minibatch.
         path: the record.
-        rng: draws what must not matter, and changes of weights.
+        rng: draws settings that must not matter, and changes of weights.
         sizes: sizes of minibatches.
-        parts: number of corpora whose weights are changed; 0: none.
+        parts: number of corpora whose weights are changed. 0: none.
         most: number of sequences at which a source without end is left.
     """
     ranks = [make(**data.speed(rng)) for _ in range(rng.choice([1, 1, 2, 3]))]
@@ -85,7 +85,7 @@ def deliver(
 
 
 def _changed(rng: random.Random, parts: int, ranks: list[fl.MinibatchSource]) -> Change | None:
-    """Change the weights of all ranks; None: with these ones the mixture would end."""
+    """Change the weights of all ranks. None: with these the mixture would end."""
     weights = quotas(rng, parts)
     try:
         places = [rank.change_weights(named(weights)) for rank in ranks]

@@ -9,14 +9,14 @@ from tests.torture.case import Case
 
 
 class Scenario(ABC):
-    """One kind of failure; see the package.
+    """One kind of failure. See the package.
 
     Attributes:
         name: in the table and on the command line.
         asks: the question, in one line.
-        least: seconds that a run of the suite has to have for it to take part: its cases are long.
-        leaves: patterns of temporary files that a kill may leave, for reasons that the scenario tells.
-        seconds: after which a case is a hang. Many times what one takes on a busy machine.
+        least: minimum seconds of a run of the suite for it to take part, as its cases are long.
+        leaves: patterns of temporary files that a kill may leave, for reasons that the scenario gives.
+        seconds: time after which a case is a hang, many times the usual one on a busy machine.
     """
 
     name: ClassVar[str]

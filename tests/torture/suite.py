@@ -1,4 +1,4 @@
-"""The suite: scenarios take turns until the time is up; a table at the end."""
+"""The suite: scenarios take turns until the time is up. A table at the end."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Suite:
 
     Args:
         scenarios: to take part.
-        seed: everything random follows from it.
+        seed: seed of all random numbers.
         jobs: cases at a time.
         keep: leave the folders of cases that failed.
-        out: where to tell.
-        data: what `prepare` has made; None: it is made for this run.
+        out: stream for the report.
+        data: result of `prepare`. None: it is made for this run.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ def _runner(
     job: int,
     writing: int,
 ) -> None:
-    """Run a runner's process; does not return."""
+    """Run a runner's process. Does not return."""
     code = 1
     try:
         os.setpgid(0, 0)  # the suite handles Ctrl-C

@@ -123,7 +123,7 @@ def print_of(model: torch.nn.Module) -> str:
 
 
 def outcome(run: TrainingSession, watch: Watch) -> dict[str, Any]:
-    """Return the final state of a run, in JSON types; ``events`` are those since its start."""
+    """Return the final state of a run, in JSON types, with the ``events`` since its start."""
     return {
         "parameters": print_of(run.trainer.model),
         "counts": [run.samples, run.minibatches, run.sweeps, run.scale, run.stopped],
@@ -141,7 +141,7 @@ def train(folder: Path, corpus: Path) -> dict[str, Any]:
 
 
 def differs(expected: dict[str, Any], got: dict[str, Any]) -> str:
-    """Describe differences from an uninterrupted run; empty if there are none."""
+    """Describe differences from an uninterrupted run. Empty if there are none."""
     wrong = [key for key in ("parameters", "counts", "rates", "random") if got[key] != expected[key]]
     if got["events"] != expected["events"][len(expected["events"]) - len(got["events"]) :]:
         wrong.append("events")

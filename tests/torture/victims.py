@@ -37,12 +37,12 @@ class Instant:
     """When and how a victim is interfered with.
 
     Attributes:
-        signum: what it gets.
-        seconds: after its start; or
+        signum: the signal.
+        seconds: after its start, or
         operation: at its file operation of this number, from 1.
-        lines_of: part of the path of modules; ``operation`` then counts the lines of theirs that are executed.
+        lines_of: part of the path of modules. ``operation`` then counts the executed lines of these modules.
         everybody: its worker processes get the signal too, as from a terminal.
-        pause: seconds that it is stopped before.
+        pause: seconds for which it is stopped before.
     """
 
     signum: signal.Signals
@@ -60,7 +60,7 @@ class Instant:
 
 
 def draw(rng: random.Random, seconds: float, operations: int = 60) -> Instant:
-    """A random instant within what a victim takes: ``seconds``, or so many file ``operations``."""
+    """Draw an instant within a victim's duration: ``seconds``, or a number of file ``operations``."""
     signum = rng.choice([signal.SIGKILL] * 6 + [signal.SIGTERM, signal.SIGINT, signal.SIGINT])
     if rng.random() < 0.4:
         return Instant(signum, operation=rng.randint(1, max(1, operations)))
@@ -73,14 +73,14 @@ class Ended:
     """How a victim ended.
 
     Attributes:
-        code: exit code; minus the signal.
-        result: what its program returned, if it came to that.
-        error: what its program raised, in words.
-        promised: that was an exception of feedline.
+        code: exit code, or minus the signal.
+        result: result of its program, if it returned.
+        error: the exception of its program, in words.
+        promised: whether that was an exception of feedline.
         kind: its class.
         hit: the interference came before the end.
-        seconds: it took.
-        operations: file operations it did.
+        seconds: its duration.
+        operations: number of its file operations.
     """
 
     code: int
@@ -97,10 +97,10 @@ class Victim:
     """A program in a forked process.
 
     Args:
-        case: which finds out about it.
-        program: called with ``arguments``; returns JSON.
+        case: the case that reports it.
+        program: called with ``arguments``. Returns JSON.
         arguments: of the program.
-        instant: of the interference; None: it is left alone.
+        instant: instant of the interference. None: it is left alone.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Victim:
         self._counted = mmap.mmap(-1, 8)
         self._reading, writing = os.pipe()
         self._began = time.monotonic()
-        # Until the victim can say that it was interrupted: it would go on as this process does otherwise.
+        # Until the victim can report the interrupt. Otherwise it would go on as this process does.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.pid = os.fork()
         if self.pid == 0:
@@ -233,7 +233,7 @@ class Victim:
         return Ended(code, *told_, hit, took, operations)
 
     def _answer(self, seconds: float) -> tuple[bool, bytes]:
-        """What it writes until it, or whoever holds its pipe, ends; and whether that was in time."""
+        """Return its output until it, or the holder of its pipe, ends, and whether that was in time."""
         found, until = b"", time.monotonic() + seconds
         over = os.pidfd_open(self.pid)
         try:

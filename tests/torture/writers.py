@@ -1,6 +1,6 @@
 """Everything that writes files, as programs that can be killed, starved and repeated.
 
-Each writer knows what it needs, what may be there afterwards, and what was there before: whole or not at all.
+Each writer knows its inputs, its possible files afterwards, and the files before: complete or absent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Writer:
     Attributes:
         name: for people.
         write: called with the folder of the corpora and the one to write to.
-        check: what is wrong with what lies in the second; empty: nothing; None: there is nothing yet.
-        refusals: exceptions that its documentation promises for a full disk besides feedline's.
+        check: returns the faults of the second folder. Empty: none. None: there is no output yet.
+        refusals: exceptions, other than feedline's, that its documentation promises for a full disk.
         shared: several processes may write to one place at a time.
-        repeated: it writes several times, so that the first may fit where the last does not, or keeps work half done.
+        repeated: it writes several times, so that only the first output may fit, or keeps unfinished work.
         alike: it writes the same bytes each time.
     """
 
@@ -86,7 +86,7 @@ def _tokenize(corpora: Path, target: Path) -> None:
 
 
 def _digits(text: str) -> str:
-    """Return a text that is none of numbers as none, as `Tokenized` asks for the tokens of texts of its own."""
+    """Return a text of numbers, or an empty one for other texts, for which `Tokenized` asks, too."""
     return text if text.replace(" ", "").isascii() and text.replace(" ", "").isdigit() else ""
 
 
@@ -208,7 +208,7 @@ WRITERS = (
 
 
 def names(folder: Path) -> set[str]:
-    """What lies in a folder, hidden things too."""
+    """Return the names in a folder, hidden ones too."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")} if folder.exists() else set()
 
 

@@ -1,9 +1,9 @@
-"""What torchrun starts, for test_elastic: trains data-parallel in a session, and resumes when started again.
+"""A program that torchrun starts, for test_elastic: trains data-parallel in a session, and resumes when started again.
 
 python -m tests.torchrun … tests/train/elastic_program.py FOLDER SAMPLES [UPDATES [machine]]
 
-Trains until so many label samples. On the first start rank 1 kills itself after so many updates; with ``machine``
-whichever rank is told so does, and its launcher with it, as when a machine is lost.
+Trains for SAMPLES label samples. On the first start rank 1 kills itself after UPDATES updates. With ``machine`` the
+rank that gets these arguments does, and kills its launcher, too, as when a machine is lost.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Recorded:
 
 
 def main(rank, folder, samples, updates=0, machine=False):
-    """World size; samples at which this rank's run began and ended; the weights; sequences of each minibatch."""
+    """Print world size, first and last samples of this rank's run, weights, and the minibatches' sequences."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     world = torch.distributed.get_world_size()

@@ -34,7 +34,7 @@ def wrong(output, minibatch):
 
 
 class Interrupts:
-    """Ctrl-C at one rank, after so many updates."""
+    """Ctrl-C at one rank, after a number of updates."""
 
     def __init__(self, at):
         self.left = at

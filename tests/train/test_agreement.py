@@ -1,7 +1,7 @@
 """Ranks of one session decide together: real processes, a model that exchanges gradients by itself, plain learners.
 
-Every wish of one rank alone (a signal, a clock, a callback, an end of data, a damaged file) either holds for all or is
-an error of all; nobody is left waiting.
+An event at one rank alone (a signal, a clock, a callback, an end of data, a damaged file) either takes effect on all
+ranks or is an error on all. No rank is left waiting.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WAYS = ["model", "learner"]  # who exchanges gradients
 
 
 class Acts:
-    """A reporter that does something at one rank, after so many updates."""
+    """A reporter that does something at one rank, after a number of updates."""
 
     def __init__(self, rank, act=None, at=5, by=1):
         self.mine, self.act, self.at = rank == by, act, at
@@ -75,7 +75,7 @@ class Acts:
 
 
 class Scores(torch.nn.Module):
-    """A model with a running statistic, computed by each rank from its own part; rank 0's is kept."""
+    """A model with a running statistic, computed by each rank from its own part. Rank 0's is saved."""
 
     def __init__(self, still):
         super().__init__()
@@ -126,7 +126,7 @@ def trains(
     still=False,
     **acts,
 ):
-    """Return the final state of a rank. ``folder`` may be one per rank."""
+    """Return the final state of a rank. ``folder`` may be one folder for each rank."""
     if way != "alone" or not wrapped:
         torch.distributed.init_process_group("gloo")
     folder = folder[rank] if isinstance(folder, list) else folder
@@ -206,7 +206,7 @@ class Recorded:
 ALIKE = ["weights", "counts", "clock", "flags", "seen"]
 
 
-def alike(ranks):
+def the_one_state(ranks):
     """Check that all ranks ended with the same state, and return it."""
     for key in ALIKE:
         assert all(rank[key] == ranks[0][key] for rank in ranks), key
@@ -214,17 +214,17 @@ def alike(ranks):
 
 
 @functools.cache
-def whole_run(**settings):
-    """How a run of two ranks ends that nothing happens to."""
-    return alike(run(trains, 2, **settings))
+def undisturbed_run(**settings):
+    """The final state of a run of two ranks without any event."""
+    return the_one_state(run(trains, 2, **settings))
 
 
 def fails(world=2, **settings):
     """Return the errors of all ranks."""
     with Job(trains, world, **settings) as job:
-        found = job.results()
-    assert all(isinstance(failure, Failure) for failure in found), found
-    return found
+        results = job.results()
+    assert all(isinstance(failure, Failure) for failure in results), results
+    return results
 
 
 # ---- when to save ---------------------------------------------------------------------------------------
@@ -232,9 +232,9 @@ def fails(world=2, **settings):
 
 @pytest.mark.parametrize(("way", "slow"), [("model", 0), ("model", 1), ("learner", 1)])
 def test_saving_by_time_with_a_slow_rank(tmp_path, way, slow):
-    """Each rank has its own clock, but saving is collective: rank 0's clock decides."""
+    """Each rank has its own clock, but saving is collective, so rank 0's clock decides."""
     ranks = run(trains, 2, way=way, folder=str(tmp_path), every=0.02, act="slow", at=7, by=slow, sweeps=6)
-    assert alike(ranks)["counts"][0] == 576
+    assert the_one_state(ranks)["counts"][0] == 576
     assert ranks[0]["saved"] > 2
     assert ranks[1]["saved"] == 0
 
@@ -243,7 +243,7 @@ def test_saving_by_time_with_a_slow_rank(tmp_path, way, slow):
 def test_one_rank_asks_for_a_checkpoint(tmp_path, way):
     """`run.save()` from a reporter of one rank."""
     ranks = run(trains, 2, way=way, folder=str(tmp_path), act="save", at=5, by=1, every=fl.minibatches(1000))
-    alike(ranks)
+    the_one_state(ranks)
     states = [checkpoint.state["minibatches"] for checkpoint in Checkpoints(tmp_path).newest_first()]
     assert states == [18, 5]
 
@@ -253,20 +253,20 @@ def test_one_rank_asks_for_a_checkpoint(tmp_path, way):
 
 @pytest.mark.parametrize(("way", "by"), [("model", 0), ("model", 1), ("learner", 1)])
 def test_ctrl_c_at_one_rank(tmp_path, way, by):
-    """All ranks save and end after the same update; restarted, they end as if nothing had happened."""
-    # Learners let rank 0's statistics count where they save, so the whole run would have to save there, too.
+    """All ranks save and end after the same update. Restarted, they end as if nothing had happened."""
+    # Saving makes rank 0's statistics those of all ranks, so an undisturbed run would have to save there, too.
     options = {"way": way, "validates": True, "ragged": True, "still": way == "learner", "n": 40}
-    whole = whole_run(**options)
-    cut = alike(run(trains, 2, **options, folder=str(tmp_path), act="SIGINT", at=6, by=by))
+    undisturbed = undisturbed_run(**options)
+    cut = the_one_state(run(trains, 2, **options, folder=str(tmp_path), act="SIGINT", at=6, by=by))
     assert cut["flags"] == [False, True]
     assert cut["counts"][1] == 6
-    again = alike(run(trains, 2, **options, folder=str(tmp_path)))
-    assert {key: again[key] for key in ALIKE[:4]} == {key: whole[key] for key in ALIKE[:4]}
-    assert again["seen"] == whole["seen"][len(cut["seen"]) :]
+    again = the_one_state(run(trains, 2, **options, folder=str(tmp_path)))
+    assert {key: again[key] for key in ALIKE[:4]} == {key: undisturbed[key] for key in ALIKE[:4]}
+    assert again["seen"] == undisturbed["seen"][len(cut["seen"]) :]
 
 
 def test_sigterm_at_one_rank(tmp_path):
-    """That rank's process ends after the checkpoint, and the others' run ends with it."""
+    """That rank's process ends after the checkpoint, and so does the run of the other ranks."""
     with Job(trains, 2, folder=str(tmp_path), act="SIGTERM", at=6, by=1) as job:
         first, second = job.results()
     assert second == "gone"
@@ -276,17 +276,17 @@ def test_sigterm_at_one_rank(tmp_path):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stop_of_one_rank_stops_all(way):
-    """By a reporter, and by a validation's callback."""
-    stopped = alike(run(trains, 2, way=way, act="stop", at=5))
+    """A reporter or a validation's callback stops it."""
+    stopped = the_one_state(run(trains, 2, way=way, act="stop", at=5))
     assert (stopped["flags"], stopped["counts"][1]) == ([True, False], 5)
-    stopped = alike(run(trains, 2, way=way, validates=True, callback=1))
+    stopped = the_one_state(run(trains, 2, way=way, validates=True, callback=1))
     assert (stopped["flags"], stopped["counts"][1]) == ([True, False], 8)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("act", ["scale", "rate"])
-def test_ranks_that_would_go_on_differently_are_told(way, act):
-    """Sizes of minibatches, or rates of 0, that one rank has changed alone."""
+def test_ranks_that_would_continue_differently_are_an_error(way, act):
+    """One rank alone has changed the size of minibatches, or the rate to 0."""
     for failure in fails(way=way, act=act, at=5):
         assert failure.kind == "StoreError"
         assert "rank 0: 16" in failure.text
@@ -295,16 +295,16 @@ def test_ranks_that_would_go_on_differently_are_told(way, act):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_data_that_ends_at_different_times(way):
-    """Each rank fills its own minibatches, and one has fewer: it keeps learning with the others, without data."""
+    """Each rank fills its own minibatches, and one has fewer. It learns with the others, without data."""
     ranks = run(trains, 2, way=way, filling="cntk", n=9, size=8, sweeps=2, ragged=True)
-    result = alike(ranks)
+    result = the_one_state(ranks)
     assert len(ranks[0]["ids"]) != len(ranks[1]["ids"])
     assert result["counts"][:2] == [2 * sum(map(len, data(9, ragged=True)["x"])), max(len(r["ids"]) for r in ranks)]
     assert result["clock"][2] == 2
 
 
-def reads_its_own(rank, lengths):
-    """A rank that reads all of some data, so that each of its minibatches is a whole one."""
+def reads_own_data(rank, lengths):
+    """A rank that reads all of some data, so that its minibatches are no parts of global ones."""
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(1)
     model = Scores(still=True)
@@ -321,15 +321,15 @@ def reads_its_own(rank, lengths):
 
 @pytest.mark.parametrize("lengths", [(8, 24), (24, 8)])
 def test_whole_minibatches_of_the_ranks_that_have_data_left_count(lengths):
-    """While all ranks have a whole minibatch it is taken for the same one; a rank that continues has its own."""
-    (first, weights), second = run(reads_its_own, 2, lengths=lengths)
+    """While all ranks have such a minibatch, it is taken for the same one. A rank that continues has its own."""
+    (first, weights), second = run(reads_own_data, 2, lengths=lengths)
     assert (first, weights) == second
     assert first == [24, 24, 3]
 
 
 @pytest.mark.parametrize("filling", ["global", "cntk"])
-def test_where_nobody_knows_what_exchanges_gradients_all_learn_equally_often(filling):
-    """A rank without data cannot take part then: all skip that minibatch, and end with the first rank."""
+def test_with_unknown_exchanges_all_ranks_learn_equally_often(filling):
+    """A rank without data cannot take part then. All skip that minibatch, and end with the first rank."""
     ranks = run(trains, 2, way="alone", wrapped=False, filling=filling, n=9, size=8, sweeps=2, ragged=True)
     counts = [rank["counts"] for rank in ranks]
     assert counts[0] == counts[1]
@@ -342,15 +342,15 @@ def test_where_nobody_knows_what_exchanges_gradients_all_learn_equally_often(fil
 
 @pytest.mark.parametrize("microbatch", [None, 5])
 def test_it_learns_what_one_process_learns(microbatch):
-    """Parts are uneven, some empty, and pieces differ in number: every label weighs the same, however parts fall.
+    """Parts are uneven, some empty, and differ in the number of pieces. Every label weighs the same, for any parts.
 
-    Rates per sample, schedules and spans go by all ranks' samples.
+    Rates per sample, schedules and spans count the samples of all ranks.
     """
     options = {"ragged": True, "size": 11, "reference": 16, "validates": True, "microbatch": microbatch, "still": True}
     options["n"] = 40
     (alone,) = run(trains, 1, way="alone", **options)
     for way in WAYS:
-        result = alike(run(trains, 2, way=way, **options))
+        result = the_one_state(run(trains, 2, way=way, **options))
         assert (result["counts"], result["clock"]) == (alone["counts"], alone["clock"])
         for ours, theirs in zip(result["weights"], alone["weights"], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -360,11 +360,11 @@ def test_it_learns_what_one_process_learns(microbatch):
 
 
 def test_controllers_see_the_same_everywhere(tmp_path):
-    """Each rank's own loss would lower rates, and grow minibatches, at different times."""
-    result = alike(run(trains, 2, controllers=True, validates=True, sweeps=5))
+    """By their own losses, ranks would lower rates and grow minibatches at different times."""
+    result = the_one_state(run(trains, 2, controllers=True, validates=True, sweeps=5))
     assert result["clock"][3] < 1 or result["counts"][3] > 1
-    kept = run(trains, 2, best=str(tmp_path), validates=True)
-    assert kept[0]["best"] == kept[1]["best"] is not None
+    results = run(trains, 2, best=str(tmp_path), validates=True)
+    assert results[0]["best"] == results[1]["best"] is not None
 
 
 # ---- where to begin -------------------------------------------------------------------------------------
@@ -388,29 +388,31 @@ def cut(tmp_path, two_checkpoints):
 
 @pytest.mark.parametrize("by", [0, 1])
 def test_one_rank_has_a_damaged_newest_checkpoint(tmp_path, cut, by):
-    """All continue from the previous checkpoint, if one machine cannot read the newest, say."""
-    other = tmp_path / "other"
-    shutil.copytree(cut, other)
-    newest = Checkpoints(other).paths()[-1]
+    """All continue from the previous checkpoint if one machine cannot read the newest."""
+    damaged = tmp_path / "other"
+    shutil.copytree(cut, damaged)
+    newest = Checkpoints(damaged).paths()[-1]
     (newest / "tensors.safetensors").write_bytes(b"torn")
-    folders = [str(cut), str(other)] if by else [str(other), str(cut)]
-    result = alike(run(trains, 2, folder=folders))
-    whole = whole_run()
+    folders = [str(cut), str(damaged)] if by else [str(damaged), str(cut)]
+    result = the_one_state(run(trains, 2, folder=folders))
+    undisturbed = undisturbed_run()
     assert {key: result[key] for key in ("weights", "counts", "clock")} == {
-        key: whole[key] for key in ("weights", "counts", "clock")
+        key: undisturbed[key] for key in ("weights", "counts", "clock")
     }
 
 
-def test_folders_that_are_not_shared_are_told(tmp_path, cut):
+def test_folders_that_are_not_shared_are_reported(tmp_path, cut):
     for folders in ([str(cut), str(tmp_path / "b")], [str(tmp_path / "a"), str(cut)]):
         failures = fails(folder=folders)
         assert {failure.kind for failure in failures} == {"StateError"}
         assert all("a folder that all machines share" in failure.text for failure in failures)
-    other = tmp_path / "other"  # of the same names, but another run
-    run(trains, 2, folder=str(other), every=fl.minibatches(4), n=64)
-    for number, path in enumerate(Checkpoints(other).paths()):
-        path.rename(other / f"checkpoint-00000{number + 1}-{64 * (number + 1)}")
-    assert all("differs from rank 0's" in f.text or "share" in f.text for f in fails(folder=[str(cut), str(other)]))
+    other_folder = tmp_path / "other"  # with the same names, but of another run
+    run(trains, 2, folder=str(other_folder), every=fl.minibatches(4), n=64)
+    for number, path in enumerate(Checkpoints(other_folder).paths()):
+        path.rename(other_folder / f"checkpoint-00000{number + 1}-{64 * (number + 1)}")
+    assert all(
+        "differs from rank 0's" in f.text or "share" in f.text for f in fails(folder=[str(cut), str(other_folder)])
+    )
 
 
 def test_all_damaged_is_an_error_of_all(cut):
@@ -419,15 +421,15 @@ def test_all_damaged_is_an_error_of_all(cut):
     assert all("all of them damaged" in failure.text for failure in fails(folder=str(cut)))
 
 
-def test_one_rank_that_cannot_go_on_fails_all(cut):
-    """It has other data than the run."""
+def test_one_rank_that_cannot_continue_fails_all(cut):
+    """Its data differ from the run's."""
     failures = fails(folder=str(cut), controllers=True)
     assert {failure.kind for failure in failures} == {"StateError"}
     assert all("controllers" in failure.text for failure in failures)
 
 
 def test_a_folder_of_another_session_is_refused_on_all_ranks(tmp_path):
-    """Rank 0 finds the lock, and the others learn of it."""
+    """Rank 0 finds the lock, and all ranks raise the error."""
     lock = FolderLock(tmp_path)
     try:
         for failure in fails(folder=str(tmp_path)):
@@ -439,10 +441,10 @@ def test_a_folder_of_another_session_is_refused_on_all_ranks(tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_sources_at_places_of_their_own_go_on_from_there(tmp_path, way):
-    """With CNTK's filling every rank has its own place: each is kept, and other numbers of ranks are refused."""
+def test_sources_with_different_places_continue_there(tmp_path, way):
+    """With CNTK's filling every rank has its own place. Each is saved, and other numbers of ranks are refused."""
     options = {"way": way, "filling": "cntk", "n": 40, "size": 8, "sweeps": 2, "ragged": True, "still": True}
-    whole = run(trains, 2, **options)
+    undisturbed = run(trains, 2, **options)
     folder = str(tmp_path)
     cut = run(trains, 2, folder=folder, act="SIGINT", at=5, by=0, **options)
     assert cut[0]["source"] != cut[1]["source"]
@@ -450,17 +452,17 @@ def test_sources_at_places_of_their_own_go_on_from_there(tmp_path, way):
     assert "same number of ranks" in failure.text
     again = run(trains, 2, folder=folder, **options)
     for rank in range(2):
-        assert cut[rank]["ids"] + again[rank]["ids"] == whole[rank]["ids"]
-        assert again[rank]["weights"] == whole[rank]["weights"]
+        assert cut[rank]["ids"] + again[rank]["ids"] == undisturbed[rank]["ids"]
+        assert again[rank]["weights"] == undisturbed[rank]["weights"]
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_another_number_of_ranks_goes_on(cut, world):
-    """Counts and sums continue, whichever rank has them."""
-    result = alike(run(trains, world, folder=str(cut)))
-    whole = whole_run()
-    assert result["counts"] == whole["counts"]
-    assert [entry[:2] for entry in result["seen"]] == [entry[:2] for entry in whole["seen"][1:]]
+def test_another_number_of_ranks_continues(cut, world):
+    """Counts and sums continue, whichever rank had them."""
+    result = the_one_state(run(trains, world, folder=str(cut)))
+    undisturbed = undisturbed_run()
+    assert result["counts"] == undisturbed["counts"]
+    assert [entry[:2] for entry in result["seen"]] == [entry[:2] for entry in undisturbed["seen"][1:]]
 
 
 def test_one_rank_alone_needs_no_connections(tmp_path):

@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent; damaged ones are skipped with a reason."""
+"""Checkpoints are complete or absent, and damaged ones are skipped with a reason."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 
 def tensors(seed=0):
     rng = np.random.default_rng(seed)
-    made = {f"t{i}": torch.from_numpy(rng.normal(size=(i, 3)) * 4).to(d) for i, d in enumerate(DTYPES)}
-    made["scalar"] = torch.tensor(float(seed))
-    return made
+    result = {f"t{i}": torch.from_numpy(rng.normal(size=(i, 3)) * 4).to(d) for i, d in enumerate(DTYPES)}
+    result["scalar"] = torch.tensor(float(seed))
+    return result
 
 
 def equal(a, b):
@@ -38,26 +38,26 @@ def equal(a, b):
 
 
 def test_round_trip(tmp_path):
-    """All dtypes, empty tensors and scalars load bit for bit, and the state as JSON."""
+    """All dtypes, empty tensors and scalars are loaded bit for bit, and the state as JSON."""
     state = {"position": {"sweep": 1, "samples": 2**53}, "rng": [1, 2, 3], "best": None, "rate": 0.1}
     path = Checkpoints(tmp_path / "a" / "b").save(7, tensors(), state)
-    found = load(path)
-    assert equal(found.tensors, tensors())
-    assert found.state == state
+    loaded = load(path)
+    assert equal(loaded.tensors, tensors())
+    assert loaded.state == state
     assert sorted(os.listdir(path)) == [STATE, TENSORS]
 
 
 def test_tied_and_viewed_tensors(tmp_path):
-    """Tensors that share memory are stored once; views by themselves."""
-    whole = torch.arange(12.0).reshape(3, 4)
-    given_ = {"a": whole, "tied": whole, "row": whole[1], "column": whole[:, 2], "t": whole.t()}
+    """Tensors that share memory are stored once, views separately."""
+    matrix = torch.arange(12.0).reshape(3, 4)
+    given_ = {"a": matrix, "tied": matrix, "row": matrix[1], "column": matrix[:, 2], "t": matrix.t()}
     path = Checkpoints(tmp_path).save(1, given_, {})
     assert equal(load(path).tensors, given_)
     assert (path / TENSORS).stat().st_size < 4 * (12 + 4 + 3 + 12) + 900
 
 
 def test_keep_and_order(tmp_path):
-    """The newest are kept, by the order of saving and not by number or time stamp."""
+    """The newest ones stay, by the order of saving and not by number or time stamp."""
     store = Checkpoints(tmp_path, keep=2)
     for number in (5, 30, 200):
         store.save(number, tensors(number), {"n": number})
@@ -71,8 +71,8 @@ def test_keep_and_order(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["checkpoint-000006-3", "checkpoint-notes.txt"]
 
 
-def test_the_only_checkpoint_stays_until_the_next_is_whole(tmp_path, monkeypatch):
-    """Killed between any two steps on the file system, with one to keep: there is always one to continue from."""
+def test_the_only_checkpoint_stays_until_the_next_is_complete(tmp_path, monkeypatch):
+    """If it is killed between any two steps on the file system, with one to keep, there is always one to load."""
     store = Checkpoints(tmp_path, keep=1)
     store.save(5, tensors(5), {"n": 0})
     real = os.rename, os.fsync
@@ -81,11 +81,11 @@ def test_the_only_checkpoint_stays_until_the_next_is_whole(tmp_path, monkeypatch
 
     def step(call):
         def stepped(*arguments, **options):
-            nonlocal left
+            nonlocal remaining_steps
             assert store.latest() is not None
-            if left == 0:
+            if remaining_steps == 0:
                 raise Killed
-            left -= 1
+            remaining_steps -= 1
             return call(*arguments, **options)
 
         return stepped
@@ -94,7 +94,7 @@ def test_the_only_checkpoint_stays_until_the_next_is_whole(tmp_path, monkeypatch
     monkeypatch.setattr(os, "fsync", step(real[1]))
     killed = 0
     for steps in range(30):
-        left = steps
+        remaining_steps = steps
         try:
             store.save(5, tensors(5), {"n": steps})
             break
@@ -104,8 +104,8 @@ def test_the_only_checkpoint_stays_until_the_next_is_whole(tmp_path, monkeypatch
     assert 3 < killed < 29
 
 
-def test_what_a_dead_namesake_left_is_removed(tmp_path):
-    """In containers process ids repeat: half-written folders with our own id are not ours."""
+def test_leftovers_of_a_dead_process_with_our_id_are_removed(tmp_path):
+    """In containers process ids repeat, so incomplete folders with our id may be of another process."""
     (tmp_path / f".writing-{os.getpid()}-0").mkdir()
     (tmp_path / f".writing-{os.getppid()}-0").mkdir()
     Checkpoints(tmp_path).save(1, {}, {})
@@ -114,8 +114,8 @@ def test_what_a_dead_namesake_left_is_removed(tmp_path):
 
 @settings(max_examples=examples(75))
 @given(st.data())
-def test_damage_anywhere_is_noticed(tmp_path_factory, data):
-    """Any file cut or any bytes changed, moved or added: the checkpoint before it is used, or nothing was changed."""
+def test_damage_anywhere_is_detected(tmp_path_factory, data):
+    """After any cut, change, move or addition of bytes, the previous checkpoint is used, or the content is equal."""
     folder = tmp_path_factory.mktemp("c")
     store = Checkpoints(folder)
     store.save(1, tensors(1), {"n": 1})
@@ -124,16 +124,16 @@ def test_damage_anywhere_is_noticed(tmp_path_factory, data):
     content = file.read_bytes()
     damaged = changed(data, content)
     file.write_bytes(damaged)
-    found = store.latest()
+    latest = store.latest()
     if damaged == content:
-        assert (found.path, found.state["n"]) == (path, 2)
+        assert (latest.path, latest.state["n"]) == (path, 2)
     else:
-        assert (found.path.name, found.state) == ("checkpoint-000001-1", {"n": 1})
-        assert equal(found.tensors, tensors(1))
+        assert (latest.path.name, latest.state) == ("checkpoint-000001-1", {"n": 1})
+        assert equal(latest.tensors, tensors(1))
 
 
 def changed(data, content):
-    """The content with one change: a bit, a digit, a key, a block, or its end."""
+    """The content with one change to a bit, a digit, a key, a block, or its end."""
     at = data.draw(st.integers(0, len(content) - 1))
     how = data.draw(st.sampled_from(["bit", "digit", "bytes", "insert", "delete", "cut", "extend", "swap"]))
     damaged = bytearray(content)
@@ -153,13 +153,13 @@ def changed(data, content):
     elif how == "extend":
         damaged += data.draw(st.binary(min_size=1, max_size=9))
     else:
-        other = data.draw(st.integers(0, len(content) - 1))
-        damaged[at], damaged[other] = damaged[other], damaged[at]
+        other_byte = data.draw(st.integers(0, len(content) - 1))
+        damaged[at], damaged[other_byte] = damaged[other_byte], damaged[at]
     return bytes(damaged)
 
 
 def two(folder, **second):
-    """Save two checkpoints; the second differs as given."""
+    """Save two checkpoints that differ by the arguments."""
     store = Checkpoints(folder)
     return (
         store,
@@ -171,7 +171,7 @@ def two(folder, **second):
 @pytest.mark.parametrize("equal_tensors", [False, True])
 @pytest.mark.parametrize("file", [STATE, TENSORS])
 def test_state_and_tensors_of_two_checkpoints_are_not_mixed(tmp_path, caplog, file, equal_tensors):
-    """Not even if the tensors are equal: the state would be reset unnoticed."""
+    """Not even if the tensors are equal, as the state would be an older one."""
     store, first, second = two(tmp_path, **({"tensors": tensors(1)} if equal_tensors else {}))
     (second / file).write_bytes((first / file).read_bytes())
     assert store.latest().path == first
@@ -235,8 +235,8 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("what", [*TEXTS, *OTHERS])
-def test_nothing_in_the_folder_stops_the_fall_back(tmp_path, caplog, what):
-    """It is named, the one before is used, and the next save clears it away as any other."""
+def test_nothing_in_the_folder_prevents_the_fallback(tmp_path, caplog, what):
+    """The log names it, the checkpoint before it is used, and the next save removes it like any other."""
     store, first, second = two(tmp_path)
     weird(what, second)
     assert store.latest().path == first
@@ -245,8 +245,8 @@ def test_nothing_in_the_folder_stops_the_fall_back(tmp_path, caplog, what):
     assert sorted(os.listdir(tmp_path)) == ["checkpoint-000003-3"]
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_says_so(tmp_path):
-    """It does not restart at 0; and without any checkpoint, it returns None."""
+def test_a_run_with_only_damaged_checkpoints_is_an_error(tmp_path):
+    """It does not restart at 0. Without any checkpoint, it returns None."""
     store = Checkpoints(tmp_path / "none")
     assert store.latest() is None
     store, first, second = two(tmp_path)
@@ -258,8 +258,8 @@ def test_a_run_whose_checkpoints_are_all_damaged_says_so(tmp_path):
         store.latest()
 
 
-def test_one_that_is_passed_over_does_not_count(tmp_path):
-    """Of those to keep: with two to keep and the newest damaged, two whole ones stay."""
+def test_a_skipped_checkpoint_does_not_count(tmp_path):
+    """With two to keep and the newest one damaged, two good ones stay."""
     store = Checkpoints(tmp_path, keep=2)
     for n in (1, 2, 3):
         path = store.save(n, tensors(n), {"n": n})
@@ -270,13 +270,13 @@ def test_one_that_is_passed_over_does_not_count(tmp_path):
     for n in (4, 5):
         store.save(n, tensors(n), {"n": n})
         names.append([int(path.name.split("-")[1]) for path in store.paths()])
-    assert names == [[2, 3, 4], [4, 5]]  # the damaged one goes when whole ones are newer than it
+    assert names == [[2, 3, 4], [4, 5]]  # the damaged one is removed once good ones are newer
 
 
-def test_serial_numbers_of_nobody_are_told_and_left_alone(tmp_path, caplog):
+def test_unknown_serial_numbers_are_reported_and_left_alone(tmp_path, caplog):
     store, _, second = two(tmp_path)
     shutil.copytree(second, tmp_path / f"checkpoint-{'9' * 200}-1")
-    (tmp_path / "checkpoint-٣-1").mkdir()  # digits, but not ours
+    (tmp_path / "checkpoint-٣-1").mkdir()  # digits, but not ASCII ones
     assert store.latest().path == second
     assert "skipping" in caplog.text
     assert "9" * 200 in caplog.text
@@ -286,8 +286,8 @@ def test_serial_numbers_of_nobody_are_told_and_left_alone(tmp_path, caplog):
         store.save(4, {}, {})
 
 
-def test_a_missing_file_says_so(tmp_path, caplog):
-    """The reason for skipping one is logged."""
+def test_a_missing_file_is_logged(tmp_path, caplog):
+    """The log has the reason for skipping a checkpoint."""
     store = Checkpoints(tmp_path)
     store.save(1, tensors(), {})
     (store.save(2, tensors(), {}) / TENSORS).unlink()
@@ -297,21 +297,21 @@ def test_a_missing_file_says_so(tmp_path, caplog):
     assert TENSORS in caplog.text
     with pytest.raises(fl.StateError, match="No such file"):
         load(tmp_path / "nowhere")
-    other = tmp_path / "checkpoint-000000000000009"
-    other.mkdir()
-    (other / STATE).write_text(json.dumps({"feedline": 99}))
+    newer = tmp_path / "checkpoint-000000000000009"
+    newer.mkdir()
+    (newer / STATE).write_text(json.dumps({"feedline": 99}))
     with pytest.raises(fl.StateError, match="version 2"):
-        load(other)
+        load(newer)
 
 
-def test_what_is_not_json_is_refused(tmp_path):
-    """Nothing is pickled; nothing is left behind."""
+def test_other_types_than_json_are_refused(tmp_path):
+    """Nothing is pickled, and no files are left."""
     with pytest.raises(TypeError, match="JSON"):
         Checkpoints(tmp_path).save(1, {}, {"x": object()})
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_leaves_the_others(tmp_path):
+def test_a_full_disk_leaves_the_folder_unchanged(tmp_path):
     """If the file cannot be written completely, the folder is unchanged."""
     code = (
         "import resource, sys, torch\nfrom feedline.train.checkpoint import Checkpoints\n"
@@ -328,7 +328,7 @@ def test_a_full_disk_leaves_the_others(tmp_path):
 
 
 def test_kill_at_any_instant(tmp_path):
-    """SIGKILL while saving in a loop: the newest is whole, and the next save clears what was half written."""
+    """After SIGKILL while saving in a loop, the newest is complete, and the next save removes incomplete ones."""
     code = (
         "import torch\nfrom feedline.train.checkpoint import Checkpoints\n"
         f"store = Checkpoints({str(tmp_path)!r}, keep=2)\nn = 0\n"
@@ -347,9 +347,9 @@ def test_kill_at_any_instant(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        found = store.latest()
-        assert found.state["n"] >= 3
-        assert torch.equal(found.tensors["a"], torch.full((200_000,), float(found.state["n"])))
+        latest = store.latest()
+        assert latest.state["n"] >= 3
+        assert torch.equal(latest.tensors["a"], torch.full((200_000,), float(latest.state["n"])))
     store.save(10**6, {}, {})
     assert all(name.startswith("checkpoint-") for name in os.listdir(tmp_path))
 

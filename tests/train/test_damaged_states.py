@@ -1,4 +1,4 @@
-"""The law of states in training: wrong anywhere, it is refused before anything has moved, or continues as any."""
+"""The law of states in training: a changed state is refused before anything has moved, or is a valid one."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def learn(learner, times=3):
         learner.update(4, [torch.full(shape, 0.5) for shape in SHAPES])
 
 
-def told(learner):
-    """Return by value everything of a learner that a state contains."""
+def values_of(learner):
+    """Return the values of everything of a learner that a state contains."""
     state = learner.state_dict()
     tensors = {name: tensor.tolist() for name, tensor in state.pop("tensors").items()}
     return repr([state, tensors, learner.lr, [p.tolist() for p in learner.parameters.values()]])
@@ -99,16 +99,16 @@ def test_learners(kind, data):
         new["tensors"] = {
             name: tensors.get(name, value) if value == "tensor" else value for name, value in new["tensors"].items()
         }
-    other = LEARNERS[kind]()
-    learn(other, 1)
-    before = told(other)
+    target = LEARNERS[kind]()
+    learn(target, 1)
+    before = values_of(target)
     try:
-        other.load_state_dict(new)
+        target.load_state_dict(new)
     except fl.StateError:
-        assert told(other) == before
+        assert values_of(target) == before
         return
-    learn(other)
-    json.dumps({key: value for key, value in other.state_dict().items() if key != "tensors"})
+    learn(target)
+    json.dumps({key: value for key, value in target.state_dict().items() if key != "tensors"})
 
 
 @pytest.mark.parametrize("kind", ["torch adamw", "torch rmsprop"])
@@ -117,25 +117,25 @@ def test_a_state_for_graphs_of_cuda_is_refused_on_the_cpu(kind):
     learn(learner)
     state = learner.state_dict()
     state["own"]["groups"][0]["mapping"]["capturable"] = True
-    with pytest.raises(fl.StateError, match="`capturable`, by which it cannot learn parameters on the CPU"):
+    with pytest.raises(fl.StateError, match="`capturable`, with which it cannot update parameters on the CPU"):
         learner.load_state_dict(state)
     learn(learner)
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
 def test_tensors_of_another_shape(kind):
-    """Of each of them in turn: refused, with nothing changed."""
+    """Each tensor in turn is refused, with nothing changed."""
     learner = LEARNERS[kind]()
     learn(learner)
     state = learner.state_dict()
     for name, tensor in state["tensors"].items():
         for wrong in (torch.zeros(5, 4, 2), tensor.tolist(), None):
-            other = LEARNERS[kind]()
-            learn(other, 1)
-            before = told(other)
+            target = LEARNERS[kind]()
+            learn(target, 1)
+            before = values_of(target)
             with pytest.raises(fl.StateError):
-                other.load_state_dict({**state, "tensors": {**state["tensors"], name: wrong}})
-            assert told(other) == before
+                target.load_state_dict({**state, "tensors": {**state["tensors"], name: wrong}})
+            assert values_of(target) == before
 
 
 # ---- trainers -------------------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ def run(model, minibatch):
 
 
 def trained(times=3, **options):
-    made = trainer(**options)
+    made_trainer = trainer(**options)
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(60, dtype="f4").reshape(20, 3)), seed=1)
     for _ in range(times):
-        made.train_minibatch(source.next_minibatch(6))
-    return made
+        made_trainer.train_minibatch(source.next_minibatch(6))
+    return made_trainer
 
 
 def everything(trainer):
@@ -171,36 +171,36 @@ def everything(trainer):
 @settings(max_examples=examples(75))
 @given(data=st.data())
 def test_trainers(data):
-    """Model, both learners and the rest: all of it or nothing."""
+    """Model, both learners and the counts are loaded all, or not at all."""
     tensors, state = trained().state_dict()
     state = json.loads(json.dumps(state))
     new = data.draw(changes(state)).of(state)
-    other = trained(1)
-    before = everything(other)
+    target = trained(1)
+    before = everything(target)
     try:
-        other.load_state_dict(tensors, new)
+        target.load_state_dict(tensors, new)
     except fl.StateError:
-        assert everything(other) == before
+        assert everything(target) == before
         return
-    json.dumps(other.state_dict()[1])
+    json.dumps(target.state_dict()[1])
 
 
 def test_a_trainer_with_one_wrong_tensor():
-    """Once a model was half loaded before its last layer was found to be another."""
+    """Regression: a model was partly loaded before its last layer turned out to differ."""
     tensors, state = trained().state_dict()
-    other = trained(1)
-    before = everything(other)
+    target = trained(1)
+    before = everything(target)
     for name in tensors:
         for wrong in ({**tensors, name: torch.zeros(7, 7)}, {k: t for k, t in tensors.items() if k != name}):
             with pytest.raises(fl.StateError):
-                other.load_state_dict(wrong, state)
-            assert everything(other) == before
+                target.load_state_dict(wrong, state)
+            assert everything(target) == before
     with pytest.raises(fl.StateError):
         trained(1, second_shape=3).load_state_dict(tensors, state)
 
 
 class Growing(torch.nn.Module):
-    """A module with a custom load: a buffer of any length."""
+    """A module with a custom load, which accepts a buffer of any length."""
 
     def __init__(self):
         super().__init__()
@@ -212,7 +212,7 @@ class Growing(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-def test_modules_that_load_in_a_way_of_their_own_still_do():
+def test_modules_with_custom_loading_still_load():
     def make():
         model = torch.nn.Sequential(Growing())
         return model, Trainer(model, no_loss, None, MomentumSGD(model.parameters(), 0.1, momentum=0.5))
@@ -256,16 +256,16 @@ def test_controllers(kind, data, tmp_path_factory):
     controller.best = 2.5
     state = json.loads(json.dumps(controller.state_dict()))
     new = data.draw(changes(state)).of(state)
-    other = kind(*arguments)
-    before = other.state_dict()
+    target = kind(*arguments)
+    before = target.state_dict()
     try:
-        other.load_state_dict(new)
+        target.load_state_dict(new)
     except fl.StateError:
-        assert other.state_dict() == before
+        assert target.state_dict() == before
         return
-    json.dumps(other.state_dict())
+    json.dumps(target.state_dict())
     if kind is not KeepBest:
-        other.on_epoch_end(Run(), Summary(5.0, None, 2), None)
+        target.on_epoch_end(Run(), Summary(5.0, None, 2), None)
 
 
 class Run:
@@ -294,8 +294,8 @@ def test_schedules(data):
     assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
 
 
-def test_the_best_model_of_another_run(tmp_path):
-    """One kept for another value, or of another model, is a StateError, and the model is unchanged."""
+def test_the_best_model_of_another_run_is_refused(tmp_path):
+    """A best model by another value, or of another model, is a StateError, and the model is unchanged."""
     torch.manual_seed(0)
     Checkpoints(tmp_path, keep=1).save(1, torch.nn.Linear(3, 2).state_dict(), {"loss": 1.0})
     model = torch.nn.Linear(3, 2)
@@ -312,7 +312,7 @@ def test_the_best_model_of_another_run(tmp_path):
 
 
 def test_an_iterator_under_mxnets_names():
-    """Once its source had moved before the epoch was looked at."""
+    """Regression: its source had moved before the epoch was checked."""
     import feedline.mxnet as mx
 
     def make():
@@ -325,8 +325,8 @@ def test_an_iterator_under_mxnets_names():
         for junk in JUNK:
             if type(junk) is type(state[key]) and (key == "begun" or 0 <= junk < 2**63):
                 continue
-            other = make()
-            before = other.state_dict()
+            target = make()
+            before = target.state_dict()
             with pytest.raises(fl.StateError):
-                other.load_state_dict({**state, key: junk})
-            assert other.state_dict() == before
+                target.load_state_dict({**state, key: junk})
+            assert target.state_dict() == before

@@ -1,4 +1,4 @@
-"""Ctrl-C in a step of several ranks: all of them make it, or none; whatever the way in which they learn together."""
+"""Ctrl-C in a step of several ranks: all of them complete it, or none does, with any strategy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CODE = (
 
 
 class Minibatch:
-    """As much of one as a trainer asks for."""
+    """The parts of a minibatch that a trainer uses."""
 
     num_sequences = 4
 
@@ -63,27 +63,27 @@ def trainer_of(way):
 
 
 def learns(rank, way, stride, steps):
-    """Steps, on rank 0 each with Ctrl-C at another line of them; the parameters and sweeps after each."""
+    """Make steps, on rank 0 each with Ctrl-C at another line. Return the parameters and sweeps after each."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.distributed.init_process_group("gloo")
     model, trainer = trainer_of(way)
-    seen, interrupted = [], 0
+    results, interrupted = [], 0
     for step in range(steps):
         samples = trainer.samples
         minibatch = Minibatch(rank, step)
-        # In the first step, which makes everybody equal, too.
+        # Also in the first step, which makes all ranks equal.
         n = step * stride if rank == 0 and stride else 10**9
         try:
             with AtLine(n, lambda: signal.raise_signal(signal.SIGINT), *CODE):
                 trainer.train_minibatch(minibatch)
         except KeyboardInterrupt:
             interrupted += 1
-            if trainer.samples == samples:  # it came before the step
+            if trainer.samples == samples:  # the interrupt came before the step
                 trainer.train_minibatch(minibatch)
-        seen.append([*(parameter.tolist() for parameter in model.parameters()), trainer.sweeps])
-    trainer.strategy.settle()
-    seen.append([parameter.tolist() for parameter in model.parameters()])
-    return seen, interrupted
+        results.append([*(parameter.tolist() for parameter in model.parameters()), trainer.sweeps])
+    trainer.strategy.sync_models()
+    results.append([parameter.tolist() for parameter in model.parameters()])
+    return results, interrupted
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
@@ -117,20 +117,20 @@ def fails_on_one(rank, way):
 
 
 @pytest.mark.parametrize("way", sorted(WAYS))
-def test_a_rank_that_fails_in_the_middle_of_an_update_learns_no_more_and_the_others_are_told(way):
+def test_a_rank_that_fails_in_the_middle_of_an_update_learns_no_more_and_is_reported_to_the_others(way):
     with Job(fails_on_one, 2, way=way) as job:
         assert job.heard(0)[0] == "MemoryError"
         kind, text, _ = job.heard(0)
         assert kind == "StoreError"
         assert "MemoryError in the middle of" in text
-        told = [job.heard(1), job.heard(1)]
-    kind, text, ranks = next(one for one in told if one != "learned")
+        messages = [job.heard(1), job.heard(1)]
+    kind, text, ranks = next(one for one in messages if one != "learned")
     assert (kind, ranks) == ("StoreError", (0,))
     assert "abandoned a collective exchange (MemoryError" in text
 
 
 def gluon(rank, stride, steps):
-    """The same of a Trainer of Gluon that updates outside its store."""
+    """The same for a Trainer of Gluon that updates outside its store."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1)

@@ -1,4 +1,4 @@
-"""Every rule equals its oracle; laws of all learners: units, states, errors."""
+"""Every rule equals its oracle. Laws of all learners: units, states, errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def of_torch(parameters, lr, **options):
     return TorchLearner(torch.optim.AdamW(parameters, weight_decay=0.1, eps=1e-3), lr, **options)
 
 
-#: A learner of each kind, with state worth saving.
+#: A learner of each kind, with a state.
 MAKERS = {
     "sgd": SGD,
     "momentum_sgd": lambda p, lr, **o: MomentumSGD(p, lr, Schedule.time_constant(20), **o),
@@ -123,8 +123,8 @@ SHARED = {
 @pytest.mark.parametrize("rule", RULES)
 @settings(max_examples=examples(15))
 @given(data=st.data(), averaged=st.booleans(), without=st.integers(0, 12))
-def test_a_rule_does_what_its_oracle_does(rule, data, averaged, without):
-    """Also where a parameter has no gradient now and then: it and its state stay as they are."""
+def test_a_rule_equals_its_oracle(rule, data, averaged, without):
+    """Also if a parameter sometimes has no gradient, so that it and its state do not change."""
     kind, own = RULES[rule]
     options = data.draw(st.fixed_dictionaries(SHARED | own))
     parameters = tensors(1)
@@ -179,8 +179,8 @@ def test_linear_rules_do_the_same_with_means_and_sums(samples, reference):
 
 
 @given(first=st.integers(1, 50), second=st.integers(1, 50))
-def test_a_rate_per_sample_does_not_care_how_samples_are_cut(first, second):
-    """Two gradients at the same place, in one minibatch or in two."""
+def test_a_rate_per_sample_does_not_depend_on_the_cut_into_minibatches(first, second):
+    """Two gradients at the same parameters, in one minibatch or in two."""
     a, b = tensors(5), tensors(6)
     together, apart = tensors(1), tensors(1)
     SGD(together, Schedule.per_sample(0.01)).update(first + second, [x + y for x, y in zip(a, b, strict=True)])
@@ -234,23 +234,23 @@ def test_a_state_at_any_update_goes_on_bit_for_bit(kind, stop, again, reset):
         lr = Schedule([0.1, (2, 0.05), 0.02], epoch_size=11, reference=16)
         return MAKERS[kind](parameters, lr, noise=0.01, seed=3, l2=0.01, clip=0.7)
 
-    whole = tensors(1, torch.float32)
-    learner = make(whole)
+    contiguous = tensors(1, torch.float32)
+    learner = make(contiguous)
     run(learner, range(stop), dtype=torch.float32)
     if reset:
         learner.reset_learning_rate(Schedule([0.03, 0.01], epoch_size=9))
         learner.scale = 0.75
     state = copy.deepcopy(learner.state_dict())
-    parameters = [p.clone() for p in whole]
+    parameters = [p.clone() for p in contiguous]
     run(learner, range(stop, 10), dtype=torch.float32)
 
-    rest = {key: value for key, value in state.items() if key != "tensors"}
+    scalars = {key: value for key, value in state.items() if key != "tensors"}
     assert all(isinstance(tensor, torch.Tensor) for tensor in state["tensors"].values())
     resumed = make(parameters)
     run(make(tensors(2)), range(again))  # another learner changes nothing
-    resumed.load_state_dict(json.loads(json.dumps(rest)) | {"tensors": state["tensors"]})
+    resumed.load_state_dict(json.loads(json.dumps(scalars)) | {"tensors": state["tensors"]})
     run(resumed, range(stop, 10), dtype=torch.float32)
-    for one, other in zip(whole, parameters, strict=True):
+    for one, other in zip(contiguous, parameters, strict=True):
         assert torch.equal(one, other)
     assert (resumed.samples, resumed.minibatches, resumed.sweeps) == (
         learner.samples,
@@ -266,9 +266,9 @@ def test_a_loaded_state_is_copied(kind):
     run(learner, range(3))
     state = learner.state_dict()
     before = copy.deepcopy(state["tensors"])
-    other = MAKERS[kind](tensors(1), 0.1)
-    other.load_state_dict(state)
-    run(other, range(3))
+    restored = MAKERS[kind](tensors(1), 0.1)
+    restored.load_state_dict(state)
+    run(restored, range(3))
     for name, tensor in before.items():
         assert torch.equal(tensor, state["tensors"][name])
 
@@ -293,11 +293,11 @@ def test_gradients_are_left_alone(kind):
     parameters = [t.requires_grad_() for t in tensors(1)]
     learner = MAKERS[kind](parameters, 0.1, l2=0.1, clip=0.01)
     for k in range(2):
-        given = tensors(20 + k)
-        for parameter, gradient in zip(parameters, given, strict=True):
+        gradients = tensors(20 + k)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         assert learner.update(4)
-        assert all(p.grad is gradient for p, gradient in zip(parameters, given, strict=True))
+        assert all(p.grad is gradient for p, gradient in zip(parameters, gradients, strict=True))
         assert all(torch.equal(p.grad, gradient) for p, gradient in zip(parameters, tensors(20 + k), strict=True))
 
 
@@ -316,7 +316,7 @@ def test_the_parameters_own_gradients_are_the_default(kind):
 
 @kinds
 def test_threads_and_other_parameters_change_nothing(kind, threads):
-    """How the work is cut is not to be seen in the result, also of sums over a parameter of many pieces."""
+    """The result does not depend on how the work is cut, also with sums over a parameter of many pieces."""
     shapes = [(400, 350), *SHAPES]
     results = []
     for count, lists in [(1, [shapes]), (2, [shapes]), (3, [shapes]), (2, [[shape] for shape in shapes])]:
@@ -347,11 +347,11 @@ def test_lower_precision_follows_double(kind, dtype):
     if kind not in ("universal", "torch"):
         assert {t.dtype for t in learner.state_dict()["tensors"].values()} <= {torch.float32}
     moved, error = (exact[0] - start).abs().mean(), (rounded[0].double() - exact[0]).abs().mean()
-    # Five roundings of a parameter of about 1, beside the way it went.
+    # Five roundings of a parameter of about 1, in addition to its change.
     assert error < 0.01 * moved + 5 * torch.finfo(dtype).eps
 
 
-def test_parameters_of_several_dtypes_stand_side_by_side():
+def test_parameters_of_several_dtypes_are_side_by_side():
     mixed = [t.to(d) for t, d in zip(tensors(1), [torch.float64, torch.float32, torch.float64] * 2, strict=False)]
     learner = Adam(mixed, 0.1, 0.9, 0.99)
     for k in range(3):
@@ -369,12 +369,12 @@ def test_noise_is_gaussian_seeded_and_of_each_minibatch():
     def noise(seed, steps=1):
         parameters = [torch.zeros(200, 100)]
         learner = SGD(parameters, 0.1, noise=0.5, seed=seed)
-        seen = []
+        noises = []
         for _ in range(steps):
             before = parameters[0].clone()
             learner.update(1, [torch.zeros(200, 100)])
-            seen.append(parameters[0] - before)
-        return seen
+            noises.append(parameters[0] - before)
+        return noises
 
     first, second = noise(1, 2)
     assert torch.equal(first, noise(1)[0])
@@ -390,11 +390,11 @@ def test_a_reset_schedule_starts_at_the_present():
     learner = SGD(parameters, 0.1)
     learner.update(10, tensors(2), sweep_end=True)
     learner.reset_learning_rate(Schedule([0.5, 0.25], epoch_size=4))
-    seen = []
+    rates = []
     for _ in range(3):
-        seen.append(learner.learning_rate())
+        rates.append(learner.learning_rate())
         learner.update(2, tensors(2))
-    assert seen == [0.5, 0.5, 0.25]
+    assert rates == [0.5, 0.5, 0.25]
     learner.reset_learning_rate([0.3, 0.2])
     assert learner.learning_rate() == 0.3
     learner.update(2, tensors(2), sweep_end=True)
@@ -404,15 +404,15 @@ def test_a_reset_schedule_starts_at_the_present():
 def test_a_schedule_is_the_makers_unless_it_was_reset():
     learner = SGD(tensors(1), 0.1)
     run(learner, range(2))
-    other = SGD(tensors(1), 0.7)
-    other.load_state_dict(learner.state_dict())
-    assert other.learning_rate() == 0.7
+    restored = SGD(tensors(1), 0.7)
+    restored.load_state_dict(learner.state_dict())
+    assert restored.learning_rate() == 0.7
     learner.reset_learning_rate(0.2)
-    other.load_state_dict(learner.state_dict())
-    assert other.learning_rate() == 0.2
+    restored.load_state_dict(learner.state_dict())
+    assert restored.learning_rate() == 0.2
 
 
-def test_names_are_those_of_the_model():
+def test_names_match_the_model():
     model = torch.nn.Linear(3, 2)
     learner = Adam(model.named_parameters(), 0.1)
     model(torch.ones(4, 3)).sum().backward()
@@ -534,12 +534,12 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(damage, says):
     learner = Adam(tensors(1), 0.1)
     run(learner, range(3))
     state = copy.deepcopy(learner.state_dict())
-    other = Adam(tensors(1), 0.1)
-    run(other, range(2), seed=5)
-    before = copy.deepcopy(other.state_dict())
+    restored = Adam(tensors(1), 0.1)
+    run(restored, range(2), seed=5)
+    before = copy.deepcopy(restored.state_dict())
     with pytest.raises(StateError, match=f"(?s){says}"):
-        other.load_state_dict(damage(state))
-    after = other.state_dict()
+        restored.load_state_dict(damage(state))
+    after = restored.state_dict()
     assert {k: v for k, v in after.items() if k != "tensors"} == {k: v for k, v in before.items() if k != "tensors"}
     assert all(torch.equal(after["tensors"][name], tensor) for name, tensor in before["tensors"].items())
 
@@ -565,7 +565,7 @@ def test_a_learner_shows_itself():
 @pytest.mark.parametrize("gradients", ["mean", "sum"])
 @pytest.mark.parametrize("limit", [0.5, 1e6])
 def test_clipped_by_global_norm_as_torch_clips(gradients, limit):
-    """Of two dtypes and more bytes than are updated together; one parameter has no gradient."""
+    """With two dtypes, more bytes than are updated together, and a parameter without a gradient."""
     torch.manual_seed(0)
     shapes = [((700, 500), torch.float32), ((3,), torch.float64), ((2, 2), torch.float32), ((), torch.float32)]
     parameters = [torch.randn(shape, dtype=dtype) for shape, dtype in shapes]

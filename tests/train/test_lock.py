@@ -1,4 +1,4 @@
-"""A folder has one session: the second gets an error that names the first; a dead one's lock is taken over."""
+"""A folder has one session. A second one gets an error that names the first. The lock of a dead one is replaced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.forked import Forked  # noqa: E402
 from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
 from tests.warm import Python  # noqa: E402
 
-# Takes the lock of a folder, then lives until it is killed; what is told to it happens before.
+# Takes the lock of a folder, then lives until it is killed. Its argument is run before.
 PROGRAM = """
 import os, pathlib, sys, time
 from feedline.train.lock import FolderLock
@@ -37,7 +37,7 @@ time.sleep(10**6)
 
 @contextlib.contextmanager
 def holder(folder, what="waits"):
-    """Another process that has the folder's lock, and the number that it printed; killed at the end of the block."""
+    """Another process that has the folder's lock, and the number that it printed. Killed at the end of the block."""
     command = ["-c", PROGRAM, str(folder), what]
     started = Python(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     try:
@@ -48,7 +48,7 @@ def holder(folder, what="waits"):
 
 
 class Tries(StopsAfter):
-    """Starts a second session while the first one is under way."""
+    """Starts a second session while the first one runs."""
 
     def __init__(self, folder, **changes):
         super().__init__(-1)
@@ -63,7 +63,7 @@ class Tries(StopsAfter):
 
 
 def test_the_second_session_is_refused_and_the_first_one_ends(tmp_path):
-    """In one process, too: a notebook's cell that is run again in a thread."""
+    """Also in one process, as if a notebook's cell is run again in a thread."""
     tries = Tries(tmp_path / "run")
     assert session(tmp_path / "run", reporters=[tries]).run().samples == 960
     for part in (str(tmp_path / "run"), socket.gethostname(), f"process {os.getpid()}", "its own folder"):
@@ -97,7 +97,7 @@ def test_another_process_is_named_and_a_killed_ones_lock_is_taken_over(tmp_path)
     with holder(tmp_path) as (started, process):
         with pytest.raises(fl.StateError, match=f"process {process} on host {socket.gethostname()}"):
             session(tmp_path).run()
-        started.send_signal(signal.SIGSTOP)  # it is still there
+        started.send_signal(signal.SIGSTOP)  # the lock file still exists
         with pytest.raises(fl.StateError, match=f"process {process}"):
             FolderLock(tmp_path)
         started.kill()
@@ -108,7 +108,7 @@ def test_another_process_is_named_and_a_killed_ones_lock_is_taken_over(tmp_path)
 
 
 def test_a_child_of_the_dead_one_does_not_hold_it(tmp_path):
-    """As a worker process that outlives its parent for some seconds would."""
+    """A worker process may outlive its parent for some seconds."""
     with holder(tmp_path, "forks") as (started, child):
         try:
             assert child != started.pid
@@ -130,8 +130,8 @@ def test_a_child_of_ours_leaves_the_lock_alone(tmp_path):
     FolderLock(tmp_path).release()
 
 
-def test_a_removed_lock_is_not_the_one_that_was_opened(tmp_path, monkeypatch):
-    """The holder removes its file between our opening and our locking it: we make our own."""
+def test_a_lock_removed_while_it_is_opened_is_made_again(tmp_path, monkeypatch):
+    """The holder removes its file after we have opened and before we have locked it, so we create another one."""
     first, real, opened = FolderLock(tmp_path), os.open, []
 
     def between(path, *arguments, **options):
@@ -153,8 +153,8 @@ def test_a_removed_lock_is_not_the_one_that_was_opened(tmp_path, monkeypatch):
 # ---- content of the file ------------------------------------------------------------------------------
 
 
-def left(folder, **changes):
-    """Write the file of a holder that has ended."""
+def write_lock(folder, **changes):
+    """Write the lock file of a holder that has ended."""
     holder_ = Holder.this()._replace(**changes)
     (folder / NAME).write_text(json.dumps(holder_._asdict()))
     return holder_
@@ -171,22 +171,22 @@ def dead():
     "changes",
     [
         lambda: {"process": dead()},
-        lambda: {"process": os.getppid(), "began": 1},  # its number was given out again
+        lambda: {"process": os.getppid(), "began": 1},  # its process id was used again
         lambda: {"host": "another", "process": os.getppid()},
         dict,
     ],
     ids=["dead", "recycled", "another host", "ourselves"],
 )
-def test_a_file_alone_keeps_nobody_out(tmp_path, changes):
-    """Even if the operating system reports that the lock is free."""
-    left(tmp_path, **changes())
+def test_a_file_without_a_lock_keeps_no_session_out(tmp_path, changes):
+    """If the operating system reports that the lock is free, the file has no effect."""
+    write_lock(tmp_path, **changes())
     FolderLock(tmp_path).release()
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "[" * 10_000, '{"host": 1}', '{"host": "a", "process": -1, "began": 0}']
 )
-def test_a_file_that_says_nothing_is_taken_over(tmp_path, text):
+def test_a_lock_file_without_information_is_taken_over(tmp_path, text):
     (tmp_path / NAME).write_text(text)
     lock = FolderLock(tmp_path)
     assert json.loads((tmp_path / NAME).read_text())["process"] == os.getpid()
@@ -224,19 +224,17 @@ def without_locks(monkeypatch):
     [
         (lambda: {"process": dead()}, False),
         (lambda: {"process": os.getppid(), "began": 1}, False),
-        (lambda: {"process": os.getppid(), "began": module.began_at(os.getppid())}, True),
+        (lambda: {"process": os.getppid(), "began": module.started_at(os.getppid())}, True),
         (lambda: {"host": "another"}, True),
         (dict, True),
     ],
     ids=["dead", "recycled", "alive", "another host", "ourselves"],
 )
 def test_without_locks_the_text_decides(tmp_path, changes, refused):
-    """A dead process of this host is replaced, another host's is believed to be alive: who knows removes the file."""
-    found = left(tmp_path, **changes())
+    """A dead process of this host is replaced. One of another host counts as alive until a user removes the file."""
+    lock = write_lock(tmp_path, **changes())
     if refused:
-        with pytest.raises(
-            fl.StateError, match=f"process {found.process}.* on host {found.host}[\\s\\S]*remove .*lock"
-        ):
+        with pytest.raises(fl.StateError, match=f"process {lock.process}.* on host {lock.host}[\\s\\S]*remove .*lock"):
             FolderLock(tmp_path)
     else:
         FolderLock(tmp_path).release()

@@ -1,4 +1,4 @@
-"""Gradients that are exchanged while backward still runs: the sums of all ranks, whatever backward does."""
+"""Gradients that are exchanged while backward still runs are the sums of all ranks, whatever backward does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.ranks import Job, run  # noqa: E402
 
 
 class ThirdParty(KVStore):
-    """A store that supports only keys, over another one's transport."""
+    """A store that supports only keys, over the transport of another store."""
 
     type = "third party"
 
@@ -53,7 +53,7 @@ WAYS = {
 
 
 class Minibatch:
-    """As much of one as a trainer asks for: ``x``, and the branch that samples take."""
+    """The parts of a minibatch that a trainer uses: ``x``, and the branch that samples take."""
 
     sweep_end = False
 
@@ -66,7 +66,7 @@ class Minibatch:
 
 
 class Model(torch.nn.Module):
-    """Layers, of which one of several branches is used; one is never used, and one twice."""
+    """Layers, of which one of several branches is used, one is never used, and one is used twice."""
 
     def __init__(self, branches=3, again=lambda layer, x: layer(x)):
         super().__init__()
@@ -84,9 +84,9 @@ class Model(torch.nn.Module):
 
 
 def minibatches(rank, steps, world, uneven):
-    """Of a rank; some are empty, and branches differ by rank and step."""
+    """The minibatches of a rank. Some are empty, and branches differ by rank and step."""
     rng = np.random.default_rng(7)
-    found = []
+    parts = []
     for step in range(steps):
         x = torch.from_numpy(rng.normal(size=(6, 5)).astype("f4"))
         cuts = (
@@ -96,19 +96,19 @@ def minibatches(rank, steps, world, uneven):
         )
         begin, end = ([0, *cuts, 6])[rank : rank + 2]
         branch = [None, 0, 1][(step + rank) % 3] if uneven else step % 2
-        found.append(Minibatch(x[begin:end], branch))
-    return found
+        parts.append(Minibatch(x[begin:end], branch))
+    return parts
 
 
-def others_have_told(trainer):
-    """Wait until the other ranks have told what they do, if this one has."""
+def wait_for_frames(trainer):
+    """Wait until the other ranks have sent their frames, if this one has."""
     announced = gradients_of(trainer.strategy).announced
     while announced is not None and not announced.work.is_completed():
         time.sleep(0.001)
 
 
 def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, slow=False):
-    """The parameters after each step, and whether something was sent within backward."""
+    """Return the parameters after each step, and whether gradients were sent within backward."""
     overlapped.FIRST_BUCKET_BYTES = overlapped.BUCKET_BYTES = size
     if world > 1 or way is not None:
         torch.distributed.init_process_group("gloo")
@@ -122,7 +122,7 @@ def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, sl
         gradients = gradients_of(trainer.strategy)
         model.first.weight.register_post_accumulate_grad_hook(lambda _: sent.append(gradients.sent))
         if slow:
-            model.first.weight.register_hook(lambda _: others_have_told(trainer))
+            model.first.weight.register_hook(lambda _: wait_for_frames(trainer))
     seen = []
     for minibatch in minibatches(rank, steps, world, uneven):
         summary = trainer.train_minibatch(minibatch)
@@ -131,7 +131,7 @@ def learns(rank, way, steps, world, uneven, microbatch=None, size=64, seed=3, sl
 
 
 def alone(rank, steps, world, uneven):
-    """The same steps by one process; the samples of all ranks, each by its branch."""
+    """Make the same steps in one process, with the samples of all ranks, each by its branch."""
     torch.manual_seed(3)
     model = Model()
     learner = SGD(model.parameters(), 0.2, l2=0.01)
@@ -150,8 +150,8 @@ def alone(rank, steps, world, uneven):
 @pytest.mark.parametrize("microbatch", [None, 2])
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_ranks_learn_what_one_would_with_uneven_parts_and_other_unused_parameters(way, uneven, microbatch):
-    """Parts of 0 to 6 samples; branches that one rank or none uses; minibatches in pieces."""
+def test_ranks_equal_one_process_with_uneven_parts_and_unused_parameters(way, uneven, microbatch):
+    """Parts have 0 to 6 samples, one rank or none uses some branches, and minibatches are in pieces."""
     settings = {"steps": 8, "uneven": uneven, "world": 2}
     first, second = run(learns, 2, way=way, microbatch=microbatch, **settings)
     assert first[0] == second[0]
@@ -164,16 +164,16 @@ def test_ranks_learn_what_one_would_with_uneven_parts_and_other_unused_parameter
 
 def test_buckets_are_sent_while_backward_runs():
     for _, sent in run(learns, 2, way="data_parallel", steps=4, world=2, uneven=False, slow=True):
-        assert sent[0] == 0  # the first step finds out the order
-        assert sent[2] > 0  # the others use another branch, and what lies behind the first one's gradients waits
+        assert sent[0] == 0  # the first step determines the order
+        assert sent[2] > 0  # the others use another branch, and gradients after those of the first branch wait
 
 
 def test_three_ranks_are_equal_and_the_size_of_buckets_matters_in_last_bits_alone():
     settings = {"way": "through_store", "steps": 6, "world": 3, "uneven": True}
-    found = [run(learns, 3, size=size, **settings) for size in (64, 1 << 20)]
-    for ranks in found:
+    results = [run(learns, 3, size=size, **settings) for size in (64, 1 << 20)]
+    for ranks in results:
         assert ranks[0][0] == ranks[1][0] == ranks[2][0]
-    for one, other in zip(found[0][0][0], found[1][0][0], strict=True):
+    for one, other in zip(results[0][0][0], results[1][0][0], strict=True):
         for got, want in zip(one[0], other[0], strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
@@ -187,7 +187,7 @@ def orders(rank, advice):
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, data_parallel(SGD(model.parameters(), 0.1)))
     trainer.strategy.take_advice(advice)
     assert trainer.state_dict()[1].get("advice", {}) == advice
-    # Rank 0 has no data: the order is that of another.
+    # Rank 0 has no data, so another rank determines the order.
     trainer.train_minibatch(Minibatch(torch.ones(rank, 5), 1))
     return trainer.state_dict()[1]["advice"]["order"]
 
@@ -198,8 +198,8 @@ def test_gradients_lie_as_they_become_ready_unused_ones_last_or_as_a_checkpoint_
     assert first == second
     ready = [names[i].split(".")[0] for i in first]
     assert ready == ["last"] * 2 + ["branches"] * 2 + ["first"] * 2 + ["branches"] * 4 + ["never"] * 2
-    other = list(range(len(names)))
-    assert run(orders, 2, advice={"order": other}) == [other, other]
+    order = list(range(len(names)))
+    assert run(orders, 2, advice={"order": order}) == [order, order]
 
 
 @pytest.mark.parametrize("order", ["0", {"0": 1}, [0, "1"], [True]])
@@ -226,14 +226,14 @@ def test_an_order_of_other_learners_is_no_advice():
 
 
 def checkpointed(rank, reentrant):
-    """A layer that is used twice, each time in a piece of the graph that backward goes through by itself."""
+    """A layer that is used twice, each time in a part of the graph with a separate backward."""
     overlapped.FIRST_BUCKET_BYTES = overlapped.BUCKET_BYTES = 64
     torch.distributed.init_process_group("gloo")
 
     def again(layer, x):
         return torch.utils.checkpoint.checkpoint(layer, x.requires_grad_(), use_reentrant=reentrant)
 
-    found = []
+    results = []
     for way in (None, data_parallel):
         torch.manual_seed(0)
         model = Model(again=again)
@@ -243,8 +243,8 @@ def checkpointed(rank, reentrant):
             x = torch.from_numpy(np.random.default_rng(step).normal(size=(4, 5)).astype("f4"))
             part = x if way is None else x[2 * rank : 2 * rank + 2]
             trainer.train_minibatch(Minibatch(part, 0))
-        found.append([p.tolist() for p in model.parameters()])
-    return found
+        results.append([p.tolist() for p in model.parameters()])
+    return results
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -269,7 +269,7 @@ def adds_late(rank):
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, data_parallel(SGD(model.parameters(), 0.1)))
     trainer.train_minibatch(Minibatch(torch.ones(2, 5), 0))
     twice[0] = rank == 0
-    model.first.weight.register_hook(lambda _: others_have_told(trainer))
+    model.first.weight.register_hook(lambda _: wait_for_frames(trainer))
     trainer.train_minibatch(Minibatch(torch.ones(2, 5), 0))
 
 
@@ -308,7 +308,7 @@ def test_an_error_before_anything_was_sent_leaves_the_ranks_in_step():
     assert first == second
 
 
-def test_an_error_in_backward_is_told_to_the_others():
+def test_an_error_in_backward_is_reported_to_the_others():
     with Job(fails, 2, where="backward") as job:
         first, second = job.results()
     assert [first.kind, second.kind] == ["StoreError", "StoreError"]
@@ -389,7 +389,7 @@ def test_a_model_that_one_rank_converts_is_an_error_on_all():
 
 
 def data_later(rank):
-    """A rank without data at first, and a layer to whose gradient backward adds twice."""
+    """A rank has no data at first, and backward adds to one layer's gradient twice."""
     overlapped.FIRST_BUCKET_BYTES = overlapped.BUCKET_BYTES = 64
     torch.distributed.init_process_group("gloo")
 
@@ -398,7 +398,7 @@ def data_later(rank):
 
     model = Model(again=again)
     trainer = Trainer(model, lambda o, m: o[:, 0] ** 2, None, data_parallel(SGD(model.parameters(), 0.1)))
-    model.first.weight.register_hook(lambda _: others_have_told(trainer))
+    model.first.weight.register_hook(lambda _: wait_for_frames(trainer))
     for step in range(2):
         trainer.train_minibatch(Minibatch(torch.ones(2 * (rank or step), 5), 0))
     return [p.tolist() for p in model.parameters()]

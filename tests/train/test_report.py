@@ -40,7 +40,7 @@ def test_lines_by_frequency(capsys):
 
 @pytest.mark.parametrize("frequency", [0, 3])
 def test_updates_wait_for_nothing(frequency, capsys):
-    """Sums stay on the device until a line is due: those of the device "meta" cannot be read at all."""
+    """Sums stay on the device until a line is due. On the device "meta" they cannot be read at all."""
     printer = ProgressPrinter(frequency)
     if frequency == 0:
         printer.update(of(10, 0.5, 0.25))
@@ -72,7 +72,7 @@ def test_geometric_table(capsys):
 
 
 def test_log_file(tmp_path, capsys):
-    """A log file begins and ends as CNTK's; its name carries the rank."""
+    """A log file begins and ends as CNTK's, and its name has the rank."""
     name = tmp_path / "logs" / "log.txt"
     printer = ProgressPrinter(log_to_file=name, rank=0, num_epochs=2)
     printer.epoch(of(10, 0.5, None), 0.0)
@@ -90,11 +90,11 @@ def test_log_file(tmp_path, capsys):
 
 
 def test_json_lines_of_an_interrupted_run(tmp_path):
-    """Repeated training is listed once, and equals the uninterrupted run; a torn last line is dropped."""
+    """Repeated training is listed once, and equals the uninterrupted run. An incomplete last line is dropped."""
     from tests.train.test_session import Stop, StopsAfter
 
-    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    session(tmp_path / "a", reporters=[JsonLines(whole, updates=True)]).run()
+    uninterrupted, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    session(tmp_path / "a", reporters=[JsonLines(uninterrupted, updates=True)]).run()
     for stop in (5, 9, 10**9):
         try:
             session(tmp_path / "b", reporters=[JsonLines(parts, updates=True), StopsAfter(stop)]).run()
@@ -105,16 +105,17 @@ def test_json_lines_of_an_interrupted_run(tmp_path):
     timeless = {"time", "seconds", "waiting", "evaluating", "saving", "stats", "path"}
 
     def figures(path):
-        kept = ("update", "progress", "validation")
+        compared_kinds = ("update", "progress", "validation")
         lines = sorted(
-            (line for line in read_lines(path) if line["event"] in kept), key=lambda e: (e["samples"], e["event"])
+            (line for line in read_lines(path) if line["event"] in compared_kinds),
+            key=lambda e: (e["samples"], e["event"]),
         )
         return [{k: v for k, v in line.items() if k not in timeless} for line in lines]
 
-    assert figures(parts) == figures(whole)
-    assert {"start", "checkpoint", "end"} <= {line["event"] for line in read_lines(whole)}
+    assert figures(parts) == figures(uninterrupted)
+    assert {"start", "checkpoint", "end"} <= {line["event"] for line in read_lines(uninterrupted)}
     picture = tmp_path / "loss.svg"
-    plot_losses(whole, picture)
+    plot_losses(uninterrupted, picture)
     assert "<svg" in picture.read_text()
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(ValueError, match="progress"):
@@ -122,7 +123,7 @@ def test_json_lines_of_an_interrupted_run(tmp_path):
 
 
 def test_console_without_a_terminal(tmp_path):
-    """Lines with loss, metric, rate, speed and waiting; restored runs say so."""
+    """Lines have loss, metric, rate, speed and waiting time. Restored runs are marked."""
     out = io.StringIO()
     session(tmp_path, reporters=[Console(out)], max_samples=500).run()
     session(tmp_path, reporters=[Console(out)]).run()
@@ -133,7 +134,7 @@ def test_console_without_a_terminal(tmp_path):
 
 
 def test_console_bar():
-    """On a terminal a bar runs, and is gone at the end."""
+    """On a terminal there is a progress bar, which is erased at the end."""
     pytest.importorskip("rich", reason="rich is not installed")
     out = io.StringIO()
     session(reporters=[Console(out, bar=True)], max_samples=200).run()
@@ -155,14 +156,14 @@ def test_tensorboard(tmp_path):
 
 
 def test_tensorboard_of_an_interrupted_run(tmp_path):
-    """Each point appears once: repeated training replaces earlier points after the resumed position."""
+    """Each point appears once, as repeated training replaces points after the resumed position."""
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def run(*reporters, restore=True):
         saving = Saving(tmp_path / "run", every=fl.minibatches(5), restore=restore)
         board = TensorBoard(tmp_path / "board")
-        # The progress at 120 samples, then the checkpoint, and a point that nobody restores.
+        # The progress at 120 samples, then the checkpoint, and a point after it that is not restored.
         session(
             size=24,
             progress=fl.minibatches(1),
@@ -183,8 +184,8 @@ def test_tensorboard_of_an_interrupted_run(tmp_path):
     assert [point.step for point in events.Scalars("summary/avg_loss")] == list(range(24, 241, 24))
 
 
-def test_lines_tell_what_was_fed_and_where_the_time_went(tmp_path):
-    """Sums over all spans equal what the source delivered; parts of the time are positive and within the whole."""
+def test_lines_have_fed_samples_and_parts_of_the_time(tmp_path):
+    """Sums over all spans equal the delivered samples. Parts of the time are positive, and within the time."""
     path = tmp_path / "run.jsonl"
     run = session(tmp_path / "saved", reporters=[JsonLines(path)]).run()
     start, *lines = read_lines(path)
@@ -203,8 +204,8 @@ def test_lines_tell_what_was_fed_and_where_the_time_went(tmp_path):
     assert all(max(part) > 0 for part in zip(*shares, strict=True))
 
 
-def test_lines_say_how_much_is_done(tmp_path):
-    """By sweeps or label samples, whichever ends the run; a resumed run goes on."""
+def test_lines_show_the_progress(tmp_path):
+    """By sweeps or label samples, whichever ends the run. A resumed run continues."""
     path = tmp_path / "run.jsonl"
     with pytest.raises(Stop):
         session(tmp_path / "saved", reporters=[JsonLines(path), StopsAfter(2)]).run()
@@ -246,7 +247,7 @@ def test_json_types_only(tmp_path):
 
 
 def test_lines_after_a_crash(tmp_path):
-    """A line torn by a crash affects no other, and lines after the resumed position are ignored."""
+    """An incomplete line after a crash affects no other line, and lines after the resumed position are ignored."""
     path = tmp_path / "run.jsonl"
     session(size=30, reporters=[JsonLines(path)]).run()
     with path.open("a", encoding="utf-8") as file:
@@ -259,11 +260,11 @@ def test_lines_after_a_crash(tmp_path):
 
 
 def test_heartbeat(capsys, monkeypatch):
-    """At once, and then every ten seconds; never unless asked for."""
+    """At once, and then every ten seconds, if it is requested."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    for wanted, expected in ((True, 2), (False, 0)):
-        printer = ProgressPrinter(heartbeat=wanted)
+    for validate, expected in ((True, 2), (False, 0)):
+        printer = ProgressPrinter(heartbeat=validate)
         for _ in range(12):
             printer.on_update(None, of(10, 0.5, None))
             now[0] += 1

@@ -1,4 +1,4 @@
-"""What one rank writes for all is there for every rank once the call returns, or the call fails on all of them."""
+"""A file that one rank writes for all exists for every rank once the call returns, or the call fails on all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES = Path(fl.__file__).parent
 
 
 class Late:
-    """A writer that is slow on rank 0: it waits until rank 1 has returned from the call, for at most a second."""
+    """A writer that is slow on rank 0. It waits until rank 1 has returned from the call, for at most a second."""
 
     def __init__(self, write, rank, returned):
         self._write, self._rank, self._returned = write, rank, returned
@@ -75,7 +75,7 @@ def checkpoint_of_session(rank, folder):
 
 
 class Reads:
-    """A controller that reads what the one before it has kept."""
+    """A controller that reads the file that the controller before it has written."""
 
     def __init__(self, best):
         self.best = best
@@ -124,7 +124,7 @@ def absent_on_rank_1(rank, folder):
 
 
 def test_the_ranks_look_for_a_checkpoint_together(tmp_path):
-    """Rank 1, which finds none, does not begin without rank 0."""
+    """Rank 1 finds none, and does not begin without rank 0."""
     with Job(absent_on_rank_1, 2, folder=tmp_path) as job:
         first, second = job.results()
     assert [type(first), type(second)] == [Failure, Failure]
@@ -141,8 +141,8 @@ FOLDERS = ("cntk/train", "cntk/logging", "mxnet", "train", "kvstore", "collectiv
 
 
 def test_no_function_returns_early_on_a_rank():
-    """A collective call that ends earlier on some ranks leaves them ahead of the file: use `Ranks.first`."""
-    found = set()
+    """A collective call that ends earlier on some ranks lets them read a missing file. `Ranks.first` prevents that."""
+    early_returns = set()
     for path in (path for folder in FOLDERS for path in SOURCES.joinpath(folder).rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text())):
             if isinstance(function, ast.FunctionDef):
@@ -150,6 +150,6 @@ def test_no_function_returns_early_on_a_rank():
                     if isinstance(branch, ast.If) and isinstance(branch.body[-1], ast.Return):
                         identity = any(isinstance(part, (ast.Is, ast.IsNot)) for part in ast.walk(branch.test))
                         if names(branch.test) & {"rank", "is_main"} and not identity:
-                            found.add(f"{path.relative_to(SOURCES)}:{function.name}")
+                            early_returns.add(f"{path.relative_to(SOURCES)}:{function.name}")
     # Joining a store writes no file.
-    assert found == {"kvstore/parameter_server/membership.py:_join"}
+    assert early_returns == {"kvstore/parameter_server/membership.py:_join"}

@@ -1,4 +1,4 @@
-"""A schedule is a pure function of the clock, survives JSON and copies, and refuses what makes no sense."""
+"""A schedule is a pure function of the clock, survives JSON and copies, and refuses invalid arguments."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_a_number_holds_for_its_epochs_and_the_last_for_ever(values, epoch_size,
 def test_json_repr_pickle_and_copies_keep_everything(values, epoch_size, reference):
     schedule = Schedule(values, epoch_size=epoch_size, reference=reference)
     again = Schedule.from_json(json.loads(json.dumps(schedule.to_json())))
-    others = [again, eval(repr(schedule)), pickle.loads(pickle.dumps(schedule)), copy.deepcopy(schedule)]
-    for other in others:
-        assert other == schedule
-        assert hash(other) == hash(schedule)
-        assert [type(number) for number in other.numbers] == [type(number) for number in schedule.numbers]
-        assert other[10**6] == schedule[10**6]
+    copies = [again, eval(repr(schedule)), pickle.loads(pickle.dumps(schedule)), copy.deepcopy(schedule)]
+    for copied in copies:
+        assert copied == schedule
+        assert hash(copied) == hash(schedule)
+        assert [type(number) for number in copied.numbers] == [type(number) for number in schedule.numbers]
+        assert copied[10**6] == schedule[10**6]
 
 
 @given(st.floats(0.01, 1), st.integers(1, 64), st.integers(1, 64), st.integers(1, 64))
@@ -90,7 +90,7 @@ def test_it_cannot_be_changed():
         schedule.reference = 3
 
 
-def test_a_count_of_zero_stands_last():
+def test_a_count_of_zero_comes_last():
     assert Schedule([(2, 0.1), (0, 0.2)]) == Schedule([(2, 0.1), 0.2])
     with pytest.raises(ValueError, match=r"before the last item, got \(0, 0.1\) at index 0"):
         Schedule([(0, 0.1), 0.2])

@@ -36,7 +36,7 @@ from tests.effort import examples  # noqa: E402
 
 
 class Noisy(torch.nn.Module):
-    """A model that draws from all generators that a checkpoint keeps."""
+    """A model that draws from all generators that a checkpoint has."""
 
     def __init__(self):
         super().__init__()
@@ -59,7 +59,7 @@ def wrong(output, minibatch):
 
 
 def session(folder=None, learner="adam", **changes):
-    """A run of four sweeps with everything that has state."""
+    """A run of four sweeps with every object that has a state."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(240, 6)).astype("f4")
     y = (x[:, :3].argmax(1)).astype("i8")
@@ -98,7 +98,7 @@ def fingerprint(run):
 
 
 class Stop(Exception):
-    """The end of a process, without a process."""
+    """Simulates the end of a process."""
 
 
 class StopsAfter:
@@ -119,7 +119,7 @@ class StopsAfter:
     def on_end(self, run): ...
 
 
-class Heard(StopsAfter):
+class Recorder(StopsAfter):
     """A reporter that records everything."""
 
     def __init__(self):
@@ -138,15 +138,15 @@ class Heard(StopsAfter):
 
 @pytest.mark.parametrize("learner", ["adam", "torch"])
 def test_stopped_anywhere_it_ends_the_same(tmp_path, learner):
-    """Stopped after any number of updates, again and again: same parameters, same events, bit for bit."""
-    heard = Heard()
-    whole = session(tmp_path / "whole", learner, reporters=[heard]).run()
-    expected = fingerprint(whole)
-    assert whole.samples == 960
+    """Stopped after any number of updates, again and again, it has the same parameters and events, bit for bit."""
+    heard = Recorder()
+    uninterrupted = session(tmp_path / "whole", learner, reporters=[heard]).run()
+    expected = fingerprint(uninterrupted)
+    assert uninterrupted.samples == 960
     for updates in (1, 2, 3, 4, 5, 8, 13):
         folder = tmp_path / str(updates)
         for _ in range(200):
-            again = Heard()
+            again = Recorder()
             run = session(folder, learner, reporters=[StopsAfter(updates + 3), again])
             try:
                 run.run()
@@ -154,12 +154,16 @@ def test_stopped_anywhere_it_ends_the_same(tmp_path, learner):
             except Stop:
                 continue
         assert fingerprint(run) == expected
-        assert (run.samples, run.minibatches, run.scale) == (whole.samples, whole.minibatches, whole.scale)
+        assert (run.samples, run.minibatches, run.scale) == (
+            uninterrupted.samples,
+            uninterrupted.minibatches,
+            uninterrupted.scale,
+        )
         assert again.events[-3:] == heard.events[-3:]
 
 
 def spans(largest):
-    """Spans of any unit, odd to each other."""
+    """Spans in any unit, without common multiples."""
     return st.one_of(
         st.integers(1, largest).map(fl.minibatches),
         st.integers(1, 20 * largest).map(fl.samples),
@@ -170,11 +174,11 @@ def spans(largest):
 @settings(max_examples=examples(12))
 @given(st.data())
 def test_the_law_for_any_spans(tmp_path_factory, data):
-    """Random spans, limits, numbers of kept checkpoints and stops: same parameters, same last events."""
+    """With random spans, limits, numbers of checkpoints and stops, it has the same parameters and last events."""
     limit = data.draw(st.one_of(st.none(), st.integers(1, 90).map(lambda n: 10 * n)), "max_samples")
     callback_stops = data.draw(st.one_of(st.none(), st.integers(0, 6)), "stops at validation")
     saving = data.draw(st.one_of(spans(9), st.just(1e-9)), "checkpoint")
-    kept = data.draw(st.sampled_from([1, 2, None]), "keep")
+    num_kept = data.draw(st.sampled_from([1, 2, None]), "keep")
     progress, every, epoch = (data.draw(spans(9), name) for name in ("progress", "validation", "epoch"))
     learner = data.draw(st.sampled_from(["adam", "torch"]), "learner")
     metric = data.draw(st.sampled_from([wrong, None]), "metric")
@@ -190,7 +194,7 @@ def test_the_law_for_any_spans(tmp_path_factory, data):
             reporters=reporters,
             max_samples=limit,
             progress=progress,
-            saving=Saving(folder, every=saving, keep=kept),
+            saving=Saving(folder, every=saving, keep=num_kept),
             epoch=epoch,
         )
         made.trainer.metric = metric
@@ -209,18 +213,18 @@ def test_the_law_for_any_spans(tmp_path_factory, data):
         )
 
     folder = tmp_path_factory.mktemp("law")
-    heard = Heard()
-    whole = run(folder / "whole", [heard])
-    whole.run()
+    heard = Recorder()
+    uninterrupted = run(folder / "whole", [heard])
+    uninterrupted.run()
     for updates in stops:
         with contextlib.suppress(Stop):
             run(folder / "stopped", [StopsAfter(updates)]).run()
-    again = Heard()
+    again = Recorder()
     resumed = run(folder / "stopped", [again])
     resumed.run()
     counts = ("samples", "minibatches", "sweeps", "scale", "stopped")
-    assert [getattr(resumed, name) for name in counts] == [getattr(whole, name) for name in counts]
-    assert fingerprint(resumed) == fingerprint(whole)
+    assert [getattr(resumed, name) for name in counts] == [getattr(uninterrupted, name) for name in counts]
+    assert fingerprint(resumed) == fingerprint(uninterrupted)
     told = [event for event in heard.events if event[0] != "checkpoint"]
     told_again = [event for event in again.events if event[0] != "checkpoint"]
     assert told_again == told[len(told) - len(told_again) :]
@@ -239,7 +243,7 @@ SCRIPT = textwrap.dedent(
 
 @pytest.mark.slow
 def test_killed_anywhere_it_ends_the_same(tmp_path):
-    """SIGKILL at random instants, the real thing; FEEDLINE_KILLS sets how often (make kill: 20)."""
+    """With real SIGKILLs at random instants. FEEDLINE_KILLS sets their number."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = ["-c", SCRIPT]
     expected = warm.run(
@@ -260,7 +264,7 @@ def test_killed_anywhere_it_ends_the_same(tmp_path):
 
 
 def test_a_torn_checkpoint_falls_back(tmp_path):
-    """The newest checkpoint damaged: the run continues from the one before it, to the same end."""
+    """If the newest checkpoint is damaged, the run continues from the one before it, to the same end."""
     expected = fingerprint(session(tmp_path / "whole").run())
     run = session(tmp_path / "torn", reporters=[StopsAfter(14)])
     with pytest.raises(Stop):
@@ -272,7 +276,7 @@ def test_a_torn_checkpoint_falls_back(tmp_path):
 
 
 def test_ctrl_c_saves_and_ends(tmp_path):
-    """One SIGINT: checkpoint after the update under way, `interrupted`; started again, the same end."""
+    """After one SIGINT there is a checkpoint after the current update, and `interrupted`. Restarted, it ends alike."""
     expected = fingerprint(session(tmp_path / "whole").run())
 
     class Interrupts(StopsAfter):
@@ -292,9 +296,9 @@ def test_ctrl_c_saves_and_ends(tmp_path):
 
 
 def test_a_finished_run_does_nothing_again(tmp_path):
-    """Started again after its end: no update, no summary, but the test at the end."""
+    """Started again after its end, it makes no update and no summary, but the test at the end."""
     session(tmp_path).run()
-    heard = Heard()
+    heard = Recorder()
     rows = np.zeros((5, 6), "f4"), np.zeros(5, "i8")
     held_out = fl.MinibatchSource(fl.ArrayDeserializer(x=rows[0], y=rows[1]), shuffle=False, max_sweeps=1)
     run = session(tmp_path, reporters=[heard], test=Evaluation(held_out)).run()
@@ -303,20 +307,20 @@ def test_a_finished_run_does_nothing_again(tmp_path):
 
 
 def test_stopped_is_over(tmp_path, caplog):
-    """Stopped by a callback and restarted: no update, no validation, and a log line."""
+    """Stopped by a callback and restarted, it makes no update and no validation, and logs a line."""
     stop = Evaluation(every=fl.samples(120), callback=lambda result: result.number < 1)
     options = {"size": 30, "validation": stop, "controllers": [], "epoch": None}
     first = session(tmp_path, **options).run()
     assert (first.samples, first.stopped) == (240, True)
-    heard = Heard()
+    heard = Recorder()
     again = session(tmp_path, reporters=[heard], **options).run()
     assert (again.samples, again.stopped, heard.events) == (240, True, [])
     assert fingerprint(again) == fingerprint(first)
     assert "was stopped after 240 label samples" in caplog.text
 
 
-def test_what_was_due_at_the_end_is_made_up_for(tmp_path):
-    """Killed between the last checkpoint and the actions at the end: the next start runs these once."""
+def test_actions_due_at_the_end_are_made_up_for(tmp_path):
+    """If it is killed between the last checkpoint and the actions at the end, the next start runs these once."""
 
     class DiesAtTheEnd(StopsAfter):
         def on_progress(self, run, progress):
@@ -329,34 +333,34 @@ def test_what_was_due_at_the_end_is_made_up_for(tmp_path):
         session(reporters=[DiesAtTheEnd(-1)], **options).run()
     expected = [("progress", 1, 960), ("validation", 0, 60)]
     for told in (expected, []):
-        heard = Heard()
+        heard = Recorder()
         session(reporters=[heard], **options).run()
         assert [event[:3] for event in heard.events if event[0] != "checkpoint"] == told
 
 
-def test_another_run_in_the_folder_does_not_eat_checkpoints(tmp_path):
-    """`restore=False` after a longer run, or after a torn newest checkpoint: new checkpoints are kept."""
+def test_another_run_in_the_folder_does_not_remove_new_checkpoints(tmp_path):
+    """With `restore=False` after a longer run, or after a damaged newest checkpoint, new checkpoints stay."""
     session(tmp_path, saving=Saving(tmp_path, every=fl.minibatches(3), keep=1)).run()
     saving = Saving(tmp_path, every=fl.minibatches(3), keep=1, restore=False)
     with pytest.raises(Stop):
         session(saving=saving, reporters=[StopsAfter(5)]).run()
-    kept = list(tmp_path.iterdir())
-    assert len(kept) == 1
-    assert kept[0].name.endswith("-48")
+    files = list(tmp_path.iterdir())
+    assert len(files) == 1
+    assert files[0].name.endswith("-48")
     assert session(tmp_path, saving=replace(saving, restore=True)).run().samples == 960
 
 
 def test_other_spans_after_a_restore(tmp_path):
-    """Spans changed between two starts: nothing fires but where the new spans are full."""
+    """If spans change between two starts, actions run only at multiples of the new spans."""
     with pytest.raises(Stop):
         session(tmp_path, size=30, progress=fl.samples(60), reporters=[StopsAfter(14)]).run()
-    heard = Heard()
+    heard = Recorder()
     session(tmp_path, size=30, progress=fl.samples(480), reporters=[heard]).run()
     assert [event[1:3] for event in heard.events if event[0] == "progress"] == [(7, 120), (8, 480)]
 
 
 def test_save_from_a_reporter(tmp_path):
-    """`save` is done when all that belongs to the update is done: the law holds for checkpoints asked for."""
+    """A requested checkpoint is saved after everything that belongs to the update, so the law holds for it."""
 
     class Saves(StopsAfter):
         def on_update(self, run, summary):
@@ -371,10 +375,10 @@ def test_save_from_a_reporter(tmp_path):
     assert fingerprint(session(saving=saving).run()) == expected
 
 
-def test_progress_time_goes_on_after_a_restore(tmp_path):
+def test_progress_time_continues_after_a_restore(tmp_path):
     """The seconds of a span cover all its minibatches, before and after the restore."""
 
-    class Sleeps(Heard):
+    class Sleeps(Recorder):
         def on_update(self, run, summary):
             time.sleep(0.02)
             super().on_update(run, summary)
@@ -395,7 +399,7 @@ def test_progress_time_goes_on_after_a_restore(tmp_path):
 
 
 def test_sizes():
-    """A size of 0 ends the training; sizes below 0 and spans of 0 are refused."""
+    """A size of 0 ends the training. Sizes below 0 and spans of 0 are refused."""
     run = session(size=Schedule.sizes([30, 0], epoch_size=120), controllers=[], epoch=None)
     assert run.run().samples == 120
     run.scale = 8.0
@@ -407,7 +411,7 @@ def test_sizes():
 
 
 def test_ranks(tmp_path):
-    """In torch.distributed, rank 0 saves, others do not."""
+    """In torch.distributed, only rank 0 saves."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         run = session(tmp_path, saving=Saving(tmp_path, every="0.000001s")).run()
@@ -418,29 +422,29 @@ def test_ranks(tmp_path):
 
 
 def test_progress_validation_and_limits():
-    """Spans in samples, minibatches and sweeps; each mark once; the rest at the end; max_samples cuts."""
-    heard = Heard()
+    """Spans are in samples, minibatches and sweeps. Each action runs once per span, and at the end."""
+    heard = Recorder()
     run = session(size=30, progress=fl.samples(100), controllers=[], epoch=None, reporters=[heard]).run()
     assert run.minibatches == 32
     assert [e[2] for e in heard.events if e[0] == "progress"] == [120, 90, 90, 120, 90, 90, 120, 90, 90, 60]
     assert [e[1] for e in heard.events if e[0] == "validation"] == [0, 1, 2, 3, 4]
     assert session(size=30, max_samples=100, controllers=[], epoch=None).run().samples == 100
-    heard = Heard()
+    heard = Recorder()
     session(size=30, progress=fl.sweeps(1), validation=None, controllers=[], epoch=None, reporters=[heard]).run()
     assert [e[2] for e in heard.events] == [240] * 4
 
 
 def test_a_callback_stops_the_training():
     """Returning False from the validation's callback ends it after the update."""
-    seen = []
+    reports = []
 
     def callback(result):
-        seen.append(result.number)
-        return len(seen) < 2
+        reports.append(result.number)
+        return len(reports) < 2
 
     run = session(size=30, validation=Evaluation(every=fl.samples(120), callback=callback), controllers=[], epoch=None)
     assert run.run().samples == 240
-    assert seen == [0, 1]
+    assert reports == [0, 1]
 
 
 def test_a_rate_of_zero_ends_the_training():
@@ -458,7 +462,7 @@ def test_a_rate_of_zero_ends_the_training():
 
 
 def test_wall_time_checkpoints(tmp_path):
-    """`every="0.02s"` saves again and again; durations are read as people write them."""
+    """`every="0.02s"` saves again and again. Durations are written as numbers with a unit."""
     run = session(tmp_path, saving=Saving(tmp_path, every="0.001s", keep=None))
     run.run()
     assert len(list(tmp_path.iterdir())) > 5
@@ -469,14 +473,14 @@ def test_wall_time_checkpoints(tmp_path):
 
 
 def test_epochs_end_with_checkpoints(tmp_path):
-    """A checkpoint at the end of each epoch, without asking for one."""
+    """A checkpoint is saved at the end of each epoch by default."""
     session(tmp_path, size=30, saving=Saving(tmp_path, keep=None), progress=None, validation=None).run()
     at = sorted(int(path.name.split("-")[2]) for path in tmp_path.iterdir())
     assert sorted(set(at)) == [240, 480, 720, 960]
 
 
 def test_controllers(tmp_path):
-    """The rate falls when nothing improves, the minibatch grows while it does, the best model is kept."""
+    """The rate falls when the loss does not improve, the minibatch grows while it does, and the best model is saved."""
 
     class Told:
         def __init__(self, loss):
@@ -505,8 +509,8 @@ def test_controllers(tmp_path):
             controller.load_state_dict({})
 
 
-def test_what_cannot_run_says_so():
-    """Sessions without an end, controllers without an epoch, tests without anything."""
+def test_sessions_that_cannot_run_are_refused():
+    """Sessions without an end, controllers without an epoch, tests without data."""
     endless = fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros((4, 6), "f4"), y=np.zeros(4, "i8")))
     trainer = session().trainer
     with pytest.raises(ValueError, match="max_samples"):
@@ -526,7 +530,7 @@ def test_what_cannot_run_says_so():
 
 
 def test_sizes_are_whole_numbers_in_any_schedule():
-    """Not cut to 0, which would end the run before it began."""
+    """They are not truncated to 0, which would end the run before it began."""
     for bad, error in ((Schedule(0.5), TypeError), (Schedule(-5), ValueError), (Schedule([16, 24.5]), TypeError)):
         with pytest.raises(error, match="minibatch size"):
             session(size=bad)
@@ -536,7 +540,7 @@ def test_sizes_are_whole_numbers_in_any_schedule():
 
 
 class Generated(fl.UserMinibatchSource):
-    """Two minibatches, and no way back."""
+    """A generator of two minibatches, which cannot rewind."""
 
     schema = fl.Schema({"x": fl.Stream(6), "y": fl.Stream((), "int64")})
     left = 2
@@ -546,8 +550,8 @@ class Generated(fl.UserMinibatchSource):
         return {"x": np.zeros((4, 6), "f4"), "y": np.zeros(4, "i8")} if self.left >= 0 else None
 
 
-def test_sources_without_a_way_back_are_refused_before_the_run(tmp_path):
-    """Not after a day of training, when the test is over or the checkpoint is to be loaded."""
+def test_sources_that_cannot_rewind_are_refused_before_the_run(tmp_path):
+    """And not after a day of training, when the test ends or the checkpoint is loaded."""
     run = session()
     for bad in (
         {"test": Evaluation(Generated())},
@@ -566,8 +570,8 @@ def test_the_source_of_the_training_tests_nothing():
             TrainingSession(run.trainer, run.source, **{what: Evaluation(run.source)})
 
 
-def test_things_of_another_kind_are_refused(tmp_path):
-    """Each with what was expected."""
+def test_arguments_of_other_types_are_refused(tmp_path):
+    """Each error has the expected type."""
     held_out = session().validation.source
     for changes, message in (
         ({"progress": 100}, r"fl\.samples"),
@@ -589,14 +593,14 @@ def test_things_of_another_kind_are_refused(tmp_path):
         session(max_samples=-1)
 
 
-def test_the_best_model_does_not_eat_the_checkpoints(tmp_path):
-    """One folder for both is refused, however it is spelled."""
+def test_the_best_model_cannot_replace_the_checkpoints(tmp_path):
+    """One folder for both is refused, however its path is written."""
     with pytest.raises(ValueError, match="separate folder"):
         session(tmp_path / "run", controllers=[KeepBest(tmp_path / "x" / ".." / "run")])
 
 
-def test_compiled_or_not_it_is_the_same_run(tmp_path):
-    """Begun compiled, ended plain, and the best model of either read into the other."""
+def test_a_compiled_model_continues_the_same_run(tmp_path):
+    """A run begins compiled and ends plain, and the best model of either is read into the other."""
 
     def forward(model, minibatch):
         return model(minibatch["x"].torch())
@@ -616,15 +620,15 @@ def test_compiled_or_not_it_is_the_same_run(tmp_path):
 
 
 def test_other_controllers_are_refused(tmp_path):
-    """In type, and in the criterion: a best loss is not a best metric."""
+    """Controllers of another type or criterion are refused, as a best loss is not a best metric."""
     session(tmp_path, controllers=[GrowMinibatch()]).run()
     for other in (ReduceOnPlateau(), KeepBest(tmp_path / "best"), GrowMinibatch(watch="metric")):
         with pytest.raises(fl.StateError, match=r"controllers|watch"):
             session(tmp_path, controllers=[other]).run()
 
 
-def test_a_plateau_of_nothing_is_told(caplog):
-    """The criterion was never a number: the rate falls, and its log line is valid."""
+def test_a_plateau_of_nan_is_logged(caplog):
+    """The criterion was never a number. The rate falls, and its log line is valid."""
     run = session()
     with caplog.at_level("INFO", logger="feedline"):
         told = Summary(math.nan, None, 1)
@@ -633,22 +637,22 @@ def test_a_plateau_of_nothing_is_told(caplog):
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    """Other data or other learners: StateError, with what differs."""
+    """With other data or other learners it is a StateError that names the differences."""
     session(tmp_path).run()
     with pytest.raises(fl.StateError, match="learners"):
         session(tmp_path, "torch").run()
 
 
 class Declines(MomentumSGD):
-    """Learns from the first minibatch alone, as a rule in Python may."""
+    """Learns only from the first minibatch, as a rule in Python may."""
 
     def update(self, samples, gradients=None, **about):
         return self.minibatches == 0 and super().update(samples, gradients, **about)
 
 
-def test_sweeps_are_those_of_the_data_whether_or_not_learners_learn():
-    """Epochs, validations and checkpoints by the sweep continue where a learner leaves minibatches out."""
-    heard = Heard()
+def test_sweeps_count_data_whether_or_not_learners_update():
+    """Epochs, validations and checkpoints by the sweep continue if a learner skips minibatches."""
+    heard = Recorder()
     run = session(reporters=[heard], validation=None, controllers=[], progress=fl.sweeps(1))
     model = run.trainer.model
     learner = Declines(model.named_parameters(), 0.1, momentum=0.5)

@@ -35,7 +35,7 @@ LEARNERS = {
 
 
 class Model(torch.nn.Module):
-    """With a buffer, an unused part, and sizes that two ranks cannot halve."""
+    """A model with a buffer, an unused part, and sizes that two ranks cannot divide evenly."""
 
     def __init__(self):
         super().__init__()
@@ -53,14 +53,14 @@ def losses(output, minibatch):
 
 
 def data(n=75):
-    """Sequences of 1 to 4 samples: parts of ranks are uneven."""
+    """Sequences of 1 to 4 samples, so parts of ranks are uneven."""
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(k, 6)).astype("f4") for k in rng.integers(1, 5, n)]
     return {"x": x, "y": [one[:, :3].argmax(1) for one in x]}
 
 
 class Stop(Exception):
-    """Power cut."""
+    """Simulates a power cut."""
 
 
 class Watch:
@@ -127,7 +127,7 @@ def trains(rank, wrap, learner, folder=None, killed_after=None, microbatch=None,
 
 @functools.cache
 def one_process(learner, **settings):
-    """What one process learns."""
+    """Return the parameters that one process learns."""
     (found,) = run(trains, 1, wrap="alone", learner=learner, **settings)
     return found
 
@@ -143,8 +143,8 @@ def near(one, other):
 
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("wrap", ["fsdp", "ddp"])
-def test_a_model_that_exchanges_gradients_learns_what_one_process_does(wrap, learner):
-    """Parts are uneven; validations have minibatches of which a rank's part is empty."""
+def test_a_model_that_exchanges_gradients_equals_one_process(wrap, learner):
+    """Parts are uneven, and in validations a rank's part of a minibatch may be empty."""
     first, second = run(trains, 2, wrap=wrap, learner=learner)
     assert first == second
     near(first, one_process(learner))
@@ -152,7 +152,7 @@ def test_a_model_that_exchanges_gradients_learns_what_one_process_does(wrap, lea
 
 @pytest.mark.parametrize("learner", ["adam", "torch's"])
 def test_a_killed_run_of_a_sharded_model_ends_as_one_that_went_on(learner, tmp_path):
-    whole = run(trains, 2, wrap="fsdp", learner=learner, folder=str(tmp_path / "whole"))
+    undisturbed = run(trains, 2, wrap="fsdp", learner=learner, folder=str(tmp_path / "whole"))
     folder = str(tmp_path / "cut")
     assert run(trains, 2, wrap="fsdp", learner=learner, folder=folder, killed_after=5) == [None, None]
     newest = Checkpoints(folder).paths()[-1]
@@ -162,11 +162,11 @@ def test_a_killed_run_of_a_sharded_model_ends_as_one_that_went_on(learner, tmp_p
         "state.json",
         "tensors.safetensors",
     ]
-    assert run(trains, 2, wrap="fsdp", learner=learner, folder=folder) == whole
+    assert run(trains, 2, wrap="fsdp", learner=learner, folder=folder) == undisturbed
 
 
 @pytest.mark.parametrize("learner", ["adam", "torch's"])
-def test_another_world_size_goes_on_from_a_sharded_checkpoint(learner, tmp_path):
+def test_another_world_size_continues_from_a_sharded_checkpoint(learner, tmp_path):
     """One process without torch.distributed, then three ranks, then one again."""
     folder = str(tmp_path)
     run(trains, 2, wrap="fsdp", learner=learner, folder=folder, killed_after=3)
@@ -174,9 +174,9 @@ def test_another_world_size_goes_on_from_a_sharded_checkpoint(learner, tmp_path)
     run(trains, 1, wrap="alone", learner=learner, folder=folder, killed_after=3)
     first, second = run(trains, 2, wrap="fsdp", learner=learner, folder=folder)
     assert first == second
-    whole = one_process(learner)
-    assert 0 < len(first["seen"]) < len(whole["seen"])  # a sweep had ended before
-    near(first, {**whole, "seen": whole["seen"][-len(first["seen"]) :]})
+    single = one_process(learner)
+    assert 0 < len(first["seen"]) < len(single["seen"])  # a sweep had ended before
+    near(first, {**single, "seen": single["seen"][-len(first["seen"]) :]})
 
 
 def test_minibatches_in_pieces():
@@ -217,7 +217,7 @@ def test_unequal_numbers_of_pieces_are_an_error_and_no_deadlock():
 
 
 class Sometimes(Model):
-    """A part is used in some steps."""
+    """A model of which one part is used only in some steps."""
 
     uses_idle = False
 
@@ -227,7 +227,7 @@ class Sometimes(Model):
 
 
 def steps(rank, microbatch):
-    """Parameters after each step; and how many parts of this rank were empty."""
+    """Return the parameters after each step, and the number of empty parts of this rank."""
     torch.manual_seed(1)
     model = wrapped = Sometimes()
     if microbatch is not None:
@@ -247,8 +247,8 @@ def steps(rank, microbatch):
 
 
 @pytest.mark.parametrize("microbatch", [100, 2])
-def test_what_no_rank_uses_stays_as_it_is_also_when_a_part_is_empty(microbatch):
-    """A rank without data drives the exchange of DDP with zeros for all parameters; nothing may decay by them."""
+def test_unused_parameters_do_not_change_even_with_empty_parts(microbatch):
+    """A rank without data takes part in DDP's exchange with zeros for all parameters, which must not decay them."""
     ((_, alone),) = run(steps, 1, microbatch=None)
     (nothing, first), (empty, second) = run(steps, 2, microbatch=microbatch)
     assert first == second
@@ -272,16 +272,16 @@ def without_a_session(rank, wrap):
 
 
 def test_a_trainer_without_a_session_counts_the_samples_of_all_ranks():
-    (whole,) = run(trains, 1, wrap="alone", learner="adam", sweeps=1, validates=False)
+    (single,) = run(trains, 1, wrap="alone", learner="adam", sweeps=1, validates=False)
     for wrap in ("fsdp", "ddp"):
         first, second = run(without_a_session, 2, wrap=wrap)
         assert first == second
-        assert first[0] == whole["samples"]
-        np.testing.assert_allclose(first[1], whole["state"]["body.weight"], rtol=2e-3, atol=2e-4)
+        assert first[0] == single["samples"]
+        np.testing.assert_allclose(first[1], single["state"]["body.weight"], rtol=2e-3, atol=2e-4)
 
 
 def small_steps(rank, wrap, session):
-    """To the end of all sources, with parts that are empty; in a session, or in a loop of one's own."""
+    """Learn to the end of all sources, with empty parts, in a session or in a user's loop."""
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(1)
     model = WRAP[wrap](Model())
@@ -292,13 +292,13 @@ def small_steps(rank, wrap, session):
     while not (session or trainer.ended):
         minibatch = source.next_minibatch(6)
         trainer.train_minibatch(minibatch, ended=not minibatch)
-    held = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
-    return trainer.samples, trainer.sweeps, [p.tolist() for p in held]
+    full_parameters = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    return trainer.samples, trainer.sweeps, [p.tolist() for p in full_parameters]
 
 
 @pytest.mark.parametrize("wrap", ["fsdp", "ddp", "static"])
-def test_a_loop_of_ones_own_learns_what_a_session_does_when_parts_are_empty(wrap):
-    """No rank waits for another that has nothing to pass forward."""
+def test_a_users_loop_equals_a_session_with_empty_parts(wrap):
+    """No rank waits for another that has no data."""
     first, second = run(small_steps, 2, wrap=wrap, session=False)
     assert first == second
     assert [first] * 2 == run(small_steps, 2, wrap=wrap, session=True)
@@ -312,7 +312,7 @@ def after_a_session(rank):
     trainer = Trainer(model, losses, None, LEARNERS["adam"](model.named_parameters()))
     corpus = fl.ArrayDeserializer(**data(10))
     before = TrainingSession(trainer, fl.MinibatchSource(corpus, max_sweeps=1), 10).run().samples
-    trainer.train_minibatch(fl.MinibatchSource(corpus).next_minibatch(1))  # one sequence, of the first rank
+    trainer.train_minibatch(fl.MinibatchSource(corpus).next_minibatch(1))  # one sequence, on the first rank
     return before, trainer.samples
 
 
@@ -342,7 +342,7 @@ def a_static_graph(rank):
 
 
 def test_a_static_graph_is_not_driven_with_zeros():
-    """A backward pass for nothing would be another one; the other rank would wait for ever."""
+    """A backward pass without data would have another graph, and the other rank would wait forever."""
     first, second = run(a_static_graph, 2)
     assert first[:2] == second[:2]
     assert 0 < first[0] < sum(map(len, data()["x"]))
@@ -352,7 +352,7 @@ def test_a_static_graph_is_not_driven_with_zeros():
 
 @pytest.mark.parametrize(("wrap", "kind"), [("fsdp", "sharded model"), ("ddp", "model in DistributedDataParallel")])
 def test_learners_that_learn_together_are_refused_for_a_model_that_does(wrap, kind):
-    """Each gradient would be exchanged twice; and a rank without data would not take part in DDP's exchange."""
+    """Each gradient would be exchanged twice, and a rank without data would not take part in DDP's exchange."""
     assert run(refuses, 2, wrap=wrap, kind=kind) == [True, True]
 
 
@@ -367,7 +367,7 @@ def stops_at(rank, samples):
 
 
 def test_a_last_minibatch_that_is_too_small_for_all_ranks_ends_the_run():
-    """It would be skipped, and so would all that follow it."""
+    """It would be skipped, and so would all minibatches after it."""
     (first, (said,)), (second, others) = run(stops_at, 2, samples=31)
     assert (first, second, others) == (30, 30, [])
     assert "skip 1 samples: ranks [1] have no part" in said
@@ -377,13 +377,13 @@ def test_a_last_minibatch_that_is_too_small_for_all_ranks_ends_the_run():
 
 def test_one_process_saves_and_restores_a_sharded_model(tmp_path):
     settings = {"wrap": "fsdp", "learner": "adam", "folder": str(tmp_path)}
-    whole = run(trains, 1, wrap="fsdp", learner="adam")
+    single = run(trains, 1, wrap="fsdp", learner="adam")
     assert run(trains, 1, killed_after=5, **settings) == [None]
-    assert run(trains, 1, **settings) == whole
+    assert run(trains, 1, **settings) == single
 
 
 def holds(rank, folder, sweeps):
-    """Everything that a checkpoint of a sharded model has, whole."""
+    """Return everything that a checkpoint of a sharded model has, unsharded."""
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(rank)
     model = sharded(Model())
@@ -401,7 +401,7 @@ def test_any_number_of_ranks_reads_the_very_bits_that_another_saved(tmp_path):
 
 
 def whole(rank, wrap, learner, folder):
-    """All tensors of a run that is over, whole, in their order."""
+    """Return all tensors of a run that has ended, unsharded, in their order."""
     if wrap != "alone":
         torch.distributed.init_process_group("gloo")
     torch.manual_seed(rank)
@@ -414,7 +414,7 @@ def whole(rank, wrap, learner, folder):
 
 
 @pytest.mark.parametrize("learner", ["adam", "torch's"])
-def test_a_checkpoint_is_of_the_model_whatever_wraps_it(learner, tmp_path):
+def test_a_checkpoint_is_of_the_model_in_any_wrapper(learner, tmp_path):
     (saved,) = run(whole, 1, wrap="alone", learner=learner, folder=str(tmp_path / "alone"))
     assert run(whole, 2, wrap="ddp", learner=learner, folder=str(tmp_path / "alone")) == [saved] * 2
     saved, _ = run(whole, 2, wrap="ddp", learner=learner, folder=str(tmp_path / "ddp"))
@@ -425,7 +425,7 @@ def test_a_checkpoint_is_of_the_model_whatever_wraps_it(learner, tmp_path):
 @pytest.mark.parametrize("prefix", ["module.", "module._orig_mod.", "module.module."])
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_checkpoint_with_the_names_of_a_wrapper_is_read(learner, prefix):
-    """As versions wrote it that took a wrapped model's names."""
+    """Older versions wrote a wrapped model's names."""
 
     class Wrapper(torch.nn.Module):
         def __init__(self, module):
@@ -442,8 +442,8 @@ def test_a_checkpoint_with_the_names_of_a_wrapper_is_read(learner, prefix):
 
     torch.manual_seed(0)
     tensors, state = make().state_dict()
-    own = state["learners"][0]
-    names = [name for name, _ in own["parameters"]]
+    learner_state = state["learners"][0]
+    names = [name for name, _ in learner_state["parameters"]]
 
     def old(value):
         if isinstance(value, str):
@@ -454,15 +454,15 @@ def test_a_checkpoint_with_the_names_of_a_wrapper_is_read(learner, prefix):
 
     def prefixed(key):
         before, _, name = key.partition("/")
-        found = next((one for one in names if one in name), None)
+        parameter_name = next((one for one in names if one in name), None)
         if before == "model":
             return f"model/{prefix}{name}"
-        return key if found is None else f"{before}/{name.replace(found, prefix + found)}"
+        return key if parameter_name is None else f"{before}/{name.replace(parameter_name, prefix + parameter_name)}"
 
     wrapped = {prefixed(key): tensor for key, tensor in tensors.items()}
     assert wrapped.keys() != tensors.keys()
     trainer = make()
-    trainer.load_state_dict(wrapped, {**state, "learners": [old(own)]})
+    trainer.load_state_dict(wrapped, {**state, "learners": [old(learner_state)]})
     again, after = trainer.state_dict()
     assert after == state
     assert {key: t.tolist() for key, t in again.items()} == {key: t.tolist() for key, t in tensors.items()}

@@ -1,4 +1,4 @@
-"""Signals: the first requests a stop with a checkpoint; SIGTERM then ends the process and its children."""
+"""Signals: the first one requests a stop with a checkpoint. SIGTERM then ends the process and its children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import feedline as fl  # noqa: E402
 from feedline.train import Saving  # noqa: E402
 from feedline.train.checkpoint import Checkpoints  # noqa: E402
-from feedline.train.stop_signals import Stopping  # noqa: E402
+from feedline.train.stop_signals import StopSignals  # noqa: E402
 from tests.forked import Forked  # noqa: E402
 from tests.train.test_session import StopsAfter, fingerprint, session  # noqa: E402
 from tests.warm import run  # noqa: E402
@@ -36,7 +36,7 @@ class Signals(StopsAfter):
                 os.kill(os.getpid(), number)
 
 
-# A run that is sent signals, and what becomes of it.
+# A run that gets signals, and prints its end.
 PROGRAM = """
 import signal, sys
 from tests.train.test_session import session
@@ -60,7 +60,7 @@ def signalled(folder, *names):
 
 
 def test_sigterm_saves_and_ends_the_process(tmp_path):
-    """As the sender expects; restarted, it ends as if nothing had happened."""
+    """As the sender expects. Restarted, the run ends as if nothing had happened."""
     expected = fingerprint(session(tmp_path / "whole").run())
     assert signalled(tmp_path / "run", "SIGTERM") == (-signal.SIGTERM, "")
     assert Checkpoints(tmp_path / "run").latest().state["minibatches"] == 8
@@ -74,16 +74,16 @@ def test_sigterm_saves_and_ends_the_process(tmp_path):
         (["SIGINT"], (0, "ended True 8")),
         (["SIGINT", "SIGTERM"], (-signal.SIGTERM, "")),
         (["SIGTERM", "SIGTERM"], (-signal.SIGTERM, "")),
-        (["SIGTERM", "SIGINT"], (-signal.SIGINT, "")),  # as Python ends of KeyboardInterrupt
+        (["SIGTERM", "SIGINT"], (-signal.SIGINT, "")),  # as Python ends after KeyboardInterrupt
     ],
 )
 def test_one_signal_or_two(tmp_path, names, ended):
     assert signalled(tmp_path, *names) == ended
     newest = Checkpoints(tmp_path).latest().state["minibatches"]
-    assert newest == (8 if names == ["SIGINT"] else 6)  # it saves every 3rd: the second signal ends it at once
+    assert newest == (8 if names == ["SIGINT"] else 6)  # it saves every 3rd update: the second signal ends it
 
 
-def test_a_handler_of_the_program_is_called_behind_the_run(tmp_path):
+def test_a_handler_of_the_program_is_called_after_the_run(tmp_path):
     heard, before = [], signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(len(Checkpoints(tmp_path).paths())))
     try:
@@ -97,19 +97,19 @@ def test_a_handler_of_the_program_is_called_behind_the_run(tmp_path):
 
 def test_handlers_are_put_back():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with Stopping() as stopping:
+    with StopSignals() as stopping:
         assert signal.getsignal(signal.SIGTERM) != before[1]
-        assert not stopping.asked
+        assert not stopping.requested
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_forked_child_is_ended_by_its_signals(number, request):
-    """SIGTERM ends worker processes; an inherited handler would swallow it."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray leaves one of its own where it has been used
+    """SIGTERM ends worker processes. An inherited handler would ignore it."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray leaves a handler where it has been used
     request.addfinalizer(lambda: signal.signal(signal.SIGTERM, before))
     reading, writing = os.pipe()
-    with Stopping() as stopping:
+    with StopSignals() as stopping:
 
         def is_interrupted():
             try:
@@ -123,7 +123,7 @@ def test_a_forked_child_is_ended_by_its_signals(number, request):
         os.read(reading, 1)  # it runs
         os.kill(child.pid, number)
         assert child.status() == (-number if number == signal.SIGTERM else 0)
-        assert not stopping.asked
+        assert not stopping.requested
     os.close(reading)
     os.close(writing)
 
@@ -132,7 +132,7 @@ def test_in_a_thread_signals_are_left_alone():
     seen = []
 
     def run():
-        with Stopping():
+        with StopSignals():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=run)

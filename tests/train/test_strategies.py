@@ -1,4 +1,4 @@
-"""What only some strategies do is in classes of their own, which trainers and sessions look for."""
+"""Methods that only some strategies have are in separate classes, for which trainers and sessions check."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def strategies(kind=Strategy):
 
 
 @pytest.mark.parametrize("kind", [ExchangesInBackward, HoldsParts, KeepsState, Overlapping])
-def test_no_strategy_has_a_method_that_nobody_would_call(kind):
-    """It would be one of a class that it does not derive from."""
+def test_strategies_derive_from_the_classes_of_their_methods(kind):
+    """A method of a class from which a strategy does not derive would never be called."""
     names = {name for name in vars(kind) if not name.startswith("_")}
     able = {one for one in strategies() if issubclass(one, kind)}
     assert able

@@ -1,4 +1,4 @@
-"""Strategies: CNTK's numbers, equal models whatever data the ranks get, and runs that resume."""
+"""Strategies: CNTK's numbers, equal models for any data of the ranks, and runs that resume."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WAYS = {
 
 
 def begin():
-    """torch.distributed, from the variables that a launcher sets."""
+    """Initialise torch.distributed from the variables that a launcher sets."""
     torch.distributed.init_process_group("gloo")
 
 
@@ -95,7 +95,7 @@ class Watches:
 
 
 class Killed(Exception):
-    """Power cut."""
+    """Simulates a power cut."""
 
 
 def trains(rank, way, folder=None, killed_after=None, filling="global", order="feedline", sweeps=2, **options):
@@ -103,7 +103,7 @@ def trains(rank, way, folder=None, killed_after=None, filling="global", order="f
     source = fl.MinibatchSource(
         fl.ArrayDeserializer(**data()), seed=3, max_sweeps=sweeps, filling=filling, shuffle=order == "feedline"
     )
-    torch.manual_seed(rank)  # all begin as rank 0 all the same
+    torch.manual_seed(rank)  # all begin with rank 0's parameters nevertheless
     model = Model()
     learner = WAYS[way](Adam(model.parameters(), Schedule([0.02, 0.01], epoch_size=100)), **options)
     watch = Watches()
@@ -135,14 +135,14 @@ def trains(rank, way, folder=None, killed_after=None, filling="global", order="f
 
 @pytest.mark.parametrize("way", WAYS)
 def test_ranks_stay_equal_and_a_killed_run_ends_as_one_that_went_on(way, tmp_path):
-    whole = run(trains, 2, way=way, folder=str(tmp_path / "whole"))
-    assert whole[0] == whole[1]
-    assert whole[0]["samples"] == 300
-    assert whole[0]["sweeps"] == 2
+    undisturbed = run(trains, 2, way=way, folder=str(tmp_path / "whole"))
+    assert undisturbed[0] == undisturbed[1]
+    assert undisturbed[0]["samples"] == 300
+    assert undisturbed[0]["sweeps"] == 2
     folder = str(tmp_path / "cut")
     assert run(trains, 2, way=way, folder=folder, killed_after=5) == [None, None]
     resumed = run(trains, 2, way=way, folder=folder)
-    assert resumed[0]["state"] == resumed[1]["state"] == whole[0]["state"]
+    assert resumed[0]["state"] == resumed[1]["state"] == undisturbed[0]["state"]
 
 
 @pytest.mark.parametrize("way", ["data_parallel", "through_store", "block_momentum"])
@@ -177,8 +177,8 @@ def goes_on_at_rank_0(rank):
     return trainer.samples, trainer.sweeps
 
 
-def test_sweeps_go_on_from_those_of_rank_0():
-    """The other ranks take its clock over with its learners' states, and end the next sweep with it."""
+def test_sweeps_continue_from_rank_0s():
+    """The other ranks get its clock with its learners' states, and end the next sweep with it."""
     assert run(goes_on_at_rank_0, 2) == [(70, 3)] * 2
 
 
@@ -186,7 +186,7 @@ def test_sweeps_go_on_from_those_of_rank_0():
 
 
 def step(learner, samples, update=lambda total: None):
-    """One step of all ranks, from the gradients in the parameters."""
+    """Make one step of all ranks, from the gradients in the parameters."""
     with learner.strategy.step():
         total = learner.strategy.reduce(Contribution(samples, 0.0, 0.0, 0.0, 0.0, 0.0))
         update(total)
@@ -194,7 +194,7 @@ def step(learner, samples, update=lambda total: None):
 
 
 def through(rank, gradients, kind, compression=None, rule=None):
-    """Return the result of a step for the ranks' gradients of two parameters; None: no gradient."""
+    """Return the result of a step for the ranks' gradients of two parameters, None: no gradient."""
     begin()
     model = torch.nn.Linear(3, 1)
     with create(kind) as store:
@@ -203,14 +203,14 @@ def through(rank, gradients, kind, compression=None, rule=None):
             store.set_optimizer(rule)
         learner = through_store(SGD(model.parameters(), 0.1), store)
         Trainer(model, losses, None, learner)
-        found = []
+        results = []
         for own in gradients:
             for parameter, values in zip(model.parameters(), own[rank], strict=True):
                 parameter.grad = None if values is None else torch.tensor(values).view(parameter.shape)
             total = step(learner, 1.0 + rank)
             grads = [parameter.grad for parameter in model.parameters()]
-            found.append((total.learned, [None if g is None else g.view(-1).tolist() for g in grads]))
-        return found
+            results.append((total.learned, [None if g is None else g.view(-1).tolist() for g in grads]))
+        return results
 
 
 def test_a_store_adds_up_what_ranks_have_and_what_nobody_has_stays_nothing():
@@ -249,7 +249,7 @@ def test_learners_of_several_stores_are_refused():
 
 
 def two_trainers(rank):
-    """Two models of one job take turns, as adversaries do; their gradients are 1 + rank, and ten times that."""
+    """Two models of one job take turns, as adversaries do. Their gradients are 1 + rank, and ten times that."""
     begin()
     models = [torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(2, 1, bias=False)]
     with create("dist_sync") as store:
@@ -283,29 +283,29 @@ def one_step(rank, gradients, bits):
     model = torch.nn.Linear(4, 1, bias=False)
     learner = quantized(SGD(model.parameters(), 0.1), bits)
     Trainer(model, losses, None, learner)
-    found = []
+    results = []
     for own in gradients:
         model.weight.grad = torch.tensor([own[rank]])
         step(learner, 1.0)
-        found.append(model.weight.grad[0].tolist())
-    return found
+        results.append(model.weight.grad[0].tolist())
+    return results
 
 
 def test_one_bit_is_cntks():
     gradients = [([0.4, -0.2, 0.1, 0.8], [1.2, -0.6, 0.3, 2.4])]
-    found = run(one_step, 2, gradients=gradients, bits=1)
-    assert found[0] == found[1]
-    np.testing.assert_allclose(found[0], [[1.7333, -0.8, 1.7333, 1.7333]], atol=1e-4)
+    results = run(one_step, 2, gradients=gradients, bits=1)
+    assert results[0] == results[1]
+    np.testing.assert_allclose(results[0], [[1.7333, -0.8, 1.7333, 1.7333]], atol=1e-4)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 8])
 def test_what_is_sent_and_what_is_left_is_what_was_given(bits):
     rng = np.random.default_rng(bits)
     gradients = rng.normal(size=(40, 2, 4)).tolist()
-    found = run(one_step, 2, gradients=gradients, bits=bits)
-    assert found[0] == found[1]
-    # What is left is bounded, so over many steps the mean of what is applied is the mean of the sums.
-    lost = np.sum(found[0], 0) - np.sum(gradients, (0, 1))
+    results = run(one_step, 2, gradients=gradients, bits=bits)
+    assert results[0] == results[1]
+    # The remainder is bounded, so over many steps the mean of the applied gradients is the mean of the sums.
+    lost = np.sum(results[0], 0) - np.sum(gradients, (0, 1))
     assert np.abs(lost).max() < 10.0 / bits
 
 
@@ -321,14 +321,14 @@ def test_codes_decode_to_near_what_was_coded(bits, rows):
     rms = value.double().square().mean(1, keepdim=True).sqrt()
     if bits == 1:
         for row, got in zip(value, again, strict=True):
-            for chosen in (row < 0, row >= 0):
-                if chosen.any():
+            for selected in (row < 0, row >= 0):
+                if selected.any():
                     assert torch.allclose(
-                        got[chosen], row[chosen].mean().expand(int(chosen.sum())), rtol=1e-4, atol=1e-4
+                        got[selected], row[selected].mean().expand(int(selected.sum())), rtol=1e-4, atol=1e-4
                     )
     else:
-        # Half a level's width; nothing lies outside 4 root mean squares of 5 elements. Squares of what is smaller than
-        # 1e-20 vanish in float32: it is not sent, and left for the next time.
+        # Half a level's width, as no element is outside 4 root mean squares of 5 elements. Squares of numbers below
+        # 1e-20 vanish in float32, so these are not sent, and remain for the next time.
         assert ((again - value).abs() <= 4 * rms / 2**bits + 1e-4 * rms + 1e-20).all()
 
 
@@ -338,7 +338,7 @@ def blocks(rank, moves, samples, **options):
     torch.nn.init.ones_(model.weight)
     learner = block_momentum(SGD(model.parameters(), 0.1), **options)
     Trainer(model, losses, None, learner)
-    found = []
+    results = []
     for move, own in zip(moves, samples, strict=True):
 
         def update(total, by=move[rank]):
@@ -346,23 +346,23 @@ def blocks(rank, moves, samples, **options):
                 model.weight -= by
 
         step(learner, own[rank], update)
-        found.append(model.weight.item())
-    learner.strategy.settle()
-    return found, model.weight.item()
+        results.append(model.weight.item())
+    learner.strategy.sync_models()
+    return results, model.weight.item()
 
 
 def test_block_momentum_is_cntks():
     time_constant = 40 / math.log(2)
-    found = run(blocks, 2, moves=[(0.3, 0.18)], samples=[(20, 20)], block_size=40, time_constant=time_constant)
-    assert found[0] == found[1]
-    assert found[0][0][0] == pytest.approx(0.64)
+    results = run(blocks, 2, moves=[(0.3, 0.18)], samples=[(20, 20)], block_size=40, time_constant=time_constant)
+    assert results[0] == results[1]
+    assert results[0][0][0] == pytest.approx(0.64)
 
 
 def test_block_momentum_without_momentum_is_the_mean_and_unequal_ranks_end_equal():
-    found = run(blocks, 2, moves=[(0.3, 0.1), (0.2, 0.4)], samples=[(30, 10), (0, 10)], block_size=40, nesterov=False)
-    assert found[0][0][0] == found[1][0][0] == pytest.approx(1 - 0.2)  # eta is 1/2, and the sum's half the mean
-    assert found[0][0][1] != found[1][0][1]
-    assert found[0][1] == found[1][1]
+    results = run(blocks, 2, moves=[(0.3, 0.1), (0.2, 0.4)], samples=[(30, 10), (0, 10)], block_size=40, nesterov=False)
+    assert results[0][0][0] == results[1][0][0] == pytest.approx(1 - 0.2)  # eta is 1/2, and half of the sum is the mean
+    assert results[0][0][1] != results[1][0][1]
+    assert results[0][1] == results[1][1]
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def different_models(rank):
     step(learner, 1.0)
 
 
-def test_ranks_with_different_models_are_told():
+def test_ranks_with_different_models_get_an_error():
     with Job(different_models, 2) as job:
         for failure in job.results():
             assert failure.kind == "StoreError"
@@ -391,7 +391,7 @@ def different_minibatches(rank):
     step(learner, 3.0 + rank)
 
 
-def test_ranks_that_part_too_early_are_told():
+def test_ranks_that_part_too_early_get_an_error():
     with Job(different_minibatches, 2) as job:
         for failure in job.results():
             assert failure.kind == "StoreError"
@@ -431,7 +431,7 @@ def test_what_makes_no_sense_is_refused(make):
         make(SGD(torch.nn.Linear(2, 2).parameters(), 0.1))
 
 
-def test_what_compression_holds_back_waits_for_a_gradient():
+def test_remainders_of_compression_wait_for_a_gradient():
     """A step in which no rank has a gradient sends no remainders, and loses none."""
     some, none = (([0.3, 0.0, 0.0], [0.1]), ([0.2, 0.0, 0.0], None)), ((None, [0.1]), (None, None))
     first, second = run(through, 2, gradients=[some, none, some], kind="dist_sync", compression={"type": "2bit"})
@@ -443,14 +443,14 @@ def test_what_compression_holds_back_waits_for_a_gradient():
 def test_compressed_in_buckets_as_under_keys(kind):
     rng = np.random.default_rng(2)
     steps = [[(rng.normal(size=3).tolist(), rng.normal(size=1).tolist()) for _ in range(2)] for _ in range(5)]
-    found = run(through, 2, gradients=steps, kind="dist_sync", compression={"type": kind})
+    results = run(through, 2, gradients=steps, kind="dist_sync", compression={"type": kind})
     keyed = run(under_keys, 2, gradients=steps, compression={"type": kind})
-    for ours, theirs in zip(found, keyed, strict=True):
+    for ours, theirs in zip(results, keyed, strict=True):
         assert [grads for _, grads in ours] == theirs
 
 
 def under_keys(rank, gradients, compression):
-    found = []
+    results = []
     with create("dist_sync") as store:
         store.set_gradient_compression(compression)
         store.init(["weight", "bias"], [torch.zeros(3), torch.zeros(1)])
@@ -460,8 +460,8 @@ def under_keys(rank, gradients, compression):
                 store.push(key, torch.tensor(values))
             for key, out in zip(["weight", "bias"], outs, strict=True):
                 store.pull(key, out)
-            found.append([out.tolist() for out in outs])
-    return found
+            results.append([out.tolist() for out in outs])
+    return results
 
 
 def compressed(rank, kind, folder=None, killed_after=None, steps=12):
@@ -480,17 +480,17 @@ def compressed(rank, kind, folder=None, killed_after=None, steps=12):
         max_samples=16 * (killed_after or steps),
         saving=None if folder is None else Saving(folder, every=fl.minibatches(2)),
     ).run()
-    held = gradients_of(learner.strategy).sums.residuals()
-    return [p.tolist() for p in model.parameters()], {i: t.tolist() for i, t in sorted(held.items())}
+    residuals = gradients_of(learner.strategy).sums.residuals()
+    return [p.tolist() for p in model.parameters()], {i: t.tolist() for i, t in sorted(residuals.items())}
 
 
 @pytest.mark.parametrize("kind", [{"type": "2bit", "threshold": 0.3}, {"type": "1bit"}, {"type": "bf16"}])
 def test_what_compression_holds_back_is_in_checkpoints(kind, tmp_path):
-    whole = run(compressed, 2, kind=kind, folder=str(tmp_path / "whole"))
+    undisturbed = run(compressed, 2, kind=kind, folder=str(tmp_path / "whole"))
     folder = str(tmp_path / "cut")
     run(compressed, 2, kind=kind, folder=folder, killed_after=6)
-    assert run(compressed, 2, kind=kind, folder=folder) == whole
-    assert whole[0][0] == run(compressed, 2, kind=kind)[0][0]  # checkpoints change nothing
+    assert run(compressed, 2, kind=kind, folder=folder) == undisturbed
+    assert undisturbed[0][0] == run(compressed, 2, kind=kind)[0][0]  # checkpoints change nothing
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Optimizers of torch under our clock: the same steps as by hand, states without pickle."""
+"""Optimizers of torch with our clock: the same steps as by hand, and states without pickle."""
 
 from __future__ import annotations
 
@@ -86,33 +86,33 @@ def test_without_a_schedule_rates_are_the_optimizers_own():
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     learner = TorchLearner(optimizer)
-    seen = []
+    rates = []
     for k in range(3):
-        seen.append(learner.learning_rate())
+        rates.append(learner.learning_rate())
         train(net, learner, [k])
         scheduler.step()
-    assert seen == [0.1, 0.05, 0.025]
+    assert rates == [0.1, 0.05, 0.025]
     state = learner.state_dict()
     learner.reset_learning_rate(0.3)
     train(net, learner, [3])
     assert optimizer.param_groups[0]["lr"] == 0.3
-    other = TorchLearner(torch.optim.SGD(model().parameters(), 0.7))
-    other.load_state_dict(state)
-    assert other.learning_rate() == 0.0125
-    other.load_state_dict(learner.state_dict())
-    assert other.learning_rate() == 0.3
+    restored = TorchLearner(torch.optim.SGD(model().parameters(), 0.7))
+    restored.load_state_dict(state)
+    assert restored.learning_rate() == 0.0125
+    restored.load_state_dict(learner.state_dict())
+    assert restored.learning_rate() == 0.3
 
 
 def test_a_controllers_factor_acts_with_and_without_a_schedule():
     for lr in (None, 0.1):
-        net, by_hand, seen = model(), model(), []
+        net, by_hand, rates = model(), model(), []
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        optimizer.register_step_pre_hook(lambda *_, o=optimizer, s=seen: s.append(o.param_groups[0]["lr"]))
+        optimizer.register_step_pre_hook(lambda *_, o=optimizer, s=rates: s.append(o.param_groups[0]["lr"]))
         learner = TorchLearner(optimizer, lr)
         learner.scale = 0.5
         assert learner.learning_rate() == 0.05
         train(net, learner, range(2))
-        assert seen == [0.05, 0.05]
+        assert rates == [0.05, 0.05]
         if lr is None:
             assert optimizer.param_groups[0]["lr"] == 0.1
         train(by_hand, TorchLearner(torch.optim.SGD(by_hand.parameters(), 0.05)), range(2))
@@ -146,13 +146,13 @@ def test_sparse_gradients_pass():
 
 
 def test_nothing_is_copied_when_nothing_is_asked_for():
-    net, seen = model(), []
+    net, stepped = model(), []
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    optimizer.register_step_pre_hook(lambda *_: seen.append([p.grad for p in net.parameters()]))
+    optimizer.register_step_pre_hook(lambda *_: stepped.append([p.grad for p in net.parameters()]))
     net(data(0)).sum().backward()
-    given = [p.grad for p in net.parameters()]
+    gradients = [p.grad for p in net.parameters()]
     TorchLearner(optimizer).update(8, averaged=True)
-    assert all(a is b for a, b in zip(seen[0], given, strict=True))
+    assert all(a is b for a, b in zip(stepped[0], gradients, strict=True))
 
 
 def test_gradients_come_back_when_the_optimizer_fails():
@@ -164,16 +164,16 @@ def test_gradients_come_back_when_the_optimizer_fails():
 
     optimizer.register_step_pre_hook(fail)
     net(data(0)).sum().backward()
-    given = [p.grad for p in net.parameters()]
+    gradients = [p.grad for p in net.parameters()]
     learner = TorchLearner(optimizer)
     with pytest.raises(RuntimeError, match="planted"):
         learner.update(8)
-    assert all(p.grad is g for p, g in zip(net.parameters(), given, strict=True))
+    assert all(p.grad is g for p, g in zip(net.parameters(), gradients, strict=True))
     assert learner.samples == 0
 
 
 class Odd(torch.optim.SGD):
-    """An optimizer with something that no state can contain."""
+    """An optimizer with an object that no state can contain."""
 
     def step(self, closure=None):
         self.state[self.param_groups[0]["params"][0]]["odd"] = {1, 2}

@@ -1,4 +1,4 @@
-"""The trainer: every label counts the same; pieces add up; nothing happens on nothing."""
+"""The trainer: every label counts the same, pieces add up, and no data changes nothing."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ def trainer(**changes):
 @settings(max_examples=examples(20))
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 30))
 def test_pieces_add_up(lengths, microbatch):
-    """Processed in pieces or whole: the same sums, the same counts, the same parameters up to rounding."""
+    """In pieces or at once, a minibatch gives the same sums and counts, and the same parameters up to rounding."""
     minibatch = fl.MinibatchSource(corpus(lengths), shuffle=False).next_minibatch(sum(lengths))
     pieces = list(minibatch.parts(microbatch))
     assert [i for p in pieces for i in p.ids.tolist()] == minibatch.ids.tolist()
     assert all(p.num_samples <= microbatch or p.num_sequences == 1 for p in pieces)
     assert [p.sweep_end for p in pieces] == [False] * (len(pieces) - 1) + [True]
-    whole, parted = trainer(), trainer(microbatch=microbatch)
-    one, two = whole.train_minibatch(minibatch), parted.train_minibatch(minibatch)
-    assert one.samples == two.samples == sum(lengths) == whole.samples
+    undivided, parted = trainer(), trainer(microbatch=microbatch)
+    one, two = undivided.train_minibatch(minibatch), parted.train_minibatch(minibatch)
+    assert one.samples == two.samples == sum(lengths) == undivided.samples
     assert one.loss == pytest.approx(two.loss, rel=1e-12)
     assert one.metric == pytest.approx(two.metric)
-    for a, b in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
+    for a, b in zip(undivided.model.parameters(), parted.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
 @settings(max_examples=examples(10))
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=9))
 def test_every_element_weighs_the_same(lengths):
-    """Per-sample rates: cutting the same elements into other sequences changes nothing."""
+    """With rates per sample, it does not matter how elements are cut into sequences."""
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(sum(lengths), 3)), rng.integers(4, size=sum(lengths))
     ends = np.cumsum([0, *lengths])
@@ -86,7 +86,7 @@ def test_every_element_weighs_the_same(lengths):
     torch.testing.assert_close(after[0], after[1], rtol=1e-12, atol=1e-14)
 
 
-def test_nothing_happens_on_nothing():
+def test_no_data_changes_nothing():
     """The end of a source and an empty part change no parameter and count nothing."""
     run = trainer()
     before = run.model.weight.detach().clone()
@@ -103,7 +103,7 @@ def test_nothing_happens_on_nothing():
 
 
 def test_testing_changes_nothing():
-    """Evaluation mode, no gradients, no counts; the mode is restored."""
+    """Testing uses evaluation mode, no gradients and no counts, and restores the mode."""
     run = trainer()
     run.model.train()
     before = run.model.weight.detach().clone()
@@ -119,26 +119,26 @@ def test_testing_changes_nothing():
 
 
 def test_autocast_and_several_learners():
-    """Parts of the model may have their own learners; autocast wraps forward and loss."""
+    """Parts of the model may have different learners. Autocast wraps forward and loss."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 4)).double()
-    seen = []
+    autocast_states = []
 
     def look(model, minibatch):
-        seen.append(torch.is_autocast_enabled("cpu"))
+        autocast_states.append(torch.is_autocast_enabled("cpu"))
         return model(minibatch["x"].torch(layout="packed"))
 
     learners = [SGD(model[0].named_parameters(), 0.1), SGD(model[1].named_parameters(), 0.0)]
-    kept = model[1].weight.detach().clone()
+    frozen_weight = model[1].weight.detach().clone()
     run = Trainer(model, losses, None, learners, forward=look, autocast=torch.autocast("cpu", dtype=torch.bfloat16))
     summary = run.train_minibatch(fl.MinibatchSource(corpus([3, 2])).next_minibatch(9))
     assert summary
     assert summary.metric is None
-    assert seen == [True]
-    assert torch.equal(model[1].weight, kept)
+    assert autocast_states == [True]
+    assert torch.equal(model[1].weight, frozen_weight)
 
 
 def test_a_compiled_model_trains():
-    """torch.compile passes through (with the backend that needs no compiler)."""
+    """A model from torch.compile works (tested with the backend that needs no compiler)."""
     model = tagger()
     compiled = torch.compile(model, backend="eager")
     run = Trainer(compiled, losses, None, SGD(model.named_parameters(), 0.1), forward=forward)
@@ -146,12 +146,12 @@ def test_a_compiled_model_trains():
 
 
 def test_contradictions_are_refused():
-    """No learner, foreign parameters, a parameter twice, losses that are reduced."""
-    model, other = tagger(), tagger()
+    """No learner, parameters of another model, a parameter twice, losses that are reduced."""
+    model, unrelated = tagger(), tagger()
     with pytest.raises(ValueError, match="at least one learner"):
         Trainer(model, losses, None, [])
     with pytest.raises(ValueError, match="of the model"):
-        Trainer(model, losses, None, SGD(other.named_parameters(), 0.1))
+        Trainer(model, losses, None, SGD(unrelated.named_parameters(), 0.1))
     with pytest.raises(ValueError, match="one learner"):
         Trainer(model, losses, None, [SGD(model.named_parameters(), 0.1), SGD([model.weight], 0.1)])
     with pytest.raises(ValueError, match="microbatch"):
@@ -164,7 +164,7 @@ def test_contradictions_are_refused():
             Trainer(model, bad, None, SGD(model.named_parameters(), 0.1), forward=forward).train_minibatch(minibatch)
 
 
-def test_metrics_are_one_number_a_label():
+def test_metrics_have_one_number_per_label():
     """A mean, a plain number, or a padded metric of unpadded losses: refused, not averaged wrongly."""
     minibatch = fl.MinibatchSource(corpus([3, 2]), shuffle=False).next_minibatch(9)
     model = tagger()
@@ -180,7 +180,7 @@ def test_metrics_are_one_number_a_label():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_losses_of_half_precision_are_summed_in_single(dtype):
-    """1001 losses of 100 have the sum 100,100: no float16, and no bfloat16 either."""
+    """1001 losses of 100 have the sum 100,100, which is no float16, and no bfloat16."""
     model = tagger()
 
     def flat(output, minibatch):
@@ -192,7 +192,7 @@ def test_losses_of_half_precision_are_summed_in_single(dtype):
 
 
 def test_frozen_parts_stay_in_evaluation_mode():
-    """A batch norm that was set to eval() stays there through tests, and through the state of a run."""
+    """A batch norm in eval() mode stays so through tests, and through the state of a run."""
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 4)).double()
     run = Trainer(model, losses, wrong, SGD(model.named_parameters(), 0.1), forward=forward)
     model[0].eval()
@@ -204,7 +204,7 @@ def test_frozen_parts_stay_in_evaluation_mode():
     assert [module.training for module in model.modules()] == [True, False, True]
 
 
-def test_a_part_thawed_on_the_way_learns_from_each_minibatch_alone():
+def test_a_part_thawed_later_learns_from_each_minibatch_alone():
     """Gradients do not accumulate in a parameter that was frozen when the trainer was created."""
     minibatch = fl.MinibatchSource(corpus([3, 2, 4]), shuffle=False).next_minibatch(9)
     runs = []
@@ -219,8 +219,8 @@ def test_a_part_thawed_on_the_way_learns_from_each_minibatch_alone():
     assert torch.equal(*runs)
 
 
-def test_what_is_no_learner_is_refused():
-    """With what to do about an optimizer."""
+def test_other_objects_than_learners_are_refused():
+    """The error has advice for an optimizer."""
     model = tagger()
     with pytest.raises(TypeError, match=r"TorchLearner\(optimizer\)"):
         Trainer(model, losses, None, torch.optim.SGD(model.parameters(), 0.1))
@@ -276,7 +276,7 @@ def test_a_partial_and_a_module_may_be_functions_of_a_trainer():
 
 
 class Takes(torch.nn.Linear):
-    """Something is done to its input."""
+    """A model that applies a function to its input."""
 
     def __init__(self, what):
         super().__init__(3, 4)
@@ -304,7 +304,7 @@ def test_a_model_that_takes_tensors_needs_forward(model):
 
 
 def test_state_round_trip():
-    """Model and learners continue from a state; another model is refused."""
+    """Model and learners continue from a state. Another model is refused."""
     source = fl.MinibatchSource(corpus([3, 2, 5, 4]))
     first = trainer()
     first.train_minibatch(source.next_minibatch(6))
@@ -322,8 +322,8 @@ def test_state_round_trip():
         second.load_state_dict({**tensors, "model/weight": torch.zeros(2, 2)}, state)
 
 
-def test_clocks_go_on_without_an_update():
-    """A learner at rate 0 while others learn, and a sweep that ends with an empty part: clocks agree, rates follow."""
+def test_clocks_advance_without_an_update():
+    """With a learner at rate 0, and a sweep that ends with an empty part, clocks agree and rates follow."""
     model = tagger()
     frozen = SGD([("bias", model.bias)], Schedule([0.0, 0.1]))
     learning = SGD([("weight", model.weight)], 0.1)
@@ -344,7 +344,7 @@ def test_clocks_go_on_without_an_update():
 
 
 class InterruptedOnce(Strategy):
-    """Ctrl-C comes before the first step, as it may while a step waits for its turn."""
+    """Ctrl-C comes before the first step, as it may while a step waits."""
 
     interrupted = False
 

@@ -1,4 +1,4 @@
-"""Formulas do natively what they do in operations of torch, with all stages, in any dtype, layout and company."""
+"""Native formulas equal operations of torch, with all adjustments, in any dtype, layout and combination."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from feedline import _native
 from feedline.updates import formulas
-from feedline.updates.adjustments import UpdateStages, clipping_factors, global_clipping_factor
+from feedline.updates.adjustments import Adjustments, clipping_factors, global_clipping_factor
 from feedline.updates.formulas import complement
 from feedline.updates.update import update
 
@@ -72,11 +72,11 @@ POSITIVE = {
     "lamb": {1},
 }
 every = pytest.mark.parametrize("name", FORMULAS)
-stages = st.builds(
-    UpdateStages,
-    inner=st.sampled_from([0.0, 0.1]),
+adjustments = st.builds(
+    Adjustments,
+    early_decay=st.sampled_from([0.0, 0.1]),
     limit=st.sampled_from([math.inf, 0.5]),
-    outer=st.sampled_from([0.0, 0.1]),
+    late_decay=st.sampled_from([0.0, 0.1]),
     noise_factor=st.sampled_from([1.0, 0.25]),
     shrink=st.sampled_from([0.0, 0.1]),
     bound=st.sampled_from([math.inf, 1.0]),
@@ -135,13 +135,13 @@ def test_classes_have_the_numbers_of_the_native_rules():
 @every
 @given(
     data=st.data(),
-    stages=stages,
+    adjustments=adjustments,
     dtype=st.sampled_from([torch.float64, torch.float32]),
     sizes=st.lists(st.sampled_from([0, 1, 7, 8, 33, 1500]), min_size=1, max_size=3),
     noisy=st.booleans(),
     factor=st.sampled_from([1.0, 0.25]),
 )
-def test_native_code_does_what_torch_does(name, data, stages, dtype, sizes, noisy, factor):
+def test_native_code_does_what_torch_does(name, data, adjustments, dtype, sizes, noisy, factor):
     formula = formula_of(name, data)
     start = [numbers(size, 10 * i, dtype) for i, size in enumerate(sizes)]
     kept = [states_of(name, size, 100 + 10 * i, dtype) for i, size in enumerate(sizes)]
@@ -157,7 +157,7 @@ def test_native_code_does_what_torch_does(name, data, stages, dtype, sizes, nois
             weights,
             gradients,
             states,
-            stages,
+            adjustments,
             factors=None if factor == 1 else [factor] * len(sizes),
             noise=noise,
             copies=copies,
@@ -174,13 +174,13 @@ def test_native_code_does_what_torch_does(name, data, stages, dtype, sizes, nois
 def test_what_is_no_number_spreads_as_in_torch(name, wrong):
     """In weights and states, with clipping or without."""
     formula = example_of(name)
-    for stages in (UpdateStages(), UpdateStages(limit=0.5, shrink=0.1, bound=1.0)):
+    for adjustments in (Adjustments(), Adjustments(limit=0.5, shrink=0.1, bound=1.0)):
         gradient = numbers(40, 1)
         gradient[::7] = wrong
         results = []
         for made in (torch.clone, with_gaps):
             weight, states = made(numbers(40, 0)), [[made(state)] for state in states_of(name, 40, 2)]
-            update(formula, [weight], [gradient], states, stages)
+            update(formula, [weight], [gradient], states, adjustments)
             results.append([weight, *[state for (state,) in states]])
         for one, other in zip(*results, strict=True):
             assert_alike(one, other, torch.float64)
@@ -191,11 +191,11 @@ def test_what_is_no_number_spreads_as_in_torch(name, wrong):
 def test_half_precision_is_computed_in_single(name, dtype):
     """And rounded once: the weight, and states of half precision, which a second pass reads."""
     formula = example_of(name)
-    stages = UpdateStages(inner=0.1, limit=0.5, outer=0.1, shrink=0.01, bound=1.5)
+    adjustments = Adjustments(early_decay=0.1, limit=0.5, late_decay=0.1, shrink=0.01, bound=1.5)
     weight, gradient, states = numbers(1500, 0, dtype), numbers(1500, 1, dtype), states_of(name, 1500, 2, dtype)
     wide, kept = weight.float(), [state.float() for state in states]
-    update(formula, [wide], [gradient.float()], [[state] for state in kept], stages)
-    update(formula, [weight], [gradient], [[state] for state in states], stages)
+    update(formula, [wide], [gradient.float()], [[state] for state in kept], adjustments)
+    update(formula, [weight], [gradient], [[state] for state in states], adjustments)
     for ours, wanted in zip(states, kept, strict=True):
         assert torch.equal(ours, wanted.to(dtype))
     if "averaged" in name or name == "lamb":
@@ -206,7 +206,7 @@ def test_half_precision_is_computed_in_single(name, dtype):
 
 @pytest.mark.parametrize("sizes", [[200_000, 3], [40_000, 90_000, 1]])
 @every
-def test_sums_over_many_pieces_are_those_of_the_whole(name, sizes):
+def test_sums_over_many_pieces_match_the_whole(name, sizes):
     """And nothing depends on threads."""
     formula = example_of(name, first=1.0)
     found = []
@@ -247,7 +247,7 @@ def test_gradients_of_any_layout(change, last):
     torch.testing.assert_close(weight, expected)
 
 
-def test_a_gradient_may_lie_in_the_weights_memory():
+def test_a_gradient_may_share_the_memory_of_the_weights():
     memory = numbers(3000, 0)
     for shift in (0, 1, 999):
         start = memory.clone()

@@ -49,9 +49,9 @@ def summary(outcome: Outcome) -> list[str]:
         f"{'uninterrupted':<14}{proof['fingerprint_uninterrupted']:<18}{proof['digest_uninterrupted']:<34}"
         f"{proof['sequences_uninterrupted']}",
         f"resumed stream identical: {'yes' if outcome.identical else 'no'}",
-        f"parameters of {outcome.settings['workers']} workers through the store: "
+        f"parameters of {outcome.settings['workers']} ranks through the store: "
         f"{'equal, bit for bit' if agreement['workers_equal'] else 'they differ'}; "
-        f"{agreement['difference']:.1e} from those of one worker (tolerance {agreement['tolerance']:g}, the largest "
+        f"{agreement['difference']:.1e} from those of one rank (tolerance {agreement['tolerance']:g}, the largest "
         f"is {agreement['largest_parameter']:.1f}): {'the same' if outcome.agrees else 'not the same'}",
         "",
         f"accuracy on {show_count(outcome.corpus['held_out_words'])} held-out words: {resumed['accuracy']:.1%}",

@@ -25,7 +25,7 @@ Columns = dict[str, NDArray[Any]]
 
 
 class Record(NamedTuple):
-    """One rank's part of one minibatch.
+    """One rank's share of one minibatch.
 
     Attributes:
         position, end: samples on the axis before and after the global minibatch.
@@ -112,7 +112,7 @@ def _decode(body: bytes) -> Record:
 
 
 def merge(ledgers: list[Iterator[Record]]) -> Iterator[Columns]:
-    """Return the global minibatches: the parts of all ranks, in rank order.
+    """Return the global minibatches: the shares of all ranks, in rank order.
 
     Raises:
         DataError: ranks took part in different minibatches.

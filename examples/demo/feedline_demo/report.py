@@ -12,7 +12,7 @@ import numpy as np
 from feedline._version import __version__
 from feedline.cli.console import show_bytes
 from feedline.runs import page
-from feedline.runs.chart_rows import joined, thinned
+from feedline.runs.chart_rows import join_columns, thin
 from feedline.runs.charts import Chart
 from feedline.runs.drawing import figure
 
@@ -36,10 +36,10 @@ def write_proof(outcome: Outcome, out: Path) -> Path:
     body = f"""<h1>Killed, resumed, and the same</h1>
 <p>An LSTM learned to count the syllables of {outcome.corpus["train_words"]} words of the CMU Pronouncing Dictionary.
 Its process was ended with <code>kill -9</code> halfway and resumed from the last checkpoint with another minibatch size
-and {outcome.settings["workers"]} worker processes. What both runs delivered, joined at the checkpoint, is compared with
-one pass over the data that was never interrupted.</p>
+and {outcome.settings["workers"]} ranks. The minibatches of both runs, joined at the checkpoint, are compared with those
+of one pass over the data that was never interrupted.</p>
 <p><strong>resumed stream identical: {identical}</strong></p>
-<p>The workers summed their gradients in a key-value store. A single process that was never interrupted ended with the
+<p>The ranks summed their gradients in a key-value store. A single process that was never interrupted ended with the
 <strong>same parameters: {agrees}</strong>.</p>
 {page.table("What the two runs delivered", heads, streams, whole=True)}
 <h2>Loss</h2>
@@ -62,9 +62,9 @@ def _loss(outcome: Outcome) -> Chart:
     return Chart(
         key="loss",
         title="Mean loss of a minibatch",
-        says="The vertical line marks the checkpoint from which the run resumed.",
+        description="The vertical line marks the checkpoint from which the run resumed.",
         unit="loss",
-        table=thinned(joined("letters since the start", columns)),
+        table=thin(join_columns("letters since the start", columns)),
         logarithmic=True,
     )
 
@@ -77,8 +77,8 @@ def _figures(outcome: Outcome) -> list[tuple[str, str]]:
         ("minibatches before the kill", str(killed["steps"])),
         ("trained again after the checkpoint", f"{killed['samples'] - resumed['checkpoint_samples']} letters"),
         ("minibatches after resuming", str(resumed["steps"])),
-        ("workers' parameters equal, bit for bit", "yes" if agreement["workers_equal"] else "no"),
-        ("furthest from one worker's", f"{agreement['difference']:.1e}, tolerance {agreement['tolerance']:g}"),
+        ("parameters of ranks equal, bit for bit", "yes" if agreement["workers_equal"] else "no"),
+        ("furthest from one rank's", f"{agreement['difference']:.1e}, tolerance {agreement['tolerance']:g}"),
         ("words a second", f"{killed['words_per_second']:.0f}, then {resumed['words_per_second']:.0f}"),
         ("time spent waiting for data", f"{killed['data_share']:.1%}, then {resumed['data_share']:.1%}"),
         ("held by the feed at most", f"{show_bytes(killed['peak_bytes'])}, then {show_bytes(resumed['peak_bytes'])}"),

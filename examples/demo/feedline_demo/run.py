@@ -1,6 +1,6 @@
 """The steps of the demo: write the words, train, kill -9, resume, compare with an uninterrupted run, feed a large file.
 
-Two comparisons: what was delivered, with a pass that was never interrupted; and the parameters that several workers end
+Two comparisons: the minibatches, with a pass that was never interrupted; and the parameters that several ranks end
 with, with those of a single one that was never interrupted. Their logs are compared on a page, too.
 
 Everything it makes is in a single folder, which is removed when it ends, however it ends.
@@ -31,7 +31,7 @@ from .words import CLASSES, Corpora, open_source, read_words, repeat_file, write
 
 TRAIN, LARGE = "feedline_demo.train", "feedline_demo.large"
 _REPLAY_SIZE = 1500
-#: Tolerance between the parameters of several workers and of one. Both sum the same gradients, in another order:
+#: Tolerance between the parameters of several ranks and of one. Both sum the same gradients, in another order:
 #: differences begin in the 8th digit, and Adam, which divides by tiny numbers, lets them grow from step to step.
 TOLERANCE = 1e-3
 
@@ -43,7 +43,7 @@ class Settings:
     Attributes:
         sweeps: passes over the words.
         size, resumed_size: minibatch size in letters before and after the interruption.
-        workers: processes after the interruption.
+        workers: ranks after the interruption.
         every: minibatches from checkpoint to checkpoint.
         hidden: units of the LSTM.
         large_bytes, large_seconds: size of the large file, and for how long it is fed; 0: no large file.
@@ -82,7 +82,7 @@ class Outcome:
         losses: by phase ("killed", "resumed") rows of (samples on the axis, mean loss of the minibatch).
         killed, resumed: figures of the phases.
         proof: fingerprints and digests of both streams, and whether they agree.
-        agreement: distance of the workers' parameters from one worker's, and whether it is within the tolerance.
+        agreement: distance of the ranks' parameters from one rank's, and whether it is within the tolerance.
         large: figures of the large file; None without one.
         seconds: wall time of everything.
     """
@@ -104,7 +104,7 @@ class Outcome:
 
     @property
     def agrees(self) -> bool:
-        """Whether all workers ended with one model, which is that of one worker within the tolerance."""
+        """Whether all ranks ended with one model, the same as one rank's within the tolerance."""
         return bool(self.agreement["agrees"])
 
     def to_json(self) -> dict[str, Any]:
@@ -227,9 +227,9 @@ def resume(settings: Settings, folder: Path, corpora: Corpora, total: int, view:
         for child in children[1:]:
             results.extend(message["result"] for message in child.messages() if "result" in message)
     if resumed is None or last is None or accuracy is None or len(results) != world:
-        raise WorkerError("expected every worker to resume from the checkpoint and to end with a result")
+        raise WorkerError("expected every rank to resume from the checkpoint and to end with a result")
     view.say(
-        f"resumed from the checkpoint at {resumed['resumed'] / total:.0%} with {world} workers, minibatches of "
+        f"resumed from the checkpoint at {resumed['resumed'] / total:.0%} with {world} ranks, minibatches of "
         f"{settings.resumed_size}, to the end"
     )
     return {
@@ -340,7 +340,7 @@ def feed_large(settings: Settings, folder: Path, corpora: Corpora, view: View) -
 def _trainer(
     settings: Settings, folder: Path, corpora: Corpora, rank: int, world: int, other_size_from: int = 0
 ) -> Child:
-    """Start a worker.
+    """Start a rank.
 
     With ``other_size_from`` it is one that is never interrupted: it begins anew, and its minibatches have the size of
     the resumed ones from this number of words on.

@@ -5,7 +5,7 @@ processes; it resumes with exactly the sequences that were still to come. What t
 
     python -m feedline_demo.train '{"train": "train.ctf", ...}'        # see Job
 
-With ``rank`` and ``world`` set, it is one of several workers that sum their gradients in a key-value store.
+With ``rank`` and ``world`` set, it is one of several ranks that sum their gradients in a key-value store.
 Prints one JSON object per line: progress, and finally the result.
 """
 
@@ -44,14 +44,14 @@ class Job:
         train, held_out: CTF files; see `words`.
         checkpoints: folder to save in, and to resume from if it holds a checkpoint.
         ledger: file that records what was delivered.
-        size: minibatch size in letters, over all workers.
+        size: minibatch size in letters, over all ranks.
         other_size, other_size_from: another size, and the number of words from which on it holds; 0: never.
         sweeps: passes over the data.
         every: minibatches from one checkpoint to the next.
         seed: of the order and of the initial weights.
         hidden: units of the LSTM.
-        rank, world: which worker of how many.
-        rendezvous: file through which workers find each other.
+        rank, world: which rank of how many.
+        rendezvous: file through which ranks find each other.
         parameters: file (``.npz``) for the parameters at the end; empty: none.
     """
 
@@ -174,7 +174,7 @@ class Teller(Silent):
 
 
 def train(job: Job, store: KVStore | None) -> dict[str, Any]:
-    """Train to the end of the data, with the other workers of the store; returns figures."""
+    """Train to the end of the data, with the other ranks of the store; returns figures."""
     torch.manual_seed(job.seed)
     model = SyllableCounter(job.hidden)
     learner: Learner = Adam(model.named_parameters(), 3e-3, variance_momentum=0.999)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instruction sets that this process may use; determined once, at import.
+// The instruction sets that this process may use, determined once, at import.
 #pragma once
 
 namespace feedline {
@@ -10,8 +10,8 @@ struct Cpu {
     bool f16c;   // with AVX2: codes in half precision
 };
 
-// Those of the processor, unless FEEDLINE_SIMD restricts them: "portable", "sse41" or "avx2" (the default:
-// everything found). The variable lets tests compare all variants on one machine.
+// The instruction sets of the processor, unless FEEDLINE_SIMD restricts them: "portable", "sse41" or "avx2" (the
+// default: all). With it tests compare all variants on one machine.
 const Cpu& cpu();
 
 }  // namespace feedline

@@ -7,9 +7,9 @@
 
 namespace feedline {
 
-// The checksum of `size` bytes, continued from `value`: crc32c(b, crc32c(a)) is that of a followed by b, and
-// crc32c of nothing is `value`. O(size): with SSE4.2 about 8 bytes a cycle, a third of that below
-// 384 bytes; without it 8 bytes per 8 loads.
+// The checksum of `size` bytes, continued from `value`: crc32c(b, crc32c(a)) is the checksum of a followed by b, and
+// the checksum of no bytes is `value`. O(size): with SSE4.2 about 8 bytes a cycle, a third of it below 384 bytes,
+// without SSE4.2 8 bytes per 8 loads.
 std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t value = 0);
 
 }  // namespace feedline

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CNTK text format: an indexer that finds sequences by their bytes, and a parser that turns the sequences of a
-// chunk into columns. The grammar is CNTK's; `lenient` adds blank lines and the numbers `.5 5.e3 nan inf`.
+// CNTK text format: an indexer that finds sequences by their bytes, and a parser that turns the sequences of a chunk
+// into columns. The grammar is CNTK's. `lenient` adds blank lines and the numbers `.5 5.e3 nan inf`.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,21 @@
 
 namespace feedline {
 
-// Why a text is refused. The numbers are part of the interface (quarantine files carry them): never reuse one.
-// `expected` and `got` of a record are counts or values unless said otherwise; `byte` is where it was detected.
+// Why a text is refused. The numbers are part of the interface, as quarantine files have them, so none is ever reused.
+// `expected` and `got` of a record are counts or values unless a comment says otherwise. `byte` is the place of the
+// error.
 enum class CtfError : std::uint16_t {
     none = 0,
     // Errors of the index: each ends the indexing.
-    empty_input = 1,        // no byte that is not white space
+    empty_input = 1,        // nothing but white space
     utf16_input = 2,        // a UTF-16 byte order mark
     no_sequence_id = 3,     // the first row begins with neither a digit nor '|'
-    id_overflow = 4,        // an id of more than 64 bits; byte: where its row begins
-    sequence_too_long = 5,  // more than 2^32 - 1 bytes; byte: where the sequence begins
+    id_overflow = 4,        // an id of more than 64 bits; byte: the beginning of its row
+    sequence_too_long = 5,  // more than 2^32 - 1 bytes; byte: the beginning of the sequence
     // Errors of a sequence.
     unexpected_byte = 16,   // a byte where '|' should begin a sample; got: the byte
     bad_name = 17,          // '|' is not followed by a name; got: the byte
-    empty_row = 18,         // a row without any declared stream; byte: where the row begins
+    empty_row = 18,         // a row without any declared stream; byte: the beginning of the row
     too_many_values = 19,   // a dense sample; expected: the dimension; byte: its '|'
     bad_number = 20,        // got: the byte that cannot continue or follow a number
     bad_index = 21,         // a sparse index does not begin with a digit; got: the byte
@@ -36,11 +37,11 @@ enum class CtfError : std::uint16_t {
     too_few_values = 28,    // a dense sample; expected: the dimension; byte: its '|'; not with `fill`
     // Errors of a whole call: parsing stops.
     memory_limit = 48,      // expected: the limit, got: bytes needed so far
-    errors_exhausted = 49,  // the allowed errors are used up; expected: 0
+    errors_exhausted = 49,  // one error more than allowed; expected: 0
 };
 
-// An array of bytes that grows by realloc, so that its pages cost nothing before they are written, and that can
-// be handed to an owner who calls free().
+// An array of bytes that grows by realloc, so that its pages cost nothing before they are written. Its memory can be
+// passed to an owner that calls free().
 struct CtfBytes {
     std::uint8_t* data = nullptr;
     std::size_t size = 0;
@@ -54,40 +55,42 @@ struct CtfBytes {
     std::uint8_t* release();       // trims, and passes ownership to the caller
 };
 
+// A sequence in an index file.
 struct CtfEntry {
     std::uint64_t key;      // id of the sequence, or its zero-based line number if the file has no ids
     std::uint64_t offset;   // of its first byte from the start of the file
     std::uint32_t size;     // bytes, newline included
-    std::uint32_t samples;  // its rows, or those with the stream that defines the size
+    std::uint32_t samples;  // its rows, or if a stream defines the size, its rows with that stream
 };
 static_assert(sizeof(CtfEntry) == 24, "entries are written to index files as they are");
 
-// Finds the sequences of a file fed in blocks that may be cut anywhere; holds O(1) memory, O(bytes) time.
+// Finds the sequences of a file that is fed in blocks that may be cut anywhere. Not for several threads at once. Throws
+// bad_alloc. O(bytes) time, O(1) memory.
 //   - A UTF-8 byte order mark and white space before the first row are skipped.
 //   - The first row decides: '|' (or `skip_ids`) means that every line is a sequence, else ids separate them.
-//   - With ids, a line whose number differs from the one before begins a sequence; others continue it.
+//   - With ids, a line with another id than the line before begins a sequence, other lines continue it.
 //   - With a `size_stream`, sequences (lines) that never name it are dropped.
-//   - `lenient`: blank lines are no sequences and no rows.
+//   - If `lenient`, blank lines are neither sequences nor rows.
 class CtfIndexer {
 public:
     // `size_stream`: name as in the file, empty for none.
     CtfIndexer(std::string size_stream, bool skip_ids, bool lenient);
 
-    // Appends the entries that this block finishes, as CtfEntry. After an error nothing more is appended.
+    // Appends the entries (CtfEntry) that this block completes. After an error nothing more is appended.
     void feed(const std::uint8_t* block, std::size_t n, CtfBytes& entries);
-    // The file has ended: appends the last sequence.
+    // Appends the last sequence, at the end of the file.
     void finish(CtfBytes& entries);
 
     CtfError error() const { return error_; }
     std::uint64_t error_byte() const { return error_byte_; }
     bool has_ids() const { return ids_; }
     std::uint64_t bytes() const { return bytes_; }
-    std::uint64_t lines() const { return line_; }  // ended so far; after finish(), all
+    std::uint64_t lines() const { return line_; }  // that have ended; after finish(), all
 
 private:
     enum class Phase : std::uint8_t { mark, space, rows, done };
 
-    void begin_with_half_a_mark();
+    void begin_with_part_of_mark();
     const std::uint8_t* prologue(const std::uint8_t* p, const std::uint8_t* end);
     template <bool Ids, bool Main, bool Lenient>
     void rows(const std::uint8_t* p, const std::uint8_t* end, CtfBytes& entries);
@@ -109,8 +112,8 @@ private:
     const std::uint8_t* block_ = nullptr;
 
     std::uint64_t line_ = 0, line_start_ = 0;
-    bool line_blank_ = true;   // lenient: every byte so far
-    bool line_counts_ = false; // the size stream was named
+    bool line_blank_ = true;   // lenient: whether all bytes so far are blank
+    bool line_counts_ = false; // whether the line names the size stream
     bool in_id_ = false, id_found_ = false, first_row_ = true;
     std::uint64_t id_ = 0;
     bool in_name_ = false;
@@ -121,6 +124,7 @@ private:
     std::uint64_t error_byte_ = 0;
 };
 
+// A stream to parse.
 struct CtfField {
     std::string name;  // as in the file: 1 or more bytes, none of them blank, '|' or a control byte
     std::int64_t dim;  // values of a dense sample, or one more than the largest sparse index; < 2^31
@@ -132,51 +136,51 @@ struct CtfErrorRecord {
     std::uint64_t byte;  // from the start of the file
     std::int64_t expected, got;
     std::uint32_t sequence;  // within the call
-    std::int16_t stream;     // -1: of no stream
+    std::int16_t stream;     // -1: none
     std::uint16_t code;
 };
-static_assert(sizeof(CtfErrorRecord) == 32, "viewed by the binding as it is");
+static_assert(sizeof(CtfErrorRecord) == 32, "records are handed out as they are");
 
 // The columns of one stream over all sequences of a call; N samples.
 struct CtfColumn {
     CtfBytes values;   // dense: float or double (N, dim); sparse: (nnz,)
     CtfBytes indices;  // sparse: int32 (nnz,)
     CtfBytes indptr;   // sparse: int64 (N + 1,)
-    CtfBytes offsets;  // int64 (sequences + 1,), in samples; empty when every sequence has exactly one sample
+    CtfBytes offsets;  // int64 (sequences + 1,), in samples; empty if every sequence has one sample
     std::uint64_t samples = 0;
 };
 
 struct CtfColumns {
     std::vector<CtfColumn> streams;
-    CtfBytes valid;   // one byte per sequence; empty when all are good
+    CtfBytes valid;   // one byte per sequence; empty if all are good
     CtfBytes errors;  // CtfErrorRecord
     std::int64_t errors_left = -1;
-    bool outside = false;  // an entry lies outside the text: nothing else of the result counts
+    bool outside = false;  // whether an entry is outside the text; the rest of the result is then undefined
 };
 
 struct CtfParseJob;
-using CtfVariant = void (*)(CtfParseJob&);  // the machine for one instruction set
+using CtfVariant = void (*)(CtfParseJob&);  // the parser for one instruction set
 
-// Parses sequences. Immutable: several threads may parse with one parser at the same time.
-//   - Numbers are rounded correctly to float32 or float64; too large is infinite, too small is zero.
-//   - `fill`: a dense sample with fewer values than its dimension is padded with zeros, CNTK's rule; otherwise it
+// Parses sequences. Immutable, for any number of threads.
+//   - Numbers are rounded correctly to float32 or float64. Too large ones become infinite, too small ones zero.
+//   - With `fill`, a dense sample with fewer values than its dimension is padded with zeros, CNTK's rule. Otherwise it
 //     is an error.
-//   - Strict, allowed_errors = -1: the first error of a sequence makes it contribute nothing to any stream.
-//   - allowed_errors >= 0: CNTK's counting. A bad sample is dropped; each of (bad sample, row without a sample,
-//     sequence with fewer or more samples than rows) costs one; the first one in excess ends the call, and
-//     so does a stream that is left without samples.
+//   - Strict, allowed_errors = -1: a sequence with an error contributes nothing to any stream.
+//   - allowed_errors >= 0: CNTK's counting. A bad sample is dropped. Each bad sample, row without a sample, and
+//     sequence with fewer or more samples than rows counts as an error. The first error above the limit ends the call,
+//     and so does a stream without samples.
 class CtfParser {
 public:
     // `size_stream`: index of the field that defines the size, -1 for none. `memory_limit`: bytes of output.
     CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, bool fill, std::uint64_t memory_limit);
 
-    // Entry i is the sequence text[offset - origin ..][0 .. size), of as many samples by the index; `origin` is the
-    // file offset of text[0]. 64 bytes before text and after its end must be readable (their values do not matter).
-    // Each entry is read once, and checked, so that it may lie in a file that others can write to.
-    // O(bytes + output).
+    // Entry i is the sequence text[offset - origin ..][0 .. size), with as many samples as the entry has. `origin` is
+    // the file offset of text[0]. 64 bytes before text and after its end must be readable, with any values. Each entry
+    // is read once, and checked, so entries may be in a file that others can write to. Throws bad_alloc. O(bytes +
+    // output).
     CtfColumns parse(const std::uint8_t* text, std::size_t bytes, const CtfEntry* entries, std::size_t n,
                      std::uint64_t origin, std::int64_t allowed_errors) const;
-    // The same with a machine of the caller's choice, for comparing them.
+    // The same with the parser for one instruction set, to compare them.
     CtfColumns parse_with(CtfVariant variant, const std::uint8_t* text, std::size_t bytes, const CtfEntry* entries,
                           std::size_t n, std::uint64_t origin, std::int64_t allowed_errors) const;
 

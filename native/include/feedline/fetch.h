@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads parts of files into private memory, many reads in flight at a time, in threads that do not use the
-// interpreter. Page faults would be served one at a time, in the thread that waits for them; these reads run ahead,
-// and bypass the page cache if the file system allows it (O_DIRECT): a tenth of the CPU, and no other program's pages
-// are evicted.
+// interpreter. Page faults would be served one at a time, in the thread that waits for them. These reads run ahead, and
+// bypass the page cache if the file system allows it (O_DIRECT). This takes a tenth of the CPU time and evicts no pages
+// of other programs.
 //
-// A `DiskFile` is open for reading and can report which of its pages the page cache holds. A `Work` is a row of
-// steps of some reads each; a step may depend on what the last one read (offsets first, then rows). A `Fetcher` runs
-// works: through io_uring if the kernel has and allows it, else in a pool of threads. Memory comes from a
-// `BlockPool`, page-aligned and reused.
+// A `DiskFile` is open for reading and can report which of its pages are in the page cache. A `Work` is a series of
+// steps of some reads each. A step may depend on the bytes that the step before it has read (offsets first, then rows).
+// A `Fetcher` runs works through io_uring if the kernel has and allows it, else in a pool of threads. Memory comes from
+// a `BlockPool`, page-aligned and reused.
 //
 // Disk errors never throw: a failed read reports it in `Read::got`, and the work decides.
 //
 // A forked child does not have its parent's threads: its `Fetcher` starts over at the first use, works of the parent
-// are never completed there (`Work::of_a_parent`), and the parent's locks and ring are never touched.
+// are never completed there (`Work::made_before_fork`), and the parent's locks and ring are never touched.
 #pragma once
 
 #include <sys/types.h>
@@ -48,7 +48,8 @@ public:
     BlockPool(const BlockPool&) = delete;
     BlockPool& operator=(const BlockPool&) = delete;
 
-    // At least `bytes`, uninitialised; returned when the last reference is released, on any thread. Throws bad_alloc.
+    // At least `bytes`, uninitialised. They go back to the pool when the last reference is released, on any thread.
+    // Throws bad_alloc.
     std::shared_ptr<std::byte> take(std::size_t bytes);
     // Bytes in use, and idle bytes.
     std::size_t in_use() const;
@@ -76,14 +77,14 @@ public:
     struct About {
         std::string path;
         std::uint64_t size = 0;
-        const std::byte* mapped = nullptr;      // where byte 0 is mapped, or would be; queried, never read
-        std::uint64_t first = 0;                // the first byte that is mapped; all up to `size` are
-        std::uint64_t device = 0, inode = 0;    // which file it must be; both 0: any
-        bool direct = true;                     // whether to read past the page cache, if the file system can
-        bool ask = true;                        // whether to query the page cache; else it counts as empty
-        bool share = false;                     // read through the page cache, for other processes that read the same
+        const std::byte* mapped = nullptr;    // address at which byte 0 is mapped, or would be; queried, never read
+        std::uint64_t first = 0;              // the first byte that is mapped, as are all from there up to `size`
+        std::uint64_t device = 0, inode = 0;  // identity that the file must have; both 0: any
+        bool direct = true;                   // whether to bypass the page cache, if the file system can
+        bool ask = true;                      // whether to query the page cache, which else counts as empty
+        bool share = false;                   // read through the page cache, for other processes that read the same
     };
-    // Opens the file. Throws std::system_error; ESTALE if the name is now another file's, or not a regular file's.
+    // Opens the file. Throws std::system_error, with ESTALE if the path now names another file, or no regular file.
     explicit DiskFile(const About& about);
     ~DiskFile();
     DiskFile(const DiskFile&) = delete;
@@ -102,19 +103,20 @@ public:
                static_cast<std::uint64_t>(at - mapped_) <= size_ - bytes;
     }
 
-    // The descriptor for reads, and one for reads through the page cache (the same if not `direct`), which is opened at
-    // the first use; -1 if it cannot be opened.
+    // The descriptor for reads.
+    // `plain`: a descriptor for reads through the page cache, the same one if not `direct`. It is opened at the first
+    // use, and -1 if that fails. Both stay the file's.
     int descriptor() const { return fd_; }
     int plain() const;
 
-    // Whether the kernel reports the residency of this file's pages; it does only to users who might write to the file.
-    bool tells() const { return tells_; }
-    bool asked() const { return ask_; }
-    // pages[i] becomes 1 if the page cache holds page i of the `count` from `offset` (a multiple of kFetchAlign)
-    // on, else 0; pages beyond the end count as held. O(count), about 0.05 us each. Only if `tells()`.
-    void held(std::uint64_t offset, std::size_t count, unsigned char* pages) const;
-    // The same for one page if not `tells()`: tries to read it without waiting. This makes the kernel begin to read the
-    // page, so use it for samples only.
+    // Whether the kernel reports which pages of this file are cached. It does so only for users who may write to it.
+    bool reports_pages() const { return reports_pages_; }
+    bool asks() const { return ask_; }
+    // Sets pages[i] to 1 if page i of the `count` from byte `offset` (a multiple of kFetchAlign) on is cached, else to
+    // 0. Pages beyond the end count as cached. O(count), about 0.05 us each. Only if `reports_pages()`.
+    void query_pages(std::uint64_t offset, std::size_t count, unsigned char* pages) const;
+    // The same for one page if not `reports_pages()`: tries to read it without waiting. The kernel begins to read a
+    // page that is probed, so only a few may be.
     bool probe(std::uint64_t offset) const;
 
     // Makes the page cache begin to read [begin, end); never waits.
@@ -135,7 +137,7 @@ private:
     const std::byte* const mapped_;
     const std::uint64_t first_;
     std::uint64_t device_ = 0, inode_ = 0;
-    bool direct_ = false, ask_ = true, share_ = false, tells_ = false;
+    bool direct_ = false, ask_ = true, share_ = false, reports_pages_ = false;
     int fd_ = -1;
     struct Bad {
         std::uint64_t begin, end;
@@ -162,15 +164,16 @@ public:
     Work();
     virtual ~Work() = default;
 
-    // Called in a thread of the fetcher, never concurrently. On entry `reads` holds the completed reads of the last
-    // step (none at first), on exit those of the next step; none: the work is done. The work owns the memory and files of
-    // its reads. bad_alloc ends it as `starved`.
+    // Called in a thread of the fetcher, never concurrently. On entry `reads` has the completed reads of the last step
+    // (none at first), on exit the reads of the next step, or none when the work is done. The work owns the memory and
+    // the files of its reads. bad_alloc ends it as `starved`.
     virtual void next(std::vector<Read>& reads) = 0;
 
     bool done() const { return done_.load(std::memory_order_acquire); }
-    // Whether it ended for lack of memory; only valid when done.
+    // Whether it ended for lack of memory. Only when done.
     bool starved() const { return starved_; }
-    bool of_a_parent() const;
+    // Whether it was made in a parent of this process.
+    bool made_before_fork() const;
 
 private:
     friend class Fetcher;
@@ -181,17 +184,17 @@ private:
     bool stepping_ = false, starved_ = false;
 };
 
-// Whether a read is complete up to byte `end` of the file.
-inline bool came(const DiskFile& file, const Read& read, std::uint64_t end) {
+// Whether a read has brought all bytes before byte `end` of the file.
+inline bool read_reaches(const DiskFile& file, const Read& read, std::uint64_t end) {
     std::uint64_t at;
     return read.got >= 0 && read.offset + static_cast<std::uint64_t>(read.got) >= end &&
            file.fails(read.offset, end, at) == 0;
 }
 
-// Adds the reads that bring [begin, end) of a file (multiples of kFetchAlign) to `to`: from the page cache where it
-// holds stretches that are long enough to pay (`held`: one byte per page, as from DiskFile::held), else from the disk.
-// Returns the bytes from the disk.
-std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* held,
+// Appends the reads that bring [begin, end) of a file (multiples of kFetchAlign) to `to`. They are from the page cache
+// where the cached stretches are long enough to pay, else from the disk. `cached`: one byte per page, as
+// DiskFile::query_pages sets them. Returns the number of bytes that are read from the disk.
+std::uint64_t plan_reads(const DiskFile& file, std::uint64_t begin, std::uint64_t end, const unsigned char* cached,
                          std::byte* to, std::vector<Read>& reads);
 
 // Reads ranges of files into one block each.
@@ -208,7 +211,7 @@ public:
         std::uint64_t at = 0;             // the first byte that could not be read
     };
 
-    // Bytes in the page cache are copied from there; disk_bytes counts the others.
+    // Bytes in the page cache are copied from there. disk_bytes() counts the bytes from the disk.
     RangeWork(std::vector<Range> ranges, std::shared_ptr<BlockPool> pool);
     void next(std::vector<Read>& reads) override;
 
@@ -225,8 +228,8 @@ private:
     bool begun_ = false;
 };
 
-// Reads [offset, offset + size) of `file` through the page cache, waiting for it. Returns 0, or errno, or -1 if the
-// file is too short, and then in `at` the offset of the first missing byte.
+// Reads [offset, offset + size) of `file` through the page cache, and waits for it. Returns 0, an errno, or -1 if the
+// file is too short. After an error `at` is the offset of the first byte that was not read.
 int read_plain(const DiskFile& file, std::uint64_t offset, std::size_t size, std::byte* to, std::uint64_t& at);
 
 // ---- the fetcher ----------------------------------------------------------------------------------------
@@ -239,7 +242,7 @@ public:
 
     // depth: reads in flight at a time. Throws std::system_error for kRing if the kernel has no io_uring.
     Fetcher(Backend backend, unsigned depth);
-    // Waits for the reads in flight, and drops those not begun. No thread may be in wait().
+    // Waits for the reads in flight, and drops the ones not begun. No thread may be in wait().
     ~Fetcher();
     Fetcher(const Fetcher&) = delete;
     Fetcher& operator=(const Fetcher&) = delete;
@@ -250,10 +253,11 @@ public:
 
     // Begins a work; works begin in order of submission.
     void start(std::shared_ptr<Work> work);
-    // Waits for a work, but no longer than `limit`; true if it is done. Several threads may wait for one.
+    // Waits for a work, but no longer than `limit`. Returns whether it is done. Several threads may wait for one work.
     bool wait(const Work& work, std::chrono::milliseconds limit);
-    // Abandons a work: reads not begun are dropped. Waits for a running step, never for reads; afterwards `Work::next`
-    // is not called again, and what the work borrowed may be freed. Its own memory is freed when its last read has ended.
+    // Abandons a work: reads not begun are dropped. Waits for a running step, never for reads. Afterwards `Work::next`
+    // is not called again, and the arrays that the work borrowed may be freed. Its own memory is freed when its last
+    // read has ended.
     void cancel(Work& work);
 
 private:
@@ -264,12 +268,11 @@ private:
     static void run_ring(State& state);
     static bool one_item(State& state, std::unique_lock<std::mutex>& lock);
     static void step(State& state, const std::shared_ptr<Work>& work, std::unique_lock<std::mutex>& lock);
-    static void ended(State& state, Work& work, std::unique_lock<std::mutex>& lock);
     static void more_threads(State& state);
     State& state();
     State* fresh() const;
 
-    const Backend wanted_;
+    const Backend backend_;
     const unsigned depth_;
     State* state_;
 };

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of chosen sequences out of resident chunks, in any order: dense rows, ragged rows, CSR rows, byte strings,
+// Copies of picked sequences out of resident chunks, in any order: dense rows, ragged rows, CSR rows, byte strings,
 // and ragged rows padded to one length. Byte strings are CSR rows of bytes without indices.
 //
-// A *stream* of a chunk is described by a source; sources of one stream lie in an array indexed by slot. A
-// *pick* is (slot, index of a sequence in that slot's chunk). Offsets split rows into sequences: sequence i
-// owns rows offsets[i] .. offsets[i+1]-1; a null `offsets` means one row per sequence. Sizes in bytes have
-// `bytes` in their names, all others count rows, sequences or stored values. The caller allocates every output.
+// A *stream* of a chunk is described by a source. The sources of one stream are in an array indexed by slot. A *pick*
+// is (slot, index of a sequence in that slot's chunk). Offsets split rows into sequences: sequence i owns rows
+// offsets[i] .. offsets[i+1]-1. A null `offsets` means one row per sequence. Sizes in bytes have `bytes` in their
+// names, all others count rows, sequences or stored values. The caller allocates every output.
 //
-// Checks: `first_fault` checks offsets and indptr completely when a chunk is added, `first_bad_pick` checks picks
-// before any copy. The plan_* functions check again what they follow (three operations per sequence), so a mapped
-// file or an array that changed in between causes an error, never a wild read. Entries are checked after they are
-// copied (`first_bad_index`, `first_bad_bool`, `first_bad_text`), as those in a file may change. The caller reads memory that may be a
-// mapped file under `guarded` (guard.h), so kernels need not handle faults.
+// Checks: `first_bad_bound` checks offsets and indptr completely when a chunk is added, `first_bad_pick` checks picks
+// before any copy. The plan_* functions check each bound again that they follow (three operations per sequence), so a
+// mapped file or an array that changed in between causes an error, never a wild read. Entries are checked after they
+// are copied (`first_bad_index`, `first_bad_bool`, `first_bad_text`), as entries in a file may change. The caller reads
+// memory that may be a mapped file under `guarded` (guard.h), so kernels need not handle faults.
 //
-// Cost: one pass over the picks to plan, one over the output to copy; memory is prefetched some
-// sequences ahead, since random rows are bound by memory latency.
+// Cost: one pass over the picks to plan, one over the output to copy. Memory is prefetched some sequences ahead, since
+// random rows are bound by memory latency.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 
 namespace feedline {
 
-// The layout of rows that are strided views: a row is runs of bytes, one at every place of its axes.
+// The layout of rows that are strided views. A row consists of runs of bytes, one at every place of its axes.
 struct RowLayout {
     struct Axis {
         std::size_t count;
@@ -33,12 +33,13 @@ struct RowLayout {
     std::size_t run_bytes;
     std::vector<Axis> axes;  // outermost first; none: a row is one run
 
-    // The layout of rows of this shape, given the strides of all axes in bytes, from row to row first. Axes without
-    // gaps are merged.
+    // The layout of rows. shape and strides: of `dims` axes, of which the first goes from row to row. Strides are in
+    // bytes. Axes without gaps are merged.
     static RowLayout of(const std::size_t* shape, const std::ptrdiff_t* strides, std::size_t dims,
                         std::size_t item_bytes);
 };
 
+// The rows of a dense stream of one chunk. All pointers are borrowed.
 struct DenseSource {
     const std::byte* rows = nullptr;
     const std::int64_t* offsets = nullptr;
@@ -46,29 +47,31 @@ struct DenseSource {
     const RowLayout* layout = nullptr;  // null: rows are contiguous. Never with offsets
 };
 
+// The CSR rows of a sparse stream of one chunk, or its byte strings. All pointers are borrowed.
 struct SparseSource {
-    const std::int64_t* indptr = nullptr;  // num_rows + 1
+    const std::int64_t* indptr = nullptr;   // num_rows + 1, unless `spans`
     const std::int32_t* indices = nullptr;  // null for byte strings
     const std::byte* values = nullptr;
     const std::int64_t* offsets = nullptr;
     std::int64_t num_rows = 0;
     std::int64_t num_values = 0;
-    bool spans = false;  // indptr has begin and end of each row instead, 2 * num_rows: rows with gaps. Never with offsets
+    bool spans = false;  // rows with gaps: indptr has begin and end of each row, 2 * num_rows. Never with offsets
 };
 
+// Picked sequences. The arrays are borrowed.
 struct Picks {
     const std::uint32_t* slots;  // null: slot 0 for all
     const std::int64_t* index;
     std::size_t count;
 };
 
-// First i with bounds[i] > bounds[i+1], or 0 if bounds[0] != 0, or n if bounds[n] != end; -1 if bounds ascend
-// from 0 to end. bounds has n+1 entries. O(n), vectorised.
-std::ptrdiff_t first_fault(const std::int64_t* bounds, std::size_t n, std::int64_t end);
+// First i with bounds[i] > bounds[i+1], or 0 if bounds[0] != 0, or n if bounds[n] != end. -1 if the n+1 bounds ascend
+// from 0 to end. O(n), vectorised.
+std::ptrdiff_t first_bad_bound(const std::int64_t* bounds, std::size_t n, std::int64_t end);
 
 // Whether bounds[0 .. n) ascend, from at least `first` to exactly `last`; for n = 0, whether first = last.
 // O(n), vectorised.
-bool rises(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last);
+bool ascends(const std::int64_t* bounds, std::size_t n, std::int64_t first, std::int64_t last);
 
 // First i of n spans (begin, end) for which 0 <= begin <= end <= limit does not hold; n if it holds for all. O(n).
 std::size_t first_bad_span(const std::int64_t* spans, std::size_t n, std::int64_t limit);
@@ -92,14 +95,14 @@ bool any_ragged(const Picks& picks, const Source* sources) {
 void copy_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
                std::size_t begin, std::size_t end);
 
-// The same if some of the sources have a layout. Rows of one run cost what contiguous ones cost, others one call per
+// The same if some of the sources have a layout. Rows of one run cost as much as contiguous ones, others one call per
 // run.
 void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
                        std::size_t begin, std::size_t end);
 
-// Ragged rows in two steps, since the first determines the output's size: `plan_ragged` writes
-// out_offsets[count + 1] and from[count]; its result is -1, or the first pick whose source offsets are
-// impossible. `copy_ragged` then copies sequences [begin, end).
+// Ragged rows in two steps, since the first determines the output's size. `plan_ragged` writes out_offsets[count + 1]
+// and from[count], and returns -1, or the first pick whose source offsets are impossible. `copy_ragged` then copies
+// sequences [begin, end).
 std::ptrdiff_t plan_ragged(const Picks& picks, const DenseSource* sources, std::size_t row_bytes,
                            const std::byte** from, std::int64_t* out_offsets);
 void copy_ragged(const std::byte* const* from, const std::int64_t* out_offsets, std::size_t row_bytes,
@@ -110,12 +113,13 @@ void copy_strided_ragged(const Picks& picks, const DenseSource* sources, const s
                          const std::int64_t* out_offsets, std::size_t row_bytes, std::byte* out, std::size_t begin,
                          std::size_t end);
 
-// CSR rows, also in two steps. out_offsets may be null if no picked chunk has offsets.
+// CSR rows, also in two steps. out_offsets may be null if no picked chunk has offsets. `runs` has count + 1 entries, of
+// which plan_sparse sets out_row and out_value of the last one to the totals.
 struct SparseRun {
     const std::int64_t* indptr;  // at the sequence's first row
     const std::int32_t* indices;
     const std::byte* values;
-    std::int64_t first_value;  // of the source: *indptr when it was planned
+    std::int64_t first_value;  // of the source: *indptr when the copy was planned
     std::int64_t num_values;
     std::int64_t out_row, out_value;  // where the sequence goes
 };
@@ -125,8 +129,7 @@ struct SparseTotals {
 };
 SparseTotals plan_sparse(const Picks& picks, const SparseSource* sources, std::size_t value_bytes,
                          SparseRun* runs, std::int64_t* out_offsets);
-// runs has count + 1 entries; the last one holds the totals in out_row and out_value (plan_sparse writes it).
-// out_indices is null for byte strings.
+// Copies sequences [begin, end). out_indices is null for byte strings.
 void copy_sparse(const SparseRun* runs, std::size_t value_bytes, std::int64_t* out_indptr,
                  std::int32_t* out_indices, std::byte* out_values, std::size_t begin, std::size_t end);
 
@@ -136,26 +139,27 @@ std::size_t first_bad_index(const std::int32_t* indices, std::size_t begin, std:
                             std::uint32_t width);
 // The same for bytes of bools: the first that is neither 0 nor 1.
 std::size_t first_bad_bool(const std::byte* bytes, std::size_t begin, std::size_t end);
-// The first of n strings that is not UTF-8 as RFC 3629 defines it (no surrogates, no overlong forms); n if all are.
-// String i ends before text[ends[i]]; the first one begins at text[first], any other where the one before it ends. Ends
-// are checked. O(bytes); ASCII is checked 8 bytes at a time.
+// The first of n strings that is not UTF-8 as RFC 3629 defines it (no surrogates, no overlong forms), or n. String i
+// ends before text[ends[i]]. The first one begins at text[first], any other where the one before it ends. The caller
+// has checked the ends. O(bytes). ASCII is checked 8 bytes at a time.
 std::size_t first_bad_text(const std::byte* text, std::int64_t first, const std::int64_t* ends, std::size_t n);
-// The place of the first byte in text[0 .. n) at which UTF-8 is violated; n if nowhere.
+// The place of the first byte in text[0 .. n) that violates UTF-8, or n.
 std::size_t first_bad_utf8(const std::byte* text, std::size_t n);
 
-// Eight bytes at the end of a mapped file, to be read again after a copy: if the file was truncated they are gone, or
-// zeros, as a file truncated in the middle of a page reads as zeros up to that page's end.
+// Eight bytes at the end of a mapped file, which are read again after a copy. If the file was truncated, they cannot be
+// read, or are zeros: a file truncated in the middle of a page reads as zeros up to the end of that page.
 struct Seal {
     const std::byte* bytes;
     std::uint64_t expected;
 };
-// The bytes of the first broken one of n seals, or null.
+// The bytes of the first of n seals that no longer has the expected value, or null.
 const std::byte* first_broken(const Seal* seals, std::size_t n);
+// The eight bytes of a seal as they are now.
 std::uint64_t read_seal(const std::byte* bytes);
 
-// Pads packed sequences to one length: out[i] = rows of sequence i, then `fill` (element_bytes) to `length` rows;
-// mask[i][t] = 1 where a row is real. row_bytes is a multiple of element_bytes; offsets are checked and no
-// sequence is longer than length. O(n * length).
+// Pads packed sequences to one length: out[i] = rows of sequence i, then `fill` (element_bytes) to `length` rows.
+// mask[i][t] = 1 where a row is real. row_bytes is a multiple of element_bytes. The caller has checked that offsets
+// ascend and no sequence is longer than `length`. O(n * length).
 void pad(const std::byte* rows, const std::int64_t* offsets, std::size_t n, std::size_t row_bytes,
          const std::byte* fill, std::size_t element_bytes, std::size_t length, std::byte* out, bool* mask);
 

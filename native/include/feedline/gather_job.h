@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A gather of all streams of a table: one job for each, planned first, as that gives the sizes of its outputs, then
-// filled part by part by any number of threads, and looked through for bad entries where there are some.
+// A gather of all streams of a table, one job for each. A job is planned first, which gives the sizes of its outputs.
+// Then any number of threads fill them part by part. If the outcome has bad entries, they are listed at the end.
 //
 // The caller allocates outputs between planning and filling, and keeps the table and the picks until both are done.
-// What is read may be a mapped file that is cut or changed meanwhile: the outcome says so. Planning and filling run
-// under `guarded`.
+// Memory that is read may be a mapped file that is cut or changed meanwhile, which the outcome reports. Planning and
+// filling run under `guarded`.
 //
-// Cost: those of the kernels (gather.h), and a look at what was copied while the caches have it.
+// Cost: that of the kernels (gather.h), and a check of the copied entries while the caches have them.
 #pragma once
 
 #include <atomic>
@@ -21,20 +21,21 @@
 
 namespace feedline {
 
-// Libraries of linear algebra add numbers in another order where these begin at another place modulo the width of a
-// vector: what is computed with begins at a multiple of this many bytes, or results would depend on where a run began.
+// Libraries of linear algebra add numbers in another order where an array begins at another place modulo the width of a
+// vector. So arrays of floating-point numbers begin at a multiple of this many bytes. Otherwise results would depend on
+// where a run began.
 constexpr std::size_t kArrayAlign = 64;
 
-// What is wrong with what was copied, the first of each; filled by any number of threads.
+// The faults of a copy, one address of each kind. Any number of threads set them.
 struct GatherOutcome {
-    std::atomic<const void*> unreadable{nullptr};  // an address
-    std::atomic<const void*> changed{nullptr};     // bounds that fall now, and did not when their chunk came
+    std::atomic<const void*> unreadable{nullptr};  // memory that could not be read
+    std::atomic<const void*> changed{nullptr};     // bounds that descend now, and did not when their chunk was added
     std::atomic<const void*> broken{nullptr};      // a seal
-    std::atomic<bool> bad{false};                  // indices out of range, bools that are none, or texts
+    std::atomic<bool> bad{false};                  // indices out of range, bytes that are no bools, or texts not UTF-8
 
-    // Whether the copy is what the chunks held.
-    bool whole() const { return !unreadable.load() && !changed.load() && !broken.load(); }
-    bool good() const { return whole() && !bad.load(); }
+    // Whether the copy has the bytes of the chunks.
+    bool intact() const { return !unreadable.load() && !changed.load() && !broken.load(); }
+    bool good() const { return intact() && !bad.load(); }
 };
 
 // One stream's output. The caller sets `rows`, and for sparse streams `indptr`, and `indices` where classes >= 0.
@@ -56,49 +57,50 @@ struct GatherJob {
     std::int32_t* indices = nullptr;
 
     std::int64_t num_items() const { return is_sparse ? num_values : num_rows; }
-    // Of rows or values, and of indices.
+    // Bytes of the rows or values, and of the indices.
     std::size_t item_memory() const { return static_cast<std::size_t>(num_items()) * item_bytes; }
     std::size_t index_memory() const { return classes < 0 ? 0 : static_cast<std::size_t>(num_items()) * 4; }
 
-    // Fills the places [begin, end), and tells what is wrong with them. Reads mapped files: runs under `guarded`.
+    // Fills the places [begin, end), and sets their faults. Reads mapped files, so it runs under `guarded`.
     void copy(const Picks& picks, std::size_t begin, std::size_t end, GatherOutcome& outcome) const;
 
 private:
     void copy_checked(std::size_t begin, std::size_t end, GatherOutcome& outcome) const;
-    bool rise(std::size_t begin, std::size_t end) const;
+    bool bounds_ascend(std::size_t begin, std::size_t end) const;
 };
 
-// Whether the output of a stream needs offsets: some picked chunk has them, or for no picks, some chunk had. O(picks).
+// Whether the output of a stream needs offsets: some picked chunk has them or, without picks, some chunk ever had.
+// O(picks).
 bool needs_offsets(const ChunkTable& table, std::size_t stream, const Picks& picks);
 
-// Plans a stream; picks were checked (first_bad_pick). offsets: of the output (count + 1), filled here; null unless
-// needed. Where the outcome is not whole afterwards, the job is of no use.
+// Plans a stream. Picks were checked (first_bad_pick). offsets: of the output (count + 1), filled here, null unless
+// needed. If the outcome is not intact afterwards, the job must not be run. Throws bad_alloc. O(picks).
 GatherJob plan_gather(const ChunkTable& table, std::size_t stream, const Picks& picks, std::int64_t* offsets,
                       GatherOutcome& outcome);
 
-// Fills the places [begin, end) of all jobs, and looks whether seals are broken.
+// Fills the places [begin, end) of all jobs, and checks the seals.
 void run_jobs(const std::vector<GatherJob>& jobs, const ChunkTable& table, const Picks& picks, std::size_t begin,
               std::size_t end, GatherOutcome& outcome);
 // Fills all places with up to `threads` threads, as many as `bytes` of output pay for.
 void run_all(const std::vector<GatherJob>& jobs, const ChunkTable& table, const Picks& picks, std::size_t bytes,
              std::size_t threads, GatherOutcome& outcome);
 
-// A bad entry of a copy, the first one of its place.
+// A bad entry of a copy, the first one of its sequence.
 struct BadEntry {
     std::size_t place, stream;
-    std::int64_t entry;    // index, byte of a bool, or the first bad byte of a text
+    std::int64_t entry;    // the index, the byte of a bool, or the first bad byte of a text
     std::int64_t classes;  // as in the table; kDense for a bool
-    const void* source;    // where it was copied from: an address in the file's mapping
+    const void* source;    // address that it was copied from, in the file's mapping if it is from a file
 };
 
-// The bad entries of all jobs once they were run. All of them become 0 in the output, and texts that are not UTF-8
-// become zeros as a whole: what is left of one would be another text.
+// Lists the bad entries of all jobs once they were run, and sets them to 0 in the output. A text that is not UTF-8
+// becomes zeros entirely, as the rest of it would be another text.
 std::vector<BadEntry> blank_bad_entries(const std::vector<GatherJob>& jobs, const ChunkTable& table,
                                         const Picks& picks);
 
-// A gather for the background thread, which owns its picks: the caller may write to its own as soon as it is made.
+// A gather for the background thread. It has a copy of the picks, so the caller may overwrite its own at once.
 struct GatherWork {
-    explicit GatherWork(const Picks& wanted);
+    explicit GatherWork(const Picks& from);
 
     std::vector<std::uint32_t> slots;
     std::vector<std::int64_t> index;
@@ -107,21 +109,22 @@ struct GatherWork {
     GatherOutcome outcome;
 };
 
-// Begins to fill a work's jobs, `bytes` of output, part by part. The table must stay until the task is done or
-// abandoned.
+// Begins to fill a work's jobs, `bytes` of output, part by part. The table must live until the task is done or
+// abandoned. The task shares ownership of the work.
 std::shared_ptr<Task> start_gather(std::shared_ptr<GatherWork> work, const ChunkTable& table, std::size_t bytes);
 
-// Where the arrays of many parts begin in one array that holds them all, each at a multiple of kArrayAlign.
-class Shelf {
+// The layout of one array that holds the arrays of many parts, each at a multiple of kArrayAlign.
+class PartsLayout {
 public:
-    // row_bytes: of a row of the arrays. Parts are slices of rows where `sliced`; else places are counted in bytes,
-    // which leaves less between parts of rows that are not multiples of kArrayAlign.
-    Shelf(std::size_t row_bytes, bool sliced);
+    // row_bytes: bytes of a row. If `sliced`, parts are slices of rows. Otherwise places are counted in bytes, which
+    // leaves smaller gaps between parts if kArrayAlign is no multiple of a row.
+    PartsLayout(std::size_t row_bytes, bool sliced);
 
+    // Adds a part of this many rows.
     void add(std::int64_t rows);
 
     bool by_bytes() const { return by_bytes_; }
-    // Of the whole array, and where a part begins in it: in rows, or in bytes.
+    // The size of the array, and where a part begins in it: in rows, or in bytes.
     std::size_t size() const { return end_; }
     std::size_t at(std::size_t part) const { return at_[part]; }
     std::int64_t rows(std::size_t part) const { return rows_[part]; }

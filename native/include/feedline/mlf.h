@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTK master label files (MLF): where the utterances of a text lie, and their labels as runs of frames.
+// HTK master label files (MLF): the places of the utterances of a text, and their labels as runs of frames.
 //
 //   #!MLF!#
 //   "*/name.lab"
@@ -7,8 +7,8 @@
 //   100000 5500000 sil[3] -0.12
 //   .
 //
-// Words are separated by single blanks. Times are units of 100 ns if an interval is at least 99,999 long (one frame is
-// 100,000 of them, rounded), else numbers of frames; line by line. An utterance is as long as the end of its last line.
+// Words are separated by single blanks. On each line, times are units of 100 ns if the interval is at least 99,999 long
+// (one frame is 100,000 of them, rounded), else numbers of frames. The end of its last line is an utterance's length.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace feedline {
 
-// The key that names are joined by: without `*/` in front, and without what follows the last dot.
+// The key by which names are joined: a hash of the name without a leading `*/` and without its extension. O(bytes).
 std::uint64_t name_key(std::string_view name);
 
 enum class MlfError : int {
@@ -28,31 +28,33 @@ enum class MlfError : int {
     no_header,       // the first line is not #!MLF!#
     no_name,         // a line that is neither a name in quotes nor the header, outside an utterance
     cut,             // the text ends within an utterance
-    too_few_words,   // a line has fewer than 3 words, or without states other than 4
-    bad_time,        // a time that is no number from 0 to 2**31 - 1 frames
-    not_contiguous,  // an interval does not begin where the last one ended, the first not at 0, or ends before
+    too_few_words,   // a line has fewer than 3 words; if classes are numbers, other than 4
+    bad_time,        // a time is no number from 0 to 2**31 - 1 frames
+    not_contiguous,  // an interval does not begin at the end of the last one, or at 0, or ends before it begins
     no_lines,        // an utterance without a line
     unknown_state,
-    bad_class,       // a class that is no number, or too large
-    too_long,        // an utterance of 4 GiB of text
+    bad_class,       // a class is no number, or too large
+    too_long,        // an utterance has 4 GiB of text
 };
 
 struct MlfEntry {
-    std::uint64_t key, offset;  // of the line with the name
+    std::uint64_t key, offset;    // name_key, and the byte at which the line with the name begins
     std::uint32_t size, samples;  // bytes up to the end of the line with the dot; frames, 0 for an invalid utterance
 };
-static_assert(sizeof(MlfEntry) == 24, "entries are those of index files");
+static_assert(sizeof(MlfEntry) == 24, "entries are written to index files as they are");
 
-// Finds the utterances of a text that is fed block by block. Not for several threads at once.
+// Finds the utterances of a text that is fed in blocks that may be cut anywhere. Not for several threads at once.
+// Throws bad_alloc. O(bytes) time, memory for a line.
 class MlfIndexer {
 public:
-    // Whether utterances whose intervals are not contiguous, which CNTK calls invalid, are left out.
+    // drop_invalid: whether to drop utterances whose intervals are not contiguous, which CNTK calls invalid.
     explicit MlfIndexer(bool drop_invalid) : drop_invalid_(drop_invalid) {}
 
+    // Appends the entries of the utterances that this block, or the end of the text, completes.
     void feed(const std::uint8_t* block, std::size_t n, std::vector<MlfEntry>& out);
     void finish(std::vector<MlfEntry>& out);
 
-    // Where the text cannot be indexed; nothing is found from there on.
+    // Why the text cannot be indexed from `error_byte` on, if it cannot.
     MlfError error() const { return error_; }
     std::uint64_t error_byte() const { return error_byte_; }
     std::uint64_t dropped() const { return dropped_; }
@@ -71,26 +73,28 @@ private:
 };
 
 struct MlfFault {
-    std::int64_t byte;  // from the text's start
-    std::int64_t sequence;
+    std::int64_t byte;      // from the text's start
+    std::int64_t sequence;  // number of the utterance in the call
     std::int32_t code;  // MlfError
     std::int32_t zero = 0;
 };
 static_assert(sizeof(MlfFault) == 24, "faults are handed out as records");
 
 struct MlfRuns {
-    std::vector<std::int64_t> offsets;  // of each utterance's runs, n + 1; a faulty one has none
+    std::vector<std::int64_t> offsets;  // n + 1: where each utterance's runs begin; one with a fault has none
     std::vector<std::uint32_t> frames, classes;
     std::vector<MlfFault> faults;  // ascending by utterance
 };
 
-// Parses utterances that an indexer has found. Immutable, for any number of threads.
+// Parses the utterances of an indexer's entries. Immutable, for any number of threads.
 class MlfParser {
 public:
-    // `states` are names by class; without (`mapped` false), the fourth word of a line is the class. `classes` bounds them.
+    // states: names by class, if `mapped`. Otherwise the fourth word of a line is the class. Classes are below
+    // `classes`.
     MlfParser(std::vector<std::string> states, bool mapped, std::uint32_t classes);
 
-    // Utterance i is text[begin[i] .. begin[i] + size[i]). O(bytes).
+    // Parses utterances text[begin[i] .. begin[i] + size[i]), which must be inside the text. Throws bad_alloc.
+    // O(bytes).
     MlfRuns parse(const std::uint8_t* text, const std::int64_t* begin, const std::uint32_t* size, std::size_t n) const;
 
 private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes from a Parquet file's footer and page headers. Both are Thrift structures in the compact protocol, and no byte
-// of them is trusted: a length is compared with the remaining bytes before it is used, nesting is bounded, and a field
-// that is used must have its type and appear once. Unused fields (statistics above all) are skipped.
+// of them is trusted: a length is compared with the remaining bytes before it is used, nesting is limited, and a field
+// that is used must have its type and appear once. Unused fields, which are mostly statistics, are skipped.
 #pragma once
 
 #include <cstddef>
@@ -23,20 +23,20 @@ public:
 struct ParquetColumn {
     std::int64_t values;        // in all its pages, including nulls and empty lists
     std::int64_t uncompressed;  // bytes of its pages, including their headers
-    std::int64_t compressed;    // the same, as stored
+    std::int64_t compressed;    // bytes of its pages in the file, including their headers
     std::int64_t begin;         // file offset of its first page
 };
 static_assert(sizeof(ParquetColumn) == 32, "columns are handed out as rows of four int64");
 
 struct ParquetFooter {
     std::vector<std::int64_t> rows;      // of each row group
-    std::vector<ParquetColumn> columns;  // row group after row group, leaf columns in the order of the schema
-    std::size_t width = 0;               // leaf columns
+    std::vector<ParquetColumn> columns;  // by row group, then by leaf column, as the schema orders them
+    std::size_t width = 0;               // number of leaf columns
 };
 
-// Parses a whole footer, the bytes between the pages and the last eight of the file. O(n) time, O(columns) memory,
-// about 1 ns per byte. Throws ParquetError, also if these sizes are not available: columns are encrypted, or
-// row groups differ in their number of columns.
+// Parses a footer: all bytes between the pages and the last eight bytes of the file. Throws ParquetError, also if
+// columns are encrypted or row groups differ in their number of columns. O(n) time, about 1 ns per byte, O(columns)
+// memory.
 ParquetFooter parse_parquet_footer(const std::uint8_t* bytes, std::size_t n);
 
 struct ParquetPage {
@@ -46,7 +46,7 @@ struct ParquetPage {
     std::int64_t values;        // as ParquetColumn counts them; 0 unless it is a data page
 };
 
-// Parses the header of a page. False: it is longer than n bytes. Throws ParquetError.
+// Parses the header of a page. Returns false if it is longer than n bytes. Throws ParquetError. O(n).
 bool parse_parquet_page(const std::uint8_t* bytes, std::size_t n, ParquetPage& page);
 
 }  // namespace feedline

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mappings of shared memory, and loans of them that give the memory back when they end.
+// Mappings of shared memory, and loans of them that return the memory when they end.
 //
-// Both are freed by reference count alone. A loan holds the two mappings it needs, so it makes no difference in
-// which order owners are destroyed. Ending a loan is one store: no lock, no system call, so it may happen on any
-// thread and inside any other code.
+// Both are freed by reference count alone. A loan refers to the two mappings that it needs, so owners may be destroyed
+// in any order. The end of a loan is one store, with no lock and no system call, so it may happen on any thread and
+// inside any other code.
 #pragma once
 
 #include <sys/types.h>
@@ -15,11 +15,10 @@
 
 namespace feedline {
 
-// `size` bytes of the descriptor `fd`, which may be closed afterwards: shared, readable, writable, and with their
-// pages already present. Unmapped with the last reference.
+// A mapping of shared memory, readable and writable, with its pages already present. Unmapped with the last reference.
 class SharedMemory {
 public:
-    // Throws std::system_error.
+    // Maps `size` bytes of the descriptor `fd`, which may be closed afterwards. Throws std::system_error.
     static std::shared_ptr<SharedMemory> map(int fd, std::size_t size);
     ~SharedMemory();
     SharedMemory(const SharedMemory&) = delete;
@@ -35,9 +34,9 @@ private:
     std::size_t size_;
 };
 
-// Memory lent by another process. When a loan that has begun ends, byte `at` of `table` becomes `free`; or
-// `forgotten` if this process was forked meanwhile, as the child may keep reading the memory. A child's copy of a
-// loan changes nothing.
+// Memory lent by another process. When a loan that has begun ends, byte `at` of `table` becomes `free`, or `forgotten`
+// if this process was forked meanwhile, as the child may keep reading the memory. A child's copy of a loan changes
+// nothing.
 class Loan {
 public:
     // Throws std::out_of_range if `table` has no byte `at`.
@@ -47,12 +46,11 @@ public:
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
 
-    // Lends the memory: from now on the end of the loan returns it. Idempotent.
+    // Begins the loan, so that its end returns the memory. Idempotent.
     void begin() { begun_ = true; }
     const SharedMemory& memory() const { return *memory_; }
 
-    // Called in the parent before and after a fork, so that a loan begun on another thread in between is forgotten
-    // too.
+    // Called in the parent before and after a fork, so that a loan begun on another thread in between is forgotten too.
     static void forking() { forks_.fetch_add(1, std::memory_order_relaxed); }
 
 private:
@@ -61,7 +59,7 @@ private:
     const std::shared_ptr<SharedMemory> memory_, table_;
     const std::size_t at_;
     const std::uint8_t free_, forgotten_;
-    const std::uint64_t forks_then_;
+    const std::uint64_t forks_at_start_;
     const pid_t pid_;
     bool begun_ = false;
 };

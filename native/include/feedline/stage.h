@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads chosen sequences of mapped files into memory before they are gathered.
+// Reads runs of sequences of mapped files into memory before they are gathered.
 //
-// A gather (gather.h) from a mapping waits for the disk one page fault at a time. A `StageWork` checks first: bytes in
-// the page cache, or in no file, are left in place; all others are sorted, merged where they are close, and read many
-// at a time. A pick is a run of consecutive sequences of a slot: single rows of a shuffle, or blocks of a window. The
-// result is one source per pick for a gather: sequence k of the run is sequence k of the source.
+// A gather (gather.h) from a mapping waits for the disk one page fault at a time. A `StageWork` checks first. Bytes in
+// the page cache, or in no file, stay in place. All others are sorted, merged where they are close, and read many at a
+// time. A pick is a run of consecutive sequences of a slot: single rows of a shuffle, or blocks of a window. The result
+// is one source per pick for a gather: sequence k of the run is sequence k of the source.
 //
-// Offsets of sequences and bounds of rows are read first, as they determine what to read next: up to three steps, all
+// Offsets of sequences and bounds of rows are read first, as the next reads depend on them: up to three steps, all
 // streams together. A run whose offsets descend, or lead outside their chunk, results in a fault.
 //
 // Pieces much smaller than a page (labels, offsets) would cost a read each, from the same pages again and again. A
-// stream may ask to keep them (`Stream::keep_*`): they are then read through the page cache, with their surroundings
-// in the chunk, and are found there from the second time on.
+// stream may keep them in the page cache (`Stream::keep_*`). They are then read through it, with the bytes around them
+// in the chunk, and are cached from the second time on.
 //
-// Rows that are views (RowLayout) are read with the gaps between them, or the bytes that they share, and stay views;
-// rows in pieces, in turned order or with wide gaps are left in place.
+// Rows that are views (RowLayout) are read with the gaps between them, or the bytes that they share, and stay views.
+// Rows in pieces, in reverse order or with wide gaps stay in place.
 //
-// Cost: O(picks log picks) time and one residency query per run and stream, 0.05 us per page; memory for the pages
-// read, until the work is destroyed.
+// Cost: O(picks log picks) time, one query of the page cache per run and stream, 0.05 us per page, and memory for the
+// pages that are read, until the work is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -30,14 +30,14 @@
 
 namespace feedline {
 
-// Files by address of their mapping, ascending.
+// Files in ascending order of the addresses at which they are mapped.
 using MappedFiles = std::vector<std::shared_ptr<const DiskFile>>;
 
-// Runs of sequences: `counts` of them each, from `index` on; null: one.
+// Runs of sequences: run i has counts[i] sequences of slot slots[i], from index[i] on. The arrays stay the caller's.
 struct Runs {
-    const std::uint32_t* slots;
+    const std::uint32_t* slots;  // null: slot 0 for all
     const std::int64_t* index;
-    const std::int64_t* counts;
+    const std::int64_t* counts;  // null: 1 for all
     std::size_t count;
 };
 
@@ -50,7 +50,7 @@ public:
         const SparseSource* sparse;  // by slot, for a sparse one
         bool keep_rows = false;      // keep rows (or indices and values) in the page cache
         bool keep_bounds = false;    // keep offsets and bounds of sparse rows there
-        bool has_indices = true;     // false: byte strings, the values of sparse rows without indices
+        bool has_indices = true;     // false: byte strings, which are sparse rows without indices
     };
     // Why a run could not be read.
     struct Fault {
@@ -60,32 +60,33 @@ public:
         std::uint64_t at;    // the first missing byte in the file
     };
 
-    // Runs must be inside their slots. Sources are borrowed until the work is done or cancelled; the result points into
-    // them where bytes were left in place.
+    // Runs must name slots, and be inside them. The sources are borrowed until the work is done or cancelled, and
+    // longer where bytes stay in place: the result points to them. Throws bad_alloc.
     StageWork(std::vector<Stream> streams, const Runs& runs, std::shared_ptr<const MappedFiles> files,
               std::shared_ptr<BlockPool> pool);
     void next(std::vector<Read>& reads) override;
-    // The same work, not begun, for a forked child.
-    std::shared_ptr<StageWork> again() const;
+    // A copy of this work that is not begun, for a forked child.
+    std::shared_ptr<StageWork> copy_not_begun() const;
 
-    // When done: by stream, one source per pick; empty for a pick with a fault.
+    // When done: by stream, one source per pick, empty for a pick with a fault. They live as long as the work.
     const std::vector<DenseSource>& dense(std::size_t stream) const { return outcome_[stream].dense; }
     const std::vector<SparseSource>& sparse(std::size_t stream) const { return outcome_[stream].sparse; }
+    // Sequences of a run.
     std::int64_t sequences(std::size_t pick) const { return counts_.empty() ? 1 : counts_[pick]; }
-    // The address of a byte that was read in the mapping of its file; `at` itself if it was not read.
+    // The address of a byte in the mapping of its file, given its address in memory. `at` itself if it was not read.
     const std::byte* origin(const std::byte* at) const;
-    // Whether some of the run's bytes were left in place.
+    // Whether some of the run's bytes stayed in place.
     bool in_place(std::size_t pick) const { return in_place_[pick] != 0; }
-    // Drops from the page cache what was read through it for other processes (DiskFile::shared), which have it by now.
-    // Only when done.
+    // Drops the pages from the page cache that were read through it for other processes (DiskFile::shared), which have
+    // copied them by now. Only when done.
     void forget() const;
     const std::vector<Fault>& faults() const { return faults_; }
     const MappedFiles& files() const { return *files_; }
     std::size_t picks() const { return slots_.size(); }
-    // Number of pieces in files, number of those missing in the page cache, bytes read for these, and bytes of memory
-    // that hold them.
-    std::size_t asked() const { return asked_; }
-    std::size_t missing() const { return missing_; }
+    // Pieces in files, pieces of which the page cache lacked a page, bytes read for those, and bytes of memory that
+    // hold them.
+    std::size_t pieces_in_files() const { return pieces_in_files_; }
+    std::size_t missing_pieces() const { return missing_pieces_; }
     std::uint64_t disk_bytes() const { return disk_bytes_; }
     std::uint64_t memory() const { return memory_; }
 
@@ -97,22 +98,22 @@ private:
         std::uint32_t stream, pick;
         Part part;
         bool keep;
-        const std::byte* got;  // where the bytes are; null: unknown
+        const std::byte* data;  // where the bytes are in memory; null: unknown
     };
-    // A want that lies in a file.
+    // A want whose bytes are in a file.
     struct Candidate {
         std::size_t file;
         std::uint64_t offset;
         std::size_t want;
     };
-    // A part of a file that is read as a whole, for candidates [begin, end).
+    // A part of a file that is read at once, for candidates [begin, end).
     struct Extent {
         std::size_t file;
         std::uint64_t offset, bytes;
         std::size_t begin, end;
         bool keep;
         std::byte* to;
-        std::vector<unsigned char> held;
+        std::vector<unsigned char> cached;
         std::size_t first_read, last_read;
     };
     struct Rows {
@@ -122,19 +123,19 @@ private:
     };
     struct Outcome {
         bool ragged = false;
-        std::vector<Rows> rows;                          // what is known so far
+        std::vector<Rows> rows;                          // as far as they are known
         std::vector<std::vector<std::int64_t>> offsets;  // of ragged runs, from 0
         std::vector<std::vector<std::int64_t>> bounds;   // of sparse rows, from 0
         std::vector<DenseSource> dense;
         std::vector<SparseSource> sparse;
     };
 
-    void ask(unsigned step);
-    void find(std::vector<Read>& reads);
+    void add_wants(unsigned step);
+    void locate_wants(std::vector<Read>& reads);
     void read_around(const Want& want, std::size_t file);
-    void settle(const std::vector<Read>& reads);
-    void take();
-    void take_one(const Want& want);
+    void handle_reads(const std::vector<Read>& reads);
+    void use_wants();
+    void use_want(const Want& want);
     void fail(const Want& want, int error, std::size_t file, std::uint64_t at);
     const std::int64_t* offsets_of(const Stream& stream, std::uint32_t pick) const;
 
@@ -158,15 +159,15 @@ private:
         std::uint64_t offset, bytes;
         const std::byte* to;
     };
-    std::vector<Piece> pieces_, shared_;  // all that was read; what was read through the page cache for others
-    std::size_t asked_ = 0, missing_ = 0;
+    std::vector<Piece> pieces_, shared_;  // all that were read; those read through the page cache for others
+    std::size_t pieces_in_files_ = 0, missing_pieces_ = 0;
     std::uint64_t disk_bytes_ = 0, memory_ = 0;
 };
 
-// Whether the page cache lacks a page of a run, judged by at most `most` pages spread evenly over each stream. If
+// Whether the page cache lacks a page of a run. Checks at most `max_pages` pages, spread evenly over each stream. If
 // offsets or bounds would have to be read to find the rows, only these are checked. Some tenths of a microsecond per
 // page.
 bool lacks_pages(const std::vector<StageWork::Stream>& streams, std::uint32_t slot, std::int64_t index,
-                 std::int64_t count, const MappedFiles& files, std::size_t most);
+                 std::int64_t count, const MappedFiles& files, std::size_t max_pages);
 
 }  // namespace feedline

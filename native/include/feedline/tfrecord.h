@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TFRecord files of tf.train.Example and tf.train.SequenceExample: an indexer that walks the records, and a parser that
-// turns the messages in them into columns. A record is its length (u64), a checksum of the length, the message, and a
-// checksum of the message; all little endian. See rows.h for columns and errors.
+// turns the messages in them into columns. A record has its length (u64), a checksum of the length, the message, and a
+// checksum of the message, all little-endian. rows.h has the columns and errors.
 #pragma once
 
 #include <cstddef>
@@ -18,43 +18,44 @@ namespace feedline {
 
 constexpr std::size_t kRecordHead = 12;   // bytes before the message
 constexpr std::size_t kRecordFrame = 16;  // bytes around it
-constexpr std::uint64_t kMostRecord = 0xFFFFFFFFu - kRecordFrame;  // bytes of a message; entries hold 32 bits
+constexpr std::uint64_t kMaxRecord = 0xFFFFFFFFu - kRecordFrame;  // bytes of a message, as entries have 32 bits
 
-// The CRC-32C of n bytes as the files hold it: rotated right by 15 bits, plus a constant. O(n).
+// The CRC-32C of n bytes in the form of these files: rotated right by 15 bits, plus a constant. O(n).
 std::uint32_t masked_crc32c(const std::uint8_t* data, std::size_t n);
 
-// Where a stream's values are.
+// The feature that gives a stream its values.
 struct ExampleSource {
     std::string name;      // of the feature
-    bool list;             // among the feature lists of a SequenceExample, each step a sample; else among its features
-    bool optional;         // a record without it has `fallback`, where it would be bad otherwise
-    std::string fallback;  // the bytes of a sample; of a ragged stream nothing, as it has no samples then
+    bool list;             // whether it is a feature list of a SequenceExample, whose steps are samples
+    bool optional;         // whether a record without it gets `fallback`, instead of being bad
+    std::string fallback;  // the bytes of a sample; empty for a ragged stream, which gets no samples
 };
 
-// What a message has under a name.
+// A feature of a message.
 struct FeatureInfo {
     std::string name;
     bool list;
-    int kind;            // 0: none, 1: bytes, 2: floats, 3: integers; -1: steps differ
+    int kind;             // 0: none, 1: bytes, 2: floats, 3: integers; -1: steps differ
     std::uint64_t steps;  // of a list, else 1
-    std::uint64_t least, most;  // values of a step
+    std::uint64_t min_values, max_values;  // of a step
 };
 
-// Parses records. Follows protobuf: of two entries of a map with one key the last one counts; a message that comes in
-// several pieces is merged, and of a oneof the last kind counts; numbers may be packed or not; unknown fields, groups
-// among them, are skipped. What no stream reads is skipped whole. Immutable, for any number of threads. O(bytes + output).
+// Parses records, by the rules of protobuf. Of two entries of a map with one key the last one counts. A message in
+// several pieces is merged, and of a oneof the last kind counts. Numbers may be packed or not. Unknown fields, groups
+// among them, are skipped, and so are features without a stream. Immutable, for any number of threads. Throws
+// bad_alloc. O(bytes + output).
 class ExampleParser {
 public:
     ExampleParser(std::vector<RowField> fields, std::vector<ExampleSource> sources, std::uint64_t memory_limit);
     ExampleParser(const ExampleParser&) = delete;  // names are views of sources
     ExampleParser& operator=(const ExampleParser&) = delete;
 
-    // Each row is a record. Nothing outside of the rows is read.
+    // Each row is a record. Reads no bytes outside the rows.
     RowColumns parse(const Rows& records) const { return parse(records, {}); }
-    // The same, but byte strings and texts, one a record and without a fallback, stay where they are: their columns have
-    // no bounds, and as values begin and end of each in records.text, int64.
+    // The same, but byte strings and texts, if there is one per record and no fallback, are not copied. Their columns
+    // have no bounds, and their values are the begin and end of each in records.text, int64.
     RowColumns view(const Rows& records) const { return parse(records, views_); }
-    // Samples of one record: those of stream `size_stream`, if that is >= 0, else of the longest; 0 for a bad one.
+    // The number of samples of one record in stream `size_stream`, or if that is -1 in the longest. 0 for a bad record.
     std::uint32_t samples(const std::uint8_t* record, std::size_t bytes, int size_stream) const;
 
     const std::vector<RowField>& fields() const { return fields_; }
@@ -70,27 +71,29 @@ private:
 
     std::vector<RowField> fields_;
     std::vector<ExampleSource> sources_;
-    std::vector<std::uint8_t> views_;  // by field: whether `view` leaves its strings where they are
+    std::vector<std::uint8_t> views_;  // by field: whether `view` does not copy its strings
     Names names_[2];  // of features, of feature lists
     std::uint64_t memory_limit_;
 };
 
-// What a message (without its frame) has, by names in ascending order. False: it is no such message.
-bool list_features(const std::uint8_t* message, std::size_t n, std::vector<FeatureInfo>& found);
+// Appends the features of a message, without its frame, in ascending order of names. Returns false if it is no such
+// message. Throws bad_alloc. O(n).
+bool list_features(const std::uint8_t* message, std::size_t n, std::vector<FeatureInfo>& features);
 
-// Finds the records of a file fed in blocks that may be cut anywhere, as CtfEntry: key is the number of the record, from
-// 0; offset and size are those of the whole record. The last entry may be a bad one, of which only the head is in its
-// size: where a length has another checksum, nothing behind it can be found, and the file may end within a record.
-// Holds O(1) memory, or a record if samples are counted.
+// Finds the records of a file that is fed in blocks that may be cut anywhere. The key of an entry is the number of the
+// record, from 0, its offset and size are for the whole record. The last entry may be of a bad record, with the size of
+// its head: if the checksum of a length differs, no record after it can be found, and the file may end within a record.
+// Not for several threads at once. Throws bad_alloc. O(1) memory, or a record's if samples are counted.
 class RecordIndexer {
 public:
     // `parser`, if any, counts the samples of records, see ExampleParser::samples.
     RecordIndexer(std::shared_ptr<const ExampleParser> parser, int size_stream);
 
+    // Appends the entries (CtfEntry) of the records that this block, or the end of the file, completes.
     void feed(const std::uint8_t* block, std::size_t n, CtfBytes& entries);
     void finish(CtfBytes& entries);
 
-    // Only of a file that does not begin with a record.
+    // Set only if the file does not begin with a record.
     RowError error() const { return error_; }
     std::uint64_t error_byte() const { return 0; }
     std::uint64_t bytes() const { return bytes_; }
@@ -102,14 +105,14 @@ private:
 
     std::shared_ptr<const ExampleParser> parser_;
     int size_stream_;
-    std::vector<std::uint8_t> held_;  // of the record: its head, or all of it to count samples
+    std::vector<std::uint8_t> carry_;  // the record's head, or all of its bytes if samples are counted
     std::uint64_t bytes_ = 0;         // fed
     std::uint64_t number_ = 0;        // of records that have ended
     std::uint64_t begin_ = 0;         // of the record
     std::uint64_t size_ = 0;          // of its message
-    std::uint64_t left_ = 0;          // of it and its checksum; 0: its head is being read
-    bool told_ = false;               // whether its entry is written already
-    bool ended_ = false;              // nothing behind can be found
+    std::uint64_t remaining_ = 0;     // bytes of it and its checksum; 0: its head is being read
+    bool emitted_ = false;            // whether its entry is written already
+    bool ended_ = false;              // whether no more records can be found
     RowError error_ = RowError::none;
 };
 

@@ -1,6 +1,6 @@
 """The command ``feedline``: inspect a corpus, convert it, plan its order, measure it, run a demo.
 
-One file per command; `app` joins them, `console` prints, `arguments` parses. The library does not import this package,
+One file per command. `app` joins them, `console` prints, `arguments` parses. The library does not import this package,
 and only this package imports typer and rich.
 """
 

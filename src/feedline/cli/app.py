@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from feedline._version import __version__
-from feedline.cli.console import guarded
+from feedline.cli.console import guard
 
 # Help of each command in `feedline --help`: the first words of the command's help, which a test compares.
 COMMANDS = {
@@ -17,7 +17,7 @@ COMMANDS = {
     "convert": "Convert a corpus to a store, all or nothing. After an interrupt the same command continues.",
     "validate": "Read every sequence once, checksums included. The exit code is 1 if one is damaged.",
     "plan": "Show which sequences are in a minibatch, without reading them, and the cost of the default order on this "
-    "machine; of an address, what a job will fetch from there on.",
+    "machine. For an address, show what a job will fetch from there on.",
     "audit": "Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was "
     "read.",
     "bench": "Feed as fast as possible and show where the time goes, compared with this machine's copy speed.",
@@ -44,13 +44,13 @@ def app_for(selected: str | None) -> typer.Typer:
             continue
         module = importlib.import_module(f"feedline.cli.{name}")
         # A script's errors and tracebacks pass unchanged.
-        command = module.run if name == "run" else guarded(getattr(module, name))
+        command = module.run if name == "run" else guard(getattr(module, name))
         app.command(name, context_settings=module.SETTINGS if name == "run" else None)(command)
     return app
 
 
 def wanted_of(arguments: list[str]) -> str | None:
-    """Return the command among the arguments of the program. None: there is none."""
+    """Return the command among the arguments of the program. None if there is none."""
     return next((argument for argument in arguments if argument in COMMANDS), None)
 
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _of_another_call() -> None:
-    raise AssertionError("expected the command that was asked for to have been imported")
+    raise AssertionError("expected the requested command to be imported")
 
 
 def _show_version(requested: bool) -> None:

@@ -25,9 +25,9 @@ Streams = Annotated[
     typer.Option(
         "--stream",
         metavar="NAME=SHAPE[:sparse][:DTYPE]",
-        help="Declare a stream, e.g. x=28x28, word=1000:sparse, y=scalar:float64; more of `field=NAME` and `size` "
-        "(defines the minibatch size) may follow, separated by colons. Of CSV, x=a,b makes a stream of the columns "
-        "a and b. Repeat for each stream. Streams of text are guessed from its beginning without it.",
+        help="Declare a stream, e.g. x=28x28, word=1000:sparse, y=scalar:float64; `field=NAME` and `size` (defines the "
+        "minibatch size) may follow, separated by colons. For CSV, x=a,b makes a stream of the columns a and b. "
+        "Repeat for each stream. Without it, streams of a text file are guessed from its beginning.",
     ),
 ]
 ChunkSize = Annotated[
@@ -38,12 +38,12 @@ WindowOption = Annotated[
     typer.Option(
         "--window",
         metavar="bytes=N|samples=N|chunks=N|all|none",
-        help="How much is shuffled together; a size alone, 256M, is one in bytes; all: everything, none: corpus order. "
-        "Default: everything in memory and stores of up to 4 GiB, else bytes=256M.",
+        help="How much is shuffled together. A size without a name, 256M, is in bytes. all: everything, none: corpus "
+        "order. Default: all for data in memory and stores of up to 4 GiB, else bytes=256M.",
     ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Number of threads that read; each holds one chunk.")]
-PartitionOption = Annotated[str, typer.Option("--partition", metavar="I/K", help="The part of rank I of K only.")]
+PartitionOption = Annotated[str, typer.Option("--partition", metavar="I/K", help="Only the part of rank I of K.")]
 DEFAULT_CHUNK_SIZE = "32M"
 
 

@@ -16,7 +16,7 @@ from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, St
 from feedline.cli.console import Debug, Json, UsageError, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.errors import DataError
-from feedline.feed.audit import AuditedStep, LoggedFeed, audited
+from feedline.feed.audit import AuditedStep, LoggedFeed, audit_steps
 from feedline.feed.composed.packed import Packed
 from feedline.feed.packed_documents import PackedDocuments
 from feedline.feed.protocol import Deserializer
@@ -34,11 +34,11 @@ def audit(
         str | None, typer.Option(metavar="A:B", help="Steps A to B - 1 only, and list the sequences of each.")
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(min=0, metavar="ID", help="Say in which steps this sequence was.")
+        int | None, typer.Option(min=0, metavar="ID", help="List the steps that contain this sequence.")
     ] = None,
     document: Annotated[
         str | None,
-        typer.Option(metavar="[NAME:]ID", help="Say in which steps this document of a packed corpus was."),
+        typer.Option(metavar="[NAME:]ID", help="List the steps that contain this document of a packed corpus."),
     ] = None,
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
@@ -61,7 +61,7 @@ def audit(
         sought = {"sequence": sequence, "document": document}
         where: dict[str, list[int]] = {what: [] for what in has}
         total = 0
-        for step in audited(corpus, records):
+        for step in audit_steps(corpus, records):
             if not (low <= step.step and (high is None or step.step < high)):
                 continue
             total += 1
@@ -90,7 +90,7 @@ def audit(
         return
     console = stdout()
     span = f"steps {first} to {first + total - 1}" if total else "no steps"
-    console.print(f"{span}, each span as the log's fingerprints say")
+    console.print(f"{span}, verified by the log's fingerprints")
     rows = [
         [name, f"{row['delivered']:,}", f"{row['sequences']:,}", f"{row['times']:.3f}"] for name, row in sources.items()
     ]
@@ -113,7 +113,7 @@ def read_records(log: Path) -> list[LoggedFeed]:
 
     def keep(line: dict[str, Any]) -> None:
         if line.get("feed") is not None:
-            lines.append(_FeedLine(line["event"], line["samples"], _logged(line["feed"])))
+            lines.append(_FeedLine(line["event"], line["samples"], _read_logged(line["feed"])))
 
     read_log(log, keep)
     records: list[_FeedLine] = []
@@ -128,8 +128,8 @@ def read_records(log: Path) -> list[LoggedFeed]:
         raise DataError(
             f"expected at least two records of the feed in a log, got {len(records)}",
             path=str(log),
-            hint="`JsonLines` writes them at the start of a run and with its progress, if a MinibatchSource feeds it, "
-            "and `feedline.runs.log_feed` for a loop of your own",
+            hint="`JsonLines` writes them at the start of a run and with its progress, if a MinibatchSource feeds it. "
+            "In a loop of your own, call `feedline.runs.log_feed`",
         )
     return [line.feed for line in records]
 
@@ -159,12 +159,12 @@ def _check_order(log: Path, before: _FeedLine, line: _FeedLine) -> None:
                 f"expected {what} that grow with the steps, got {samples[0]} at step {steps[0]} ({before.event!r}), "
                 f"but {samples[1]} at step {steps[1]} ({line.event!r})",
                 path=str(log),
-                hint="a process that resumes logs the step and the samples at which it goes on; "
+                hint="a process that resumes logs the step and the samples at which it continues; "
                 "`feedline.runs.log_feed` writes such lines",
             )
 
 
-def _logged(feed: Any) -> LoggedFeed:
+def _read_logged(feed: Any) -> LoggedFeed:
     state = feed["state"]
     if not isinstance(state, dict):
         raise ValueError(f"expected a state, got {state!r:.40}")
@@ -189,7 +189,7 @@ def _document(text: str, corpus: Deserializer, names: Any) -> tuple[int | None, 
     if not names:
         part, number = corpus, None
         if name:
-            raise UsageError(f"expected --document ID without a name, as {corpus.name} is no mixture, got {text!r}")
+            raise UsageError(f"expected --document ID without a name, as {corpus.name} is not a mixture, got {text!r}")
     elif name in names:
         number = names.index(name)
         part = corpus.parts[number]  # type: ignore[attr-defined]  # a mixture has them

@@ -78,12 +78,12 @@ def bench(
             raise UsageError("expected a path with --log, got --loader: only a source's minibatches can be logged")
         if cold:
             raise UsageError("expected a path with --cold, got --loader: the files it reads are unknown")
-        result = {"loader": loader, **bench_loader.measure(*bench_loader.made(loader), seconds)}
+        result = {"loader": loader, **bench_loader.measure(*bench_loader.make_loader(loader), seconds)}
         print_result(result, json, bench_loader.show)
         return
     assert path is not None
     if cold and is_address(path):
-        raise UsageError("expected a path with --cold, got an address: give it an empty cache (XDG_CACHE_HOME)")
+        raise UsageError("expected a path with --cold, got an address: set XDG_CACHE_HOME to an empty folder instead")
     before = memory().private
     opened = open_path(path, stream, chunk_size)
     with contextlib.closing(opened.corpus):

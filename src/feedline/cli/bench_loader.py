@@ -22,7 +22,7 @@ _HELD_BYTES, _HELD_BATCHES = 256 << 20, 64
 Step = Callable[[Any], Any]
 
 
-def made(spec: str) -> tuple[Iterable[Any], Step]:
+def make_loader(spec: str) -> tuple[Iterable[Any], Step]:
     """Return the result of ``module:factory``: a loader, and the function that the loop applies to each batch.
 
     Raises:

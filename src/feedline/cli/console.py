@@ -28,8 +28,8 @@ _TYPED = {
     "overwrite=True": "--overwrite",
     'pass on_error="skip" to the source to skip such sequences and count them': "convert --skip-errors leaves them out",
     'pass on_error="skip" to skip such rows and count them': "--skip-errors leaves such rows out",
-    "=fl.Stream(...)": "=SHAPE behind --stream",
-    "streams={...} names the columns to take": "--stream NAME=COLUMN says which columns to take",
+    "=fl.Stream(...)": "=SHAPE after --stream",
+    "streams={...} names the columns to take": "--stream NAME=COLUMN names the columns to take",
     "fl.convert(path, 'corpus')": "feedline convert PATH STORE",
     "raise the cache_bytes of fl.Remote to": "raise --cache to",
     "pass shuffle=fl.Window(...)": "pass --window, such as --window 256M",
@@ -102,7 +102,7 @@ def progress(what: str, unit: str = "B") -> Iterator[Callable[[int, int], None]]
         yield show
 
 
-def guarded(command: F) -> F:
+def guard(command: F) -> F:
     """Wrap a command to exit with a message and an exit code instead of a traceback."""
     options = frozenset(inspect.signature(command).parameters)
 
@@ -133,13 +133,13 @@ def guarded(command: F) -> F:
 
 def explain(error: BaseException, options: Collection[str] = ()) -> str:
     """Format an error in a few lines: its class and its message, for a command with these options."""
-    text = typed(str(error), options)
+    text = use_option_names(str(error), options)
     if isinstance(error, OSError) and error.strerror is not None:
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def typed(message: str, options: Collection[str] = ()) -> str:
+def use_option_names(message: str, options: Collection[str] = ()) -> str:
     """Replace Python arguments in a message of the library by command-line options.
 
     Args:

@@ -30,26 +30,26 @@ def convert(
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(metavar="tokenizer.json", help="Write tokens of the texts, by the library tokenizers."),
+        typer.Option(metavar="tokenizer.json", help="Tokenize the texts, with the library tokenizers."),
     ] = None,
     text: Annotated[str | None, typer.Option(help="Stream of the texts to tokenize, if there are several.")] = None,
-    append: Annotated[str | None, typer.Option(metavar="TOKEN", help="Token behind every text.")] = None,
+    append: Annotated[str | None, typer.Option(metavar="TOKEN", help="Token to append to every text.")] = None,
     compression: Annotated[
         str | None, typer.Option(help="lz4, zstd, or auto: the first that shrinks the data by a third.")
     ] = None,
     shuffle: Annotated[
         int | None,
-        typer.Option(help="Write in random order, by this seed.", min=0),
+        typer.Option(help="Write in random order, with this seed.", min=0),
     ] = None,
     memory: Annotated[
-        str, typer.Option(help="Bytes that shuffling may hold, such as 1GiB; above 2GiB, also a chunk of SOURCE.")
+        str, typer.Option(help="Limit of memory for shuffling, such as 1GiB. Above 2GiB, also for a chunk of SOURCE.")
     ] = "1GiB",
     jobs: Jobs = 1,
     executor: Annotated[
-        str, typer.Option(help="local, or ray: --jobs workers of Ray read, on any machine of its cluster.")
+        str, typer.Option(help="local, or ray: --jobs workers of Ray read the source, on any machine of the cluster.")
     ] = "local",
     work: Annotated[
-        Path | None, typer.Option(help="With an address, the folder for files that are not sent yet.")
+        Path | None, typer.Option(help="For an address: folder for files that are not uploaded yet.")
     ] = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
@@ -63,7 +63,7 @@ def convert(
     on_error: Literal["raise", "skip"] = "skip" if skip_errors else "raise"
     memory_bytes = max(parse_count(memory), CHUNK_MEMORY)
     if tokenizer is None and (text is not None or append is not None):
-        raise UsageError("expected --tokenizer with --text and --append")
+        raise UsageError("expected --tokenizer with --text and --append, got none, got none")
     corpus, _, guessed, *_ = open_path(source, stream, chunk_size, memory_bytes)
     with contextlib.closing(corpus), progress("converting") as show:
         if tokenizer is not None:
@@ -109,5 +109,8 @@ def _report(source: str, done: ConversionSummary, guessed: bool, json: bool) -> 
     if done.skipped:
         facts["skipped"] = f"{show_count(done.skipped)} unreadable"
     if guessed:
-        facts["guessed"] = "from the first text: what occurs only later is missing; declare with --stream to be sure"
+        facts["guessed"] = (
+            "from the beginning of the text: streams that occur only later are missing; declare them with --stream to "
+            "be sure"
+        )
     print_facts(f"{source} -> {done.path}", facts)

@@ -21,7 +21,7 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
         ``bytes``, ``resident`` (share in the page cache), ``sequential`` (bytes per second of the disk), ``random``
         (sequences per second at random places), and ``orders``: by shuffle argument, ``samples_per_second`` from the
         disk alone (None if it cannot be measured, or the corpus cannot be read that way), ``variance`` of minibatch
-        means over that of independent draws if the corpus is sorted by the averaged value, and ``default``.
+        means over the variance of independent draws if the corpus is sorted by the averaged value, and ``default``.
 
     Raises:
         DataError: a file cannot be read.

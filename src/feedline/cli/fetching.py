@@ -16,13 +16,13 @@ from feedline.feed.fetch_plan import Cluster, FetchPlan, PartitionPlan, PlannedT
 from feedline.feed.files.cache_files import own_folder, user_cache
 from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.remote.placeholders import DEFAULT_BYTES
-from feedline.feed.remote.requests import TRAFFIC, settled, wait_for
+from feedline.feed.remote.requests import TRAFFIC, wait_for, wait_until_idle
 
 _HIDDEN = 0.01  # share of the time below which waiting is not mentioned
 
 
 class ClusterOptions(NamedTuple):
-    """Options for remote data, as typed. None: not set."""
+    """Options for remote data, as typed. None if not set."""
 
     cache: str | None
     nodes: int | None
@@ -41,8 +41,8 @@ class ClusterOptions(NamedTuple):
         names = [name for name, value in self._asdict().items() if value is not None]
         if names:
             raise UsageError(
-                f"expected an address, as s3://bucket/train-*.tar, for --{names[0].replace('_', '-')}, got the path "
-                f"{path}: nothing of it is fetched; leave the option out"
+                f"expected an address, such as s3://bucket/train-*.tar, for --{names[0].replace('_', '-')}, got the "
+                f"path {path}, of which nothing is fetched; leave the option out"
             )
 
     def cluster(self) -> Cluster:
@@ -52,7 +52,10 @@ class ClusterOptions(NamedTuple):
             UsageError: one is invalid.
         """
         if self.step is not None and self.bandwidth is None:
-            raise UsageError(f"expected --bandwidth with --step {self.step}, got none: it says how long fetching takes")
+            raise UsageError(
+                f"expected --bandwidth with --step {self.step}, got none: without it, the time that fetching takes is "
+                "unknown"
+            )
         return Cluster(
             self.nodes or 1,
             self.ranks_per_node or 1,
@@ -79,7 +82,7 @@ def opened_cold(
         assert isinstance(corpus, RemoteCorpus)
         with contextlib.closing(corpus):
             corpus.digest()
-            wait_for(settled())
+            wait_for(wait_until_idle())
             requests, fetched, lookups = before
             opening = PlannedTraffic(TRAFFIC.requests - requests, TRAFFIC.fetched_bytes - fetched)
             yield corpus, partial(fetch_plan, corpus, cluster, opening=opening, lookups=TRAFFIC.lookups - lookups)
@@ -91,7 +94,7 @@ def print_plan(plan: FetchPlan) -> None:
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
     facts = {
         "data": show_bytes(plan.data_bytes),
-        "opening": f"{_traffic(plan.opening)}, {show_count(plan.lookups)} for names; as measured, with an empty cache",
+        "opening": f"{_traffic(plan.opening)}, {show_count(plan.lookups)} to look up names; with an empty cache",
     }
     last = len(requested.numbers) - 1
     for i in sorted({0, min(1, last), last}):
@@ -102,11 +105,11 @@ def print_plan(plan: FetchPlan) -> None:
         "peak disk": f"{show_bytes(requested.peak_bytes)} of {show_bytes(cluster.cache_bytes)}",
         "first batch": f"after {took}opening and a window of {show_bytes(requested.first_window.bytes)}",
         "steps": _steps(plan),
-        "smallest cache": f"{show_bytes(requested.smallest_cache_bytes)}, what is read at the same time",
+        "smallest cache": f"{show_bytes(requested.smallest_cache_bytes)}, for the data that is read at the same time",
     }
     if cluster.cache_bytes < requested.smallest_cache_bytes:
-        facts["smallest cache"] += ", which is more than there is"
-    print_facts(f"fetching, by {nodes} {_name(requested)}, each", facts)
+        facts["smallest cache"] += ", more than the cache has"
+    print_facts(f"fetching per node, {nodes}, {_name(requested)}", facts)
     console = stdout()
     if plan.other is None:
         if plan.no_other is not None and cluster.nodes > 1:

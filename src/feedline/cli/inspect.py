@@ -23,7 +23,7 @@ from feedline.cli.console import (
     show_bytes,
     show_count,
     stdout,
-    typed,
+    use_option_names,
 )
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.cost import cost, print_cost
@@ -56,7 +56,7 @@ def inspect(
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     pictures: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Instead: write a page of N pictures beside what training sees."),
+        typer.Option(min=1, metavar="N", help="Instead, write a page of N pictures, each next to what training sees."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Path of that page; overwrites.")] = Path("pictures.html"),
     step: Annotated[
@@ -108,7 +108,7 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
                 "sparse": declared.sparse,
                 "defines_size": declared.defines_size,
             }
-            for name, declared in _delivered(corpus).items()
+            for name, declared in _delivered_schema(corpus).items()
         ],
         "streams_guessed": opened.guessed,
         "sequences": sequences,
@@ -183,7 +183,7 @@ def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
         keys = DrawKeys(0, np.zeros(len(good), np.int64), good, 0)
         values = finish.run_all(corpus.schema, values, keys).values
     shown: list[dict[str, Any]] = [
-        {"sequence": i, "error": typed(str(error))} for i, error in chunk.errors.items() if i < count
+        {"sequence": i, "error": use_option_names(str(error))} for i, error in chunk.errors.items() if i < count
     ]
     for k, i in enumerate(good.tolist()):
         streams = {name: _head(value.slice(k, k + 1)) for name, value in values.items()}
@@ -191,7 +191,7 @@ def _preview(corpus: Deserializer, count: int) -> list[dict[str, Any]]:
     return sorted(shown, key=operator.itemgetter("sequence"))
 
 
-def _delivered(corpus: Deserializer) -> Schema:
+def _delivered_schema(corpus: Deserializer) -> Schema:
     """Return the streams that minibatches of a corpus have."""
     finish = finish_of(corpus)
     schema: Schema = corpus.schema if finish is None else finish.schema(corpus.schema)

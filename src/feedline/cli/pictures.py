@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native, images
-from feedline.cli.console import UsageError, progress, show_bytes, show_count, typed
+from feedline.cli.console import UsageError, progress, show_bytes, show_count, use_option_names
 from feedline.cli.corpus import Opened
 from feedline.cli.picture_page import Box, Shown, View, html
 from feedline.data import Chunk, Value
@@ -48,7 +48,7 @@ class PageOptions:
     Attributes:
         count: largest number of pictures.
         views: number of augmented samples of each.
-        steps: steps as typed. None: `DEFAULT_STEPS`.
+        steps: steps as typed. None means `DEFAULT_STEPS`.
         seed: seed of the steps.
     """
 
@@ -120,14 +120,14 @@ def _step(text: str) -> images.PictureStep:
     if not isinstance(call, partial):
         raise UsageError(expected)
     try:
-        step: images.PictureStep = _made(call)
+        step: images.PictureStep = _make(call)
         return step
     except (TypeError, ValueError) as error:
         raise UsageError(f"{error}, in --step {text!r}") from None
 
 
 def _read(node: ast.expr, kinds: dict[str, Callable[..., images.PictureStep]]) -> Any:
-    """Read a literal, a list, or a call of one of the kinds, which `_made` calls later.
+    """Read a literal, a list, or a call of one of the kinds, which `_make` calls later.
 
     Raises:
         TypeError, ValueError: it is none of these.
@@ -140,12 +140,12 @@ def _read(node: ast.expr, kinds: dict[str, Callable[..., images.PictureStep]]) -
     return partial(kinds[node.func.id], *(_read(item, kinds) for item in node.args), **named)
 
 
-def _made(argument: Any) -> Any:
+def _make(argument: Any) -> Any:
     """Call the steps that were typed in arguments, at any depth."""
     if isinstance(argument, partial):
-        named = {name: _made(item) for name, item in argument.keywords.items()}
-        return argument.func(*map(_made, argument.args), **named)
-    return [_made(item) for item in argument] if isinstance(argument, list) else argument
+        named = {name: _make(item) for name, item in argument.keywords.items()}
+        return argument.func(*map(_make, argument.args), **named)
+    return [_make(item) for item in argument] if isinstance(argument, list) else argument
 
 
 def _is_step(kind: Any) -> bool:
@@ -244,7 +244,7 @@ def _some(
         decoded = np.array([k for k in range(len(good)) if k not in result.errors], np.int64)
         which = good[decoded]
         for v, steps in enumerate(numbered):
-            boxes = traced(steps, sizes[which], options.seed, sweeps[decoded], ordinals[which])
+            boxes = trace(steps, sizes[which], options.seed, sweeps[decoded], ordinals[which])
             samples = rows[decoded, v] if stacked else rows[decoded]
             for i, pixels, box in zip(which.tolist(), samples, boxes, strict=True):
                 views[i].append(View(sweep, _png(pixels), box, _part(v) if stacked else ""))
@@ -258,7 +258,7 @@ def _some(
         jpeg = None if original is None else original.jpeg
         width, height = sizes[i].tolist()
         samples_of_it = views[i] if error is None else ()
-        reason = None if error is None else typed(str(error))
+        reason = None if error is None else use_option_names(str(error))
         shown.append(Shown(title or where, facts, jpeg, width, height, samples_of_it, reason))
     return shown
 
@@ -268,7 +268,7 @@ def _part(view: int) -> str:
     return chr(ord("a") + view) if view < 26 else f".{view}"
 
 
-def traced(
+def trace(
     steps: Sequence[tuple[int, images.PictureStep]],
     sizes: Ints,
     seed: int,
@@ -381,7 +381,7 @@ def _original(content: bytes) -> _Original | None:
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings(), decoders.opened_by_pillow(content) as opened:
+        with warnings.catch_warnings(), decoders.open_with_pillow(content) as opened:
             warnings.simplefilter("ignore")
             width, height = opened.size
             if opened.getexif().get(_EXIF_ORIENTATION, 1) >= 5:

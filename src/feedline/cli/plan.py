@@ -56,38 +56,41 @@ def plan(
     stream: Streams = None,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     cache: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="Of an address: what the cache of a node keeps. Default: 16G.")
+        str | None, typer.Option(metavar="BYTES", help="For an address: bytes in the cache of a node. Default: 16G.")
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Of an address: machines that read it. Default: 1.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="For an address: machines that read it. Default: 1.")] = None,
     ranks_per_node: Annotated[
-        int | None, typer.Option(min=1, help="Of an address: training processes on each. Default: 1.")
+        int | None, typer.Option(min=1, help="For an address: training processes on each machine. Default: 1.")
     ] = None,
     bandwidth: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Of an address: from the store to a node, 200MB/s or 10Gbit/s.")
+        str | None, typer.Option(metavar="RATE", help="For an address: from the store to a node, 200MB/s or 10Gbit/s.")
     ] = None,
     latency: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of an address: until the first byte of an answer, 5ms.")
+        str | None, typer.Option(metavar="TIME", help="For an address: until the first byte of an answer, 5ms.")
     ] = None,
     step: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Of an address: how long a training step takes, 0.25s.")
+        str | None, typer.Option(metavar="TIME", help="For an address: how long a training step takes, 0.25s.")
     ] = None,
-    sweeps: Annotated[int | None, typer.Option(min=1, help="Of an address: sweeps to go through. Default: 3.")] = None,
+    sweeps: Annotated[
+        int | None, typer.Option(min=1, help="For an address: number of sweeps to plan. Default: 3.")
+    ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write a page that compares shuffle windows, instead.")
+        Path | None, typer.Option("--html", help="Instead, write a page that compares shuffle windows.")
     ] = None,
     label: Annotated[
-        str | None, typer.Option(metavar="STREAM", help="With --html: classes whose mixture is shown; reads the data.")
+        str | None,
+        typer.Option(metavar="STREAM", help="With --html: stream of classes, whose mixture is shown. Reads the data."),
     ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show which sequences are in a minibatch, without reading them, and the cost of the default order on this
-    machine; of an address, what a job will fetch from there on."""
+    machine. For an address, show what a job will fetch from there on."""
     unit, colon, number = at.rpartition(":")
     if not number.isdigit() or (colon and unit != "samples"):
         raise UsageError(f"expected --at N or --at samples:N, got {at!r}")
     if label is not None and html is None:
-        raise UsageError("expected --label with --html only")
+        raise UsageError("expected --html with --label, got none")
     if html is not None:
         _compare_windows(path, html, size, seed, label, stream=stream, chunk_size=chunk_size, json=json)
         return
@@ -112,7 +115,7 @@ def plan(
             first = 0
         minibatches = list(itertools.islice(source.plan(size), first, first + steps))
         if is_address(path) and minibatches:
-            options |= {"sweeps": sweeps or SWEEPS, "kept": remote.mirror.cache.tables()}
+            options |= {"sweeps": sweeps or SWEEPS, "kept": remote.placeholders.cache.kept_pages()}
             fetching = fetch_plan(size=size, start=minibatches[0].position, **options)
         costs = cost(corpus, 0.2)
         names: Any = getattr(corpus, "names", None)
@@ -149,7 +152,7 @@ def plan(
         console.print("  sequences " + _ids(minibatch.ids.tolist()))
         if held_rows is not None:
             console.print("  documents " + _ids(held_rows.ordinals.tolist()))
-    if shares and minibatches[-1].position.ordinal:
+    if shares and minibatches[-1].position.sequence:
         rows = [[n, f"{s.sequences:,}", f"{s.delivered:.4%}", f"{s.declared:.4%}"] for n, s in shares.items()]
         print_table([f"before step {minibatches[-1].step}", "sequences", "delivered", "declared"], rows)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
@@ -171,7 +174,7 @@ def _compare_windows(
 
 
 def _line(m: PlannedMinibatch, counted: bool) -> str:
-    where = f"sweep {m.position.sweep}, sequence {m.position.ordinal}, {m.position.samples} samples before"
+    where = f"sweep {m.position.sweep}, sequence {m.position.sequence}, {m.position.samples} samples before"
     share = f" of {m.global_samples}" if m.num_samples != m.global_samples else ""
     name = f"step {m.step}" if counted else f"+{m.step}"
     return f"{name} ({where}): {m.num_sequences} sequences, {m.num_samples}{share} samples" + (

@@ -62,7 +62,7 @@ def _of_script(frames: TracebackType | None, script: str) -> TracebackType | Non
 
 
 def set_threads(facade: str, threads: int | None) -> None:
-    """Set the number of torch's threads. None: a trainer of CNTK tries it, unless the environment sets it."""
+    """Set the number of torch's threads. None means that a trainer of CNTK tries it, unless the environment sets it."""
     if threads is not None:
         os.environ.update(dict.fromkeys(_THREADS, str(threads)))
         if "torch" in sys.modules:

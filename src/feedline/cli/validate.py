@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Jobs, Streams
-from feedline.cli.console import Debug, Json, print_facts, print_json, progress, show_bytes, show_count, stdout, typed
+from feedline.cli.console import (
+    Debug,
+    Json,
+    print_facts,
+    print_json,
+    progress,
+    show_bytes,
+    show_count,
+    stdout,
+    use_option_names,
+)
 from feedline.cli.corpus import open_path
 from feedline.feed.validate import validate as validate_corpus
 
@@ -19,7 +29,7 @@ def validate(
     stream: Streams = None,
     listed: Annotated[
         Path | None,
-        typer.Option("--list", help="JSON-lines file to list damaged sequences in, if any; `skip=` takes it."),
+        typer.Option("--list", help="JSON Lines file for a list of damaged sequences, if any; `skip=` accepts it."),
     ] = None,
     jobs: Jobs = 1,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
@@ -31,7 +41,7 @@ def validate(
     with contextlib.closing(opened.corpus) as corpus, progress("validating") as show:
         result = validate_corpus(corpus, quarantine=listed, jobs=jobs, progress=show)
     if json:
-        shown = [{"sequence": error.sequence, "error": typed(str(error))} for error in result.errors]
+        shown = [{"sequence": error.sequence, "error": use_option_names(str(error))} for error in result.errors]
         print_json({"path": opened.corpus.name, **result._asdict(), "errors": shown})
     else:
         facts = {
@@ -45,7 +55,7 @@ def validate(
             facts["listed in"] = str(listed)
         print_facts(opened.corpus.name, facts)
         for error in result.errors:
-            stdout().print(f"\n{typed(str(error))}")
+            stdout().print(f"\n{use_option_names(str(error))}")
         if result.damaged > len(result.errors):
             remaining = show_count(result.damaged - len(result.errors))
             stdout().print(f"\n... {remaining} more" + ("" if listed else "; --list FILE lists them all"))

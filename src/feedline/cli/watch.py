@@ -24,16 +24,16 @@ from rich.table import Table
 from rich.text import Text
 
 from feedline.cli.console import Debug, Json, print_json, stdout
-from feedline.runs.watching import RunWatch, WatchedRun, sparkline, spoken
+from feedline.runs.watching import RunWatch, WatchedRun, duration_text, sparkline
 
 _POLL_S = 0.5
-_WATCHING_ON = "watching on, in case it is resumed; Ctrl-C ends this"
+_WATCHING_ON = "still watching, in case it is resumed; Ctrl-C ends this"
 _NAME, _VALUE = 12, 14  # widths of the first columns
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="A run folder, or its log; it may not be there yet.")],
-    once: Annotated[bool, typer.Option("--once", help="Show the present state, and end; so does --json.")] = False,
+    run: Annotated[Path, typer.Argument(help="A run folder, or its log, which need not exist yet.")],
+    once: Annotated[bool, typer.Option("--once", help="Show the current state and exit, as --json does.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -161,10 +161,10 @@ def _progress(watched: WatchedRun, width: int) -> Any:
 def _when(watched: WatchedRun) -> str:
     took, remaining = watched.elapsed_s, watched.remaining_s
     is_over = watched.history.ended is not None or watched.is_silent
-    duration = f"after {spoken(took)}" if is_over else f"{spoken(took)} so far"
+    duration = f"after {duration_text(took)}" if is_over else f"{duration_text(took)} so far"
     parts = [watched.state, duration if took else ""]
     if watched.history.ended is None and remaining is not None:
-        parts.append(f"about {spoken(max(1.0, remaining))} left")
+        parts.append(f"about {duration_text(max(1.0, remaining))} left")
     return ", ".join(part for part in parts if part)
 
 

@@ -21,7 +21,7 @@ from feedline.feed.protocol import Deserializer, chunk_starts
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.runs import page
-from feedline.runs.chart_rows import joined, thinned
+from feedline.runs.chart_rows import join_columns, thin
 from feedline.runs.charts import MAX_COLUMNS, Chart
 from feedline.runs.drawing import figure
 
@@ -68,7 +68,7 @@ class SampleClasses:
     classes: NDArray[np.int64]
 
     def shares(self, ids: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """Return the share of each class among the samples of some sequences. None: of all sequences."""
+        """Return the share of each class among the samples of some sequences. None means all sequences."""
         taken = self.classes
         if ids is not None:
             starts, counts = self.offsets[ids], self.offsets[ids + 1] - self.offsets[ids]
@@ -171,7 +171,7 @@ of a full shuffle.</p>
 {page.table("Windows", heads, rows, whole=True)}"""
     charts = f'<div class="charts">{"".join(figure(chart) for chart in _charts(compared))}</div>'
     body = f"""<header><h1>{escape(title)}</h1>
-<p class="soft">{counted(len(corpus.chunks()), "chunk")}, {show_bytes(stored)}; minibatches of {size}
+<p class="soft">{count_text(len(corpus.chunks()), "chunk")}, {show_bytes(stored)}; minibatches of {size}
 samples.</p></header>
 <main>
 {page.section("summary", "In short", page.findings([advice(compared)]))}
@@ -198,7 +198,7 @@ def advice(windows: Sequence[WindowChoice]) -> str:
             f"{', '.join(equal[:-1])} and {equal[-1]} mix about as well as a full shuffle, and each reads "
             f"{show_bytes(smallest.window_bytes)} before the first minibatch: none is better."
         )
-    reason = f"its neighbours lie {smallest.distance:.0%} as far apart"
+    reason = f"its neighbours are {smallest.distance:.0%} as far apart"
     if smallest.odd:
         reason += f", and the labels of its minibatches are off by {np.mean(smallest.odd):.0%} instead of {usual:.0%}"
     return (
@@ -207,23 +207,24 @@ def advice(windows: Sequence[WindowChoice]) -> str:
     )
 
 
-def counted(number: int, what: str) -> str:
+def count_text(number: int, what: str) -> str:
     """Format a count: ``1 chunk``, ``2,000 chunks``."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _charts(compared: Sequence[WindowChoice]) -> list[Chart]:
     shown = compared[:MAX_COLUMNS]
-    says = "Mean place of a minibatch's sequences in the corpus. A full shuffle stays at 50 %."
+    description = "Mean place of a minibatch's sequences in the corpus. A full shuffle stays at 50 %."
     places = {choice.name: [(i, 100 * place) for i, place in enumerate(choice.places)] for choice in shown}
-    parts = [("places", "Where minibatches come from", says, places)]
+    parts = [("places", "Where minibatches come from", description, places)]
     if compared[0].odd:
-        says = (
+        description = (
             "How far the labels of a minibatch's samples are from those of the corpus: 0 % is the same mixture. "
             "All samples of a sequence count."
         )
         odd = {choice.name: [(i, 100 * off) for i, off in enumerate(choice.odd)] for choice in shown}
-        parts.append(("labels", "Labels", says, odd))
+        parts.append(("labels", "Labels", description, odd))
     return [
-        Chart(key, title, says, "%", thinned(joined("minibatches", columns))) for key, title, says, columns in parts
+        Chart(key, title, description, "%", thin(join_columns("minibatches", columns)))
+        for key, title, description, columns in parts
     ]

@@ -82,7 +82,7 @@ def arguments_of(arguments: Any, criterion: Any, is_sweep_end: bool | None = Non
     values = {key: _value(data) for key, data in arguments.items()}
     packed = {
         # Items of a list are sequences already.
-        key: _packed(value, None if isinstance(arguments[key], (list, tuple)) else _node(key, criterion))
+        key: _pack(value, None if isinstance(arguments[key], (list, tuple)) else _node(key, criterion))
         for key, value in values.items()
     }
     counts = [value.num_sequences for value in packed.values()]
@@ -150,7 +150,7 @@ def _value(data: Any) -> Value:
     return data if isinstance(data, Value) else Value.over(data)
 
 
-def _packed(value: Value, node: Node | None) -> Packed:
+def _pack(value: Value, node: Node | None) -> Packed:
     """Return rows and offsets. Rows without offsets are a single sequence for a node with a sequence axis."""
     if value.packed is not None:
         return value.packed

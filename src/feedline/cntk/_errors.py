@@ -47,10 +47,10 @@ def as_cntk() -> Iterator[None]:
     try:
         yield
     except FeedlineError as error:
-        raise retyped(error) from (error.__cause__ or error)
+        raise convert_error(error) from (error.__cause__ or error)
     except FileNotFoundError as error:
         # CNTK tries five times and raises RuntimeError.
-        raise retyped(DataError("expected an input file, got none", path=error.filename or str(error))) from error
+        raise convert_error(DataError("expected an input file, got none", path=error.filename or str(error))) from error
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def checkpoint_errors() -> Iterator[None]:
         raise _rebuild(CntkCheckpointError, error.args, error.__dict__) from error
 
 
-def retyped(error: FeedlineError) -> FeedlineError:
+def convert_error(error: FeedlineError) -> FeedlineError:
     """Return the error as CNTK's type, or unchanged if it has none."""
     for kind in _KINDS:
         if isinstance(error, kind.__mro__[2]) and not isinstance(error, kind):

@@ -47,7 +47,7 @@ def packed_of(data: Any, node: Node) -> Any:
         rows = data.tocsr()
         return PackedRows.from_sequences([rows]) if sequences else PackedRows.from_scipy(rows)
     if isinstance(data, (list, tuple)):
-        return _listed(list(data), node)
+        return _pack_list(list(data), node)
     array = np.asarray(data, None if isinstance(data, np.ndarray) else node.dtype)
     return _array(array[None] if sequences and array.ndim == len(node.shape) + 1 else array, node)
 
@@ -77,7 +77,7 @@ def _array(array: Any, node: Node) -> PackedRows:
     return PackedRows.from_dense(rows, None if length == 1 else np.arange(count + 1) * length)
 
 
-def _listed(items: list[Any], node: Node) -> PackedRows:
+def _pack_list(items: list[Any], node: Node) -> PackedRows:
     if not items:
         raise ValueError(f"{node.label}: expected at least one sequence, got none")
     if hasattr(items[0], "tocsr"):
@@ -145,7 +145,7 @@ def pieces_of(data: Iterable[Any], begins: Any = None) -> tuple[Any, Any]:
 
     Args:
         data: data of each input.
-        begins: flags from `begun`, with one lane per sequence. None: take both from the data.
+        begins: flags from `begun`, with one lane per sequence. None means that both are taken from the data.
     """
     if begins is not None:
         return np.arange(len(begins)), begins

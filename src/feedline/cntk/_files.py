@@ -84,7 +84,7 @@ def is_cntks(path: str | Path) -> bool:
         return False  # reading it raises the error
     if head.startswith(_LEGACY):
         raise CompatError(
-            f"expected a model of CNTK 2 in {path}, got one of its first version, BrainScript's: in CNTK 2.7, "
+            f"expected a model of CNTK 2 in {path}, got one of CNTK 1, BrainScript's: in CNTK 2.7, "
             "Function.load(path).save(other) writes one that feedline loads"
         )
     is_feedlines = head[4:8] == bytes(4) and head[8:] == b"{"  # a short header of JSON follows its length
@@ -101,7 +101,7 @@ def _save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node]) ->
     state = {
         "format": _FORMAT,
         "version": _VERSION,
-        "nodes": [_described(node, number) for node in order],
+        "nodes": [_describe(node, number) for node in order],
         "roots": [number[root] for root in roots],
         "arguments": [number[node] for node in arguments],
     }
@@ -126,7 +126,7 @@ def _load(path: str | Path) -> tuple[list[Node], list[Node]]:
             nodes.append(_node(entry, nodes, tensors.get(str(i))))
         if not state["roots"]:
             raise ValueError("no root")
-        return _selected(nodes, state["roots"]), _selected(nodes, state["arguments"])
+        return _select(nodes, state["roots"]), _select(nodes, state["arguments"])
     except StateError:
         raise
     except Exception as error:  # creating a node validates much, and raises errors of many types
@@ -137,7 +137,7 @@ def _load(path: str | Path) -> tuple[list[Node], list[Node]]:
         ) from error
 
 
-def _selected(nodes: Sequence[Node], places: Any) -> list[Node]:
+def _select(nodes: Sequence[Node], places: Any) -> list[Node]:
     if not isinstance(places, list) or not all(type(i) is int and 0 <= i < len(nodes) for i in places):
         raise ValueError(f"expected indices of the {len(nodes)} nodes, got {str(places)[:80]}")
     return [nodes[i] for i in places]
@@ -207,7 +207,7 @@ def _copy_values(roots: Sequence[Node], saved: Sequence[Node]) -> None:
                 tensor_of(node.weights).copy_(tensor_of(source.weights))
 
 
-def _described(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
+def _describe(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
     if node.op == "user":
         raise ValueError(f"expected operations to save, got the user function {node.label}, which is Python code")
     entry: dict[str, Any] = {"op": node.op, "name": node.name}
@@ -228,7 +228,7 @@ def _described(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
 def _node(entry: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
     if "inputs" in entry:
         attributes = {key: _tuple(value) for key, value in entry["attributes"].items()}
-        return apply(entry["op"], _selected(nodes, entry["inputs"]), attributes, entry["name"])
+        return apply(entry["op"], _select(nodes, entry["inputs"]), attributes, entry["name"])
     if tensor is not None:
         dtype = _dtype(entry["dtype"])
         if type(entry["trains"]) is not bool:

@@ -19,11 +19,11 @@ _REGISTERED: dict[str, str | Callable[..., Any]] = {}
 
 
 def register(module: str, *names: str) -> None:
-    """Make functions of a module available to `registered`."""
+    """Make functions of a module available to `registered_operation`."""
     _REGISTERED.update(dict.fromkeys(names, module))
 
 
-def registered(name: str) -> Callable[..., Any]:
+def registered_operation(name: str) -> Callable[..., Any]:
     """Return the function registered under a name."""
     function = _REGISTERED[name]
     if isinstance(function, str):
@@ -32,15 +32,15 @@ def registered(name: str) -> Callable[..., Any]:
 
 
 def _unary(name: str) -> Callable[[Any], Any]:
-    return lambda self: registered(name)(self)
+    return lambda self: registered_operation(name)(self)
 
 
 def _binary(name: str) -> Callable[[Any, Any], Any]:
-    return lambda self, other: registered(name)(self, other)
+    return lambda self, other: registered_operation(name)(self, other)
 
 
-def _reflected(name: str) -> Callable[[Any, Any], Any]:
-    return lambda self, other: registered(name)(other, self)
+def _reflect(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: registered_operation(name)(other, self)
 
 
 def _range(part: slice) -> tuple[int, int, int]:
@@ -62,11 +62,11 @@ class Operand:
     # Makes NumPy arrays on the left defer to these operators.
     __array_ufunc__ = None
 
-    __add__, __radd__ = _binary("plus"), _reflected("plus")
-    __sub__, __rsub__ = _binary("minus"), _reflected("minus")
-    __mul__, __rmul__ = _binary("element_times"), _reflected("element_times")
-    __truediv__, __rtruediv__ = _binary("element_divide"), _reflected("element_divide")
-    __matmul__, __rmatmul__ = _binary("times"), _reflected("times")
+    __add__, __radd__ = _binary("plus"), _reflect("plus")
+    __sub__, __rsub__ = _binary("minus"), _reflect("minus")
+    __mul__, __rmul__ = _binary("element_times"), _reflect("element_times")
+    __truediv__, __rtruediv__ = _binary("element_divide"), _reflect("element_divide")
+    __matmul__, __rmatmul__ = _binary("times"), _reflect("times")
     __pow__ = _binary("pow")
     __neg__, __abs__ = _unary("negate"), _unary("abs")
     __lt__, __le__ = _binary("less"), _binary("less_equal")
@@ -90,10 +90,10 @@ class Operand:
                     parts.append((axis, *_range(part)))
             else:
                 raise TypeError(f"expected numbers, lists of them and slices, got {part!r}")
-        result = registered("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
+        result = registered_operation("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
         for axis, indices in picked:
-            rows = [registered("slice")(result, axis, int(i), 0 if i == -1 else int(i) + 1) for i in indices]
-            result = registered("splice")(*rows, axis=axis)
+            rows = [registered_operation("slice")(result, axis, int(i), 0 if i == -1 else int(i) + 1) for i in indices]
+            result = registered_operation("splice")(*rows, axis=axis)
         return result
 
     # With only __getitem__, iteration would never end.

@@ -16,15 +16,15 @@ from feedline.networks import Node
 from feedline.networks.traverse import loop_parts
 
 
-def _swapped(inputs: Sequence[Node]) -> list[Node]:
+def _swap(inputs: Sequence[Node]) -> list[Node]:
     return [inputs[1], inputs[0]]
 
 
 # CNTK's order of operands, where it differs from the node's.
 _OPERANDS: dict[str, Callable[[Sequence[Node]], list[Node]]] = {
-    "times": _swapped,
-    "times_transpose": _swapped,
-    "param_relu": _swapped,
+    "times": _swap,
+    "times_transpose": _swap,
+    "param_relu": _swap,
     # Fused recurrences: x, W, H, b and initial states. An LSTM's step adds b first, a plain step last.
     "lstm": lambda inputs: [inputs[3], inputs[1], inputs[2], *inputs[4:], inputs[0]],
     "rnn": lambda inputs: [inputs[1], inputs[2], inputs[3], *inputs[4:], inputs[0]],
@@ -85,7 +85,7 @@ def search_order(roots: Iterable[Node], depth: int = 0) -> Iterator[Node]:
             waiting.extend((child, levels - 1) for child in (*node.inputs[1:], node.inputs[0]))
             continue
         # Here, products have the order of their operands in scripts.
-        below = list(node.inputs) if _OPERANDS.get(node.op) is _swapped else _operands(node, ends)
+        below = list(node.inputs) if _OPERANDS.get(node.op) is _swap else _operands(node, ends)
         if node.op == "pick":
             visited.update(below)
             below = [child for body in below if not body.is_leaf for child in _operands(body, ends)]

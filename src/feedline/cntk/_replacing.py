@@ -28,7 +28,7 @@ class _Substitution:
         for below in topological([node], lambda n: () if n in self._new else n.inputs):
             if below not in self._new:
                 inputs = tuple(self._new[child] for child in below.inputs)
-                self._new[below] = below if _same(inputs, below.inputs) else _named(remade(below, inputs), below)
+                self._new[below] = below if _same(inputs, below.inputs) else _rename(remade(below, inputs), below)
         return self._new[node]
 
 
@@ -55,7 +55,7 @@ def current(roots: Sequence[Node]) -> list[Node]:
         if _same(inputs, node.inputs):
             new[node] = node
         else:
-            new[node] = _named(remade(node, inputs), node)
+            new[node] = _rename(remade(node, inputs), node)
             # All functions that share the node get the same substitute.
             _substitutions[node] = _Substitution({node: new[node]})
     return [new[root] for root in roots]
@@ -87,7 +87,7 @@ def replace_in_place(roots: Sequence[Node], changes: Mapping[Node, Node]) -> Non
         bodies, ends = [inside.of(root) for root in roots], [inside.of(end) for end in loops.values()]
         closed = close(bodies, dict(zip(states.values(), ends, strict=True)))
         tied = dict(zip([*roots, *loops.values()], closed, strict=True))
-        swaps |= {old: _named(new, old) for old, new in tied.items() if not old.is_leaf}
+        swaps |= {old: _rename(new, old) for old, new in tied.items() if not old.is_leaf}
         swaps |= {p: swaps.get(end, new) for (p, end), new in zip(loops.items(), closed[len(roots) :], strict=True)}
     substitution = _Substitution(swaps)
     for root in roots:
@@ -113,6 +113,6 @@ def _same(first: Sequence[Node], second: Sequence[Node]) -> bool:
     return all(a is b for a, b in zip(first, second, strict=True))
 
 
-def _named(new: Node, old: Node) -> Node:
+def _rename(new: Node, old: Node) -> Node:
     """Keep name and `uid` of the old node, by which scripts find variables."""
     return changed(new, uid=old.uid)

@@ -23,7 +23,7 @@ def types_of(f: Callable[..., Any]) -> list[Any]:
     return [annotations[name] if isinstance(annotations.get(name), Mapping) else None for name in parameters_of(f)]
 
 
-def typed(kind: Any, name: str) -> Variable:
+def typed_placeholder(kind: Any, name: str) -> Variable:
     """Return a placeholder for an argument, or an input if its type has a shape.
 
     Args:
@@ -41,12 +41,12 @@ def typed(kind: Any, name: str) -> Variable:
     return Variable(dims(shape), kind.get("dtype"), False, kind.get("is_sparse", False), axes, name)
 
 
-def traced(
+def trace(
     f: Callable[..., Any], types: Sequence[Any], block: bool, op_name: str, name: str
 ) -> tuple[list[Node], list[Node]]:
     """Call ``f`` with placeholders, and return the nodes of its result, and of the placeholders."""
     names = parameters_of(f)
-    arguments = [typed(kind, label) for kind, label in zip(types, names, strict=True)]
+    arguments = [typed_placeholder(kind, label) for kind, label in zip(types, names, strict=True)]
     result = f(*arguments)
     roots: list[Node] = []
     for output in result if isinstance(result, (tuple, list)) else [result]:
@@ -61,7 +61,7 @@ def roots_of(operand: Any) -> list[Node]:
     return [v.node for v in operand.outputs] if hasattr(operand, "outputs") else [node_of(operand)]
 
 
-def called(node: Node, name: str) -> bool:
+def has_name(node: Node, name: str) -> bool:
     """Return whether a node has a name. An unnamed block's output has the name of the node inside."""
     return node.name == name and node.attributes.get("instance", name) == name
 

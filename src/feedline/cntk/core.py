@@ -183,7 +183,8 @@ class Value:
         batch: an array ``(N, ...)`` or SciPy CSR matrix ``(N, size)``, a list with one array ``(length, *shape)`` or
             CSR matrix ``(length, size)`` per sequence, nested lists of numbers, an `NDArrayView`, or a
             `feedline.Value`. The latter two are not copied.
-        seq_starts: whether each sequence begins here, rather than continuing from the last minibatch. None: all begin.
+        seq_starts: whether each sequence begins here, rather than continuing from the last minibatch. None means that
+            all begin.
         device: device on which it will be used.
 
     Raises:
@@ -203,7 +204,7 @@ class Value:
     ) -> None:
         if batch is None:
             raise ValueError("expected a batch, got none")
-        self._take(*_converted(batch), batch, seq_starts, device)
+        self._take(*_convert(batch), batch, seq_starts, device)
 
     @classmethod
     def over(
@@ -211,7 +212,7 @@ class Value:
     ) -> Value:
         """Create a value without copies, which is valid until ``batch`` is written to."""
         value = cls.__new__(cls)
-        value._take(*_converted(batch, borrow=True), batch, seq_starts, device)
+        value._take(*_convert(batch, borrow=True), batch, seq_starts, device)
         return value
 
     def _take(self, packed: Packed | None, array: Any, batch: Any, seq_starts: Any, device: Any) -> None:
@@ -418,7 +419,7 @@ class Value:
         return f"Value({_dims(self.shape)}, {self.device.label})"
 
 
-def _converted(batch: Any, borrow: bool = False) -> tuple[Packed | None, Any]:
+def _convert(batch: Any, borrow: bool = False) -> tuple[Packed | None, Any]:
     """Return packed and rectangular data, one of them None. With ``borrow``, arrays are not copied."""
     if type(batch) is np.ndarray and batch.dtype in _TYPES:
         return None, batch if borrow else np.array(batch)

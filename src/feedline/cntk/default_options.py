@@ -23,7 +23,7 @@ class _Default:
         self.value = value
 
 
-# Factory (None: all) and options of each block, the innermost last.
+# Factory (None means all) and options of each block, the innermost last.
 _blocks: list[tuple[Any, dict[str, Any]]] = []
 
 

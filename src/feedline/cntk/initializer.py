@@ -29,7 +29,7 @@ class Initializer:
         draw: function ``draw(flat, fan_in, fan_out, seed)`` that fills a torch tensor of one axis in place.
         output_rank: number of trailing output axes, or if negative of leading ones, as in convolution kernels.
         filter_rank: number of trailing axes of a convolution's window.
-        seed: seed of the generator at each fill. None: each parameter gets a seed when it is created.
+        seed: seed of the generator at each fill. None means that each parameter gets a seed when it is created.
         dtype: name of the element type to compute in.
     """
 
@@ -54,7 +54,7 @@ class Initializer:
         self.draw(tensor.reshape(-1), *fans(shape, self.output_rank, self.filter_rank), seed)
         return tensor
 
-    def seeded(self, dtype: str) -> Initializer:
+    def with_seed(self, dtype: str) -> Initializer:
         """Return an initializer for a parameter of a type, with a fixed seed, so that repeated fills are equal."""
         seed = seeds.next() if self.seed is None else self.seed
         return Initializer(self.draw, self.output_rank, self.filter_rank, seed, dtype)

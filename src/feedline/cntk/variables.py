@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.cntk._names import absent_members, names_of
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
-from feedline.cntk._operand import Operand, registered
+from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current
 from feedline.cntk.axis import Axis
@@ -41,7 +41,7 @@ class Record(dict[str, Any]):
             raise AttributeError(f"record has no attribute '{name}'; it has {', '.join(self) or 'none'}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"expected no assignment to a record, got one to '{name}'; use updated_with")
+        raise AttributeError(f"a record cannot be changed, got an assignment to '{name}'; use updated_with")
 
     def updated_with(self, **values: Any) -> Record:
         """Return a new record with ``values`` replaced or added."""
@@ -76,7 +76,7 @@ class Variable(Operand):
     ) -> None:
         axes = (Axis.default_batch_axis(), Axis.default_dynamic_axis()) if dynamic_axes is None else dynamic_axes
         node = input_node(
-            dims(shape or (), free=True), axis_names(_listed(axes)), name, is_sparse, default_dtype_name(dtype)
+            dims(shape or (), free=True), axis_names(_as_list(axes)), name, is_sparse, default_dtype_name(dtype)
         )
         self._take(node, needs_gradient)
 
@@ -142,7 +142,7 @@ class Variable(Operand):
     @property
     def owner(self) -> Any:
         """Function that computes it, or None for a leaf."""
-        return None if self.node.is_leaf else registered("operand_of")(self.node)
+        return None if self.node.is_leaf else registered_operation("operand_of")(self.node)
 
     def as_string(self) -> str:
         """Return the same text as `repr`."""
@@ -207,8 +207,8 @@ class _Weighted(Variable):
         import torch
 
         array = np.asarray(value.asarray() if hasattr(value, "asarray") else value)
-        if not self._weights().settled:
-            self._weights().settle(array.shape)
+        if not self._weights().is_fixed:
+            self._weights().fix_shape(array.shape)
         with torch.no_grad():
             tensor = torch.from_numpy(np.array(array))
             if tensor.numel() > 1 and tuple(tensor.shape) != self.shape:
@@ -229,9 +229,10 @@ class Parameter(_Weighted):
     """A tensor that learners update.
 
     Args:
-        shape: shape, -1 where its first use decides. None: the shape of ``init``.
+        shape: shape, -1 where its first use decides. None means the shape of ``init``.
         init: a number, an array, or an initializer of `cntk.initializer`.
-        dtype: float32, float64 or float16. None: the dtype of `default_options`, or float32, even if ``init`` differs.
+        dtype: float32, float64 or float16. None means the dtype of `default_options`, or float32, even if ``init``
+            differs.
         device: accepted for compatibility. Networks move the tensor.
         name: name of the parameter.
 
@@ -242,7 +243,7 @@ class Parameter(_Weighted):
     def __init__(
         self, shape: Any = None, init: Any = None, dtype: Any = None, device: Any = None, name: str = ""
     ) -> None:
-        self._take(_weighted(shape, init, dtype, name, True))
+        self._take(_weights_node(shape, init, dtype, name, True))
 
 
 @absent_members("cntk.variables")
@@ -260,14 +261,14 @@ class Constant(_Weighted):
     def __init__(
         self, value: Any = None, shape: Any = None, dtype: Any = None, device: Any = None, name: str = ""
     ) -> None:
-        self._take(_weighted(shape, value, dtype, name, False))
+        self._take(_weights_node(shape, value, dtype, name, False))
 
 
-def _weighted(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Node:
+def _weights_node(shape: Any, init: Any, dtype: Any, name: str, trains: bool) -> Node:
     if isinstance(init, Initializer):
         if shape is None:
             raise ValueError("expected a shape with an initializer, got none")
-        fill: Any = init.seeded(default_dtype_name(dtype))
+        fill: Any = init.with_seed(default_dtype_name(dtype))
     else:
         # A copy: the tensor is initialized later, and the script may change its array until then.
         initial = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
@@ -299,10 +300,10 @@ def variable_of(node: Node, needs_gradient: bool = False) -> Variable:
 
 def placeholder(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> Variable:
     """Return a variable to be replaced by another."""
-    axes = list(Axis.unknown_dynamic_axes()) if dynamic_axes is None else _listed(dynamic_axes)
+    axes = list(Axis.unknown_dynamic_axes()) if dynamic_axes is None else _as_list(dynamic_axes)
     names = None if axes == list(Axis.unknown_dynamic_axes()) else axis_names(axes)
     return variable_of(placeholder_node(None if shape is None else dims(shape, free=True), names, name))
 
 
-def _listed(axes: Any) -> list[Axis]:
+def _as_list(axes: Any) -> list[Axis]:
     return [axes] if isinstance(axes, Axis) else list(axes)

@@ -1,6 +1,6 @@
 """The communicator of a job's ranks: the only place that talks to torch.distributed.
 
-A `Communicator` opens its own connections, apart from any groups of the program, so its timeout and its end affect
+A `Communicator` opens its own connections, separate from any groups of the program, so its timeout and its end affect
 nothing else. Every operation is collective: all ranks enter it, in one order. Sums start immediately and are waited for
 later, so that several are in flight while the caller computes.
 
@@ -8,16 +8,17 @@ Guarantees:
 
 - All ranks get the same bits: sums are computed once and sent, or added in the order of the ranks.
 - No rank hangs. A rank that has died or closed is an error in its peers' current or next exchange, at once. A silent
-  rank (stopped, disconnected, elsewhere in its program) is an error after ``timeout_s``, also while ranks connect.
-- A `StoreError` names the rank, which `feedline.collective.heartbeat` identifies, as sockets cannot. If ranks are in
-  different exchanges, it lists the exchange of each.
+  rank (stopped, disconnected, or in another part of its program) is an error after ``timeout_s``, also while ranks
+  connect.
+- A `StoreError` names the rank. Sockets cannot identify it, but `feedline.collective.heartbeat` does. If ranks are in
+  different exchanges, the error lists the exchange of each.
 - Ctrl-C is safe. An exchange that it interrupts stays in flight and is completed before the next one begins. Within a
-  `step` it is deferred to the end. A rank that leaves a step regardless, by a second Ctrl-C or an error, can make no
-  further exchange, and its peers are notified.
+  `step` it is deferred to the end. A rank that nevertheless leaves a step, by a second Ctrl-C or an error, can
+  make no further exchange, and its peers are notified.
 - `close`, garbage collection, or the end of the program ends all threads and sockets, except for a rendezvous that rank
-  0 serves itself: it lasts until the program ends, as ranks may come back.
+  0 serves itself. It lasts until the program ends, as ranks may come back.
 
-After an error the connections are unusable on every rank: all have to be restarted from the last checkpoint.
+After an error the connections are unusable on every rank, and all ranks have to be restarted from the last checkpoint.
 
 Nothing is pickled. Nothing is authenticated or encrypted either: any process that reaches the ports can take part, so
 the ranks need a private network.
@@ -37,10 +38,10 @@ from typing import Any, TypeVar
 import torch
 
 from feedline.collective import deferred_interrupts, rendezvous
-from feedline.collective.exchanges import Exchanges, cut, named
+from feedline.collective.exchanges import Exchanges, list_ranks, shorten
 from feedline.collective.heartbeat import FAILED, LEFT, Heartbeat, wait_for_first_beats
 from feedline.collective.refusal import RefusedError
-from feedline.collective.rendezvous import Rendezvous, answered, gloo_backend, holding, meet, nccl_backend
+from feedline.collective.rendezvous import Rendezvous, closing_on_error, gloo_backend, meet, nccl_backend, request
 from feedline.concurrency.named_threads import begin
 from feedline.errors import StoreError
 
@@ -60,7 +61,7 @@ class _PendingExchange:
 
     Attributes:
         exchange: coroutine.
-        round: number of exchanges begun before it.
+        round: number of exchanges that were begun before it.
         works: works that it waits for.
         waited: whether it has waited for other ranks.
         running: whether its code is running, rather than waiting.
@@ -72,7 +73,7 @@ class _PendingExchange:
 
 
 class Communicator:
-    """This process among the ranks of a job. Creating one is a collective operation.
+    """A connection of this process to the other ranks of a job. Creating it is a collective operation.
 
     Ranks and rendezvous are taken from, in this order: ``group``, then ``address``, ``rank`` and ``count``, then an
     initialised torch.distributed, then the variables of launchers such as torchrun (``RANK``, ``WORLD_SIZE``,
@@ -80,7 +81,7 @@ class Communicator:
 
     Args:
         group: torch.distributed group whose ranks take part.
-        address: ``"host:port"`` where rank 0 listens.
+        address: ``"host:port"`` at which rank 0 listens.
         rank: rank of this process, with ``address``.
         count: number of ranks, with ``address``.
         timeout_s: seconds to wait for other ranks in an exchange. They have at least `rendezvous.START_S` to start.
@@ -89,9 +90,9 @@ class Communicator:
         rank: rank of this process.
         count: number of ranks.
         timeout_s: seconds to wait for other ranks in an exchange.
-        turn: lock that is held during an exchange.
+        lock: lock that is held during an exchange.
         exchanges: coroutines for `run`.
-        pulse: heartbeat of this rank, which counts its exchanges.
+        heartbeat: heartbeat of this rank, which counts its exchanges.
         abandoned: reason why this rank abandoned an exchange. None if it did not.
 
     Raises:
@@ -116,25 +117,25 @@ class Communicator:
         self.timeout_s, self._span = float(timeout_s), datetime.timedelta(seconds=timeout_s)
         place = meet(group, address, rank, count, self._span)
         self.rank, self.count = place.rank, place.count
-        with holding(place):
-            store, self.pulse = answered(
-                lambda: _entered(place), self.timeout_s, lambda entered: entered[1].disconnect()
+        with closing_on_error(place):
+            store, self.heartbeat = request(
+                lambda: _enter(place), self.timeout_s, lambda entered: entered[1].disconnect()
             )
         self._broken: str | None = None
         self.abandoned: str | None = None
         self._serves = place.host == self.rank
         #: Resources released by `close`: the store, and a backend for each kind of tensor.
         self._resources: dict[str, Any] = {"store": store}
-        self._finalizer = weakref.finalize(self, _let_go, self._resources, self.pulse)
-        self.turn = threading.RLock()
+        self._finalizer = weakref.finalize(self, _release, self._resources, self.heartbeat)
+        self.lock = threading.RLock()
         #: Exchange that Ctrl-C interrupted, which is completed before any other.
         self._pending: _PendingExchange | None = None
-        ours = weakref.proxy(self)
+        communicator = weakref.proxy(self)
 
         def begin_exchange(tensor: Any, method: str, *arguments: Any) -> Any:
-            return ours._begin(tensor, method, *arguments)
+            return communicator._begin(tensor, method, *arguments)
 
-        self.exchanges = Exchanges(self.rank, self.count, begin_exchange, self.pulse)
+        self.exchanges = Exchanges(self.rank, self.count, begin_exchange, self.heartbeat)
         self._backend("gloo")
 
     # ---- exchanges --------------------------------------------------------------------------------------------
@@ -171,23 +172,23 @@ class Communicator:
         self.gather([], "barrier")
 
     def sum(self, tensor: Any) -> Any:
-        """Start to sum a contiguous tensor over all ranks, in place. Within a `step`, after another exchange of it.
+        """Start to sum a contiguous tensor over all ranks, in place. Call it within a `step`, after another exchange.
 
         Returns:
             A work for `wait`.
 
         Raises:
-            TypeError: a dtype that is not in `SUMMED`. The ranks can continue.
+            TypeError: the dtype is not in `SUMMED`. The ranks can continue.
         """
         self.complete()
         return self.exchanges.sum(tensor)
 
     def broadcast(self, tensors: Sequence[Any]) -> None:
-        """Overwrite ``tensors`` with rank 0's. Shapes and dtypes are the same on all ranks."""
+        """Overwrite ``tensors`` with the tensors of rank 0. Shapes and dtypes are the same on all ranks."""
         self.run(self.exchanges.broadcast(tensors))
 
     def distribute(self, parts: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-        """Send part r to rank r. Within a `step`, after another exchange of it. See `Exchanges.distribute`."""
+        """Send part r to rank r. Call it within a `step`, after another exchange. See `Exchanges.distribute`."""
         return self.run(self.exchanges.distribute(parts, sizes))
 
     def wait(self, works: Iterable[Any]) -> None:
@@ -217,9 +218,9 @@ class Communicator:
                 it precedes the first exchange, the ranks cannot continue: see `abandoned`.
         """
         try:
-            with self.turn, deferred_interrupts.DeferredInterrupt(may_leave=True):
+            with self.lock, deferred_interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
-                self._pending = _PendingExchange(exchange, self.pulse.round)
+                self._pending = _PendingExchange(exchange, self.heartbeat.round)
                 result: T = self._drive(self._pending)
                 return result
         finally:
@@ -229,24 +230,24 @@ class Communicator:
     def complete(self) -> None:
         """Complete the exchange that Ctrl-C interrupted, if any. Raises as `run`."""
         if self._pending is not None:
-            with self.turn, deferred_interrupts.DeferredInterrupt(may_leave=True):
+            with self.lock, deferred_interrupts.DeferredInterrupt(may_leave=True):
                 self._complete()
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Open a block of exchanges, and of work between them, that every rank has to complete.
+        """Open a block of exchanges and work between them, which every rank has to complete.
 
-        Ctrl-C is deferred to its end. Any other exception after the first exchange ends the connections, except a
-        StoreError, which all ranks raise: see `abandoned`.
+        Ctrl-C is deferred to its end. Any other exception after the first exchange ends the connections (see
+        `abandoned`), except a StoreError, which all ranks raise.
         """
-        with self.turn, deferred_interrupts.DeferredInterrupt():
+        with self.lock, deferred_interrupts.DeferredInterrupt():
             self._complete()
-            round = self.pulse.round
+            round = self.heartbeat.round
             try:
                 yield
             except BaseException as error:
-                if not isinstance(error, StoreError) and self.pulse.round > round:
-                    self._leave(error)
+                if not isinstance(error, StoreError) and self.heartbeat.round > round:
+                    self._abandon(error)
                 raise
 
     def _complete(self) -> None:
@@ -270,7 +271,7 @@ class Communicator:
                 except StoreError as error:
                     resume, failure = call.exchange.throw, error
                 except KeyboardInterrupt as error:
-                    error.add_note(f"{self.pulse.doing!r} has begun; the next call completes it")
+                    error.add_note(f"{self.heartbeat.doing!r} has begun; the next call completes it")
                     raise
             call.running = True
             try:
@@ -280,28 +281,30 @@ class Communicator:
                 return end.value
             except BaseException as error:
                 self._pending = None
-                if not isinstance(error, (StoreError, RefusedError)) and (call.waited or self.pulse.round > call.round):
-                    self._leave(error)
+                if not isinstance(error, (StoreError, RefusedError)) and (
+                    call.waited or self.heartbeat.round > call.round
+                ):
+                    self._abandon(error)
                 raise
             finally:
                 call.running = False
             resume, failure = call.exchange.send, None
 
-    def _leave(self, error: BaseException) -> None:
+    def _abandon(self, error: BaseException) -> None:
         """Abandon the exchange in flight, and notify the peers."""
         if self._broken is not None:
             return
         if self._pending is not None:
             self._pending.exchange.close()
             self._pending = None
-        self.abandoned = f"{type(error).__name__} in the middle of {self.pulse.doing!r}"
+        self.abandoned = f"{type(error).__name__} in the middle of {self.heartbeat.doing!r}"
         self._broken = f"this rank abandoned an exchange: {self.abandoned}"
-        self.pulse.leave(f"{LEFT} {self.abandoned}")
-        # Closing backends wakes peers that wait for this rank, but may itself wait for them.
+        self.heartbeat.leave(f"{LEFT} {self.abandoned}")
+        # Closing backends wakes peers that wait for this rank. In a thread, as closing may wait for the peers.
         backends = [self._resources.pop(name) for name in ("gloo", "nccl") if name in self._resources]
         begin("leave", backends.clear)
         if self._serves:  # otherwise this program may end before its peers have read the message
-            self.pulse.linger(3.0)
+            self.heartbeat.linger(3.0)
 
     # ---- closing ----------------------------------------------------------------------------------------------
 
@@ -311,31 +314,31 @@ class Communicator:
         The rank that serves the rendezvous lingers for up to 3 s, so that its peers can read that it has left.
         """
         if self._finalizer.alive:
-            self.pulse.leave()
+            self.heartbeat.leave()
             if self._serves:
-                self.pulse.linger(3.0)
+                self.heartbeat.linger(3.0)
             self._finalizer()
         self._broken = self._broken or "this rank has closed them"
 
     def _failure(self, error: RuntimeError, works: Sequence[Any] = ()) -> StoreError:
-        """Close the connections after a failed exchange. Returns an error that names the missing ranks."""
+        """Close the connections after a failed exchange. Return an error that names the missing ranks."""
         timed_out = "imed out" in str(error) or "imeout" in str(error)
-        waited_beats = int(self.timeout_s / self.pulse.interval_s) if timed_out else 0
-        ranks, why = self.pulse.missing(max(1, PATIENCE_BEATS - waited_beats))
-        who = f"{named(ranks)}: {why}" if ranks else f"a rank that is unknown: {why}"
+        waited_beats = int(self.timeout_s / self.heartbeat.interval_s) if timed_out else 0
+        ranks, why = self.heartbeat.missing(max(1, PATIENCE_BEATS - waited_beats))
+        who = f"{list_ranks(ranks)}: {why}" if ranks else f"a rank that is unknown: {why}"
         waited = f" in {self.timeout_s:g} s" if timed_out else ""
         self._broken = f"an exchange failed: {who}"
-        self.pulse.leave(" ".join([FAILED, *map(str, ranks)]))
+        self.heartbeat.leave(" ".join([FAILED, *map(str, ranks)]))
         if self._serves:  # otherwise peers would find this rank missing
-            self.pulse.linger(3.0, ranks)
+            self.heartbeat.linger(3.0, ranks)
         until = time.monotonic() + 1.0
         while not all(work.is_completed() for work in works) and time.monotonic() < until:
             time.sleep(0.01)
         self._finalizer()
         return StoreError(
-            f"expected all {self.count} ranks in an exchange, rank {self.rank} missed{waited} {who}\n"
-            f"  the exchange was {cut(self.pulse.doing)!r}; restart all ranks from the last checkpoint, or set a "
-            "longer timeout if a rank is slow rather than gone",
+            f"expected all {self.count} ranks in an exchange, but rank {self.rank} missed{waited} {who}\n"
+            f"  the exchange was {shorten(self.heartbeat.doing)!r}; restart all ranks from the last checkpoint, or "
+            "set a longer timeout if a rank is slow rather than gone",
             ranks=ranks,
         )
 
@@ -347,7 +350,7 @@ class Communicator:
             raise StoreError(f"expected connected ranks, but {self._broken}; restart all of them")
         nccl = tensor.device.type == "cuda" and torch.distributed.is_nccl_available()
         begin = getattr(self._backend("nccl" if nccl else "gloo"), method)
-        self.pulse.round += 1
+        self.heartbeat.round += 1
         try:
             return begin(*arguments)
         except RuntimeError as error:
@@ -392,36 +395,36 @@ class Communicator:
                 self._resources[name] = (
                     nccl_backend(store, self.rank, self.count, self._span)
                     if name == "nccl"
-                    else answered(lambda: self._gloo(store, start_s), start_s + self.timeout_s)
+                    else request(lambda: self._gloo(store, start_s), start_s + self.timeout_s)
                 )
             except RuntimeError as error:
-                absent = self.pulse.absent()
+                absent = self.heartbeat.absent()
                 if not absent:
                     raise self._failure(error) from None
                 self._finalizer()
                 raise StoreError(
-                    f"expected {self.count} ranks within {start_s:g} s, rank {self.rank} did not see "
-                    f"{named(absent)}\n  start all ranks with the same rendezvous and number of ranks, or set a "
-                    "longer timeout",
+                    f"expected {self.count} ranks within {start_s:g} s, but rank {self.rank} did not see "
+                    f"{list_ranks(absent)}\n"
+                    "  start all ranks with the same rendezvous and number of ranks, or set a longer timeout",
                     ranks=absent,
                 ) from None
         return self._resources[name]
 
     def _gloo(self, store: Any, start_s: float) -> Any:
-        """Connect when all ranks have started, even long after this one."""
+        """Connect once all ranks have started, however late."""
         wait_for_first_beats(self._resources["store"], self.count, datetime.timedelta(seconds=start_s))
         return gloo_backend(store, self.rank, self.count, self._span)
 
 
-def _entered(place: Rendezvous) -> tuple[Any, Heartbeat]:
+def _enter(place: Rendezvous) -> tuple[Any, Heartbeat]:
     """Return the store of the next communicator of these ranks, and this rank's heartbeat in it."""
     # A separate connection: abandoned requests would block the program's connection.
     store = place.store.clone()
     number = store.add(f"feedline/{place.name}/made/{place.rank}", 1)
     scoped = torch.distributed.PrefixStore(f"feedline/{place.name}/{number}", store)
-    return scoped, Heartbeat(scoped, place.rank, place.count, place.host, place.line)
+    return scoped, Heartbeat(scoped, place.rank, place.count, place.host, place.idle_connection)
 
 
-def _let_go(resources: dict[str, Any], pulse: Heartbeat) -> None:
-    pulse.disconnect()
+def _release(resources: dict[str, Any], heartbeat: Heartbeat) -> None:
+    heartbeat.disconnect()
     resources.clear()

@@ -1,7 +1,7 @@
 """Deferral of Ctrl-C while other processes depend on this one.
 
-A rank that leaves collective work halfway ends up in another state than its peers. Ctrl-C is therefore deferred during
-such work until the rank waits for others and can resume the wait later, or else to the end. A second Ctrl-C is not
+A rank that leaves collective work halfway ends up in another state than its peers. So during such work Ctrl-C is
+deferred: to a wait for other ranks that can be resumed later, or else to the end of the work. A second Ctrl-C is not
 deferred.
 
 Costs: about a microsecond for each outermost block.
@@ -25,24 +25,24 @@ class DeferredInterrupt:
         may_leave: whether `deliver` raises a deferred Ctrl-C within the block. Otherwise it is raised at the end.
     """
 
-    __slots__ = ("_handler", "_noted", "_old", "may_leave")
+    __slots__ = ("_deferred", "_handler", "_previous", "may_leave")
 
     def __init__(self, *, may_leave: bool = False) -> None:
         self.may_leave = may_leave
-        self._noted: tuple[int, FrameType | None] | None = None
-        self._old: Any = None
+        self._deferred: tuple[int, FrameType | None] | None = None
+        self._previous: Any = None
         self._handler: Any = None
 
     def __enter__(self) -> DeferredInterrupt:
         global _outermost
         if _outermost is None and threading.current_thread() is threading.main_thread():
             try:
-                _outermost, self._handler = self, self._note
-                self._old = signal.signal(signal.SIGINT, self._handler)
+                _outermost, self._handler = self, self._handle
+                self._previous = signal.signal(signal.SIGINT, self._handler)
             except BaseException:  # from an earlier signal, before the handler has changed
                 _outermost = None
                 raise
-            if not callable(self._old):  # ignored or default: no handler to call
+            if not callable(self._previous):  # ignored or default: no handler to call
                 self.__exit__()
         return self
 
@@ -50,42 +50,42 @@ class DeferredInterrupt:
         global _outermost
         if _outermost is not self:
             return
-        _outermost, raised, back = None, None, self._old
-        while back is not None:
+        _outermost, raised, handler = None, None, self._previous
+        while handler is not None:
             try:
-                replaced = signal.signal(signal.SIGINT, back)
+                replaced = signal.signal(signal.SIGINT, handler)
             except BaseException as error:  # a pending signal is handled first, and may raise
                 raised = error
             else:
                 # A handler that was set within the block stays.
-                theirs = back is self._old and replaced not in (self._handler, self._old)
-                back = replaced if theirs else None
+                set_within = handler is self._previous and replaced not in (self._handler, self._previous)
+                handler = replaced if set_within else None
         if raised is not None:
             raise raised
-        self._let_out()
+        self._raise_deferred()
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        second = self._noted is not None
-        self._let_out()
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        second = self._deferred is not None
+        self._raise_deferred()
         if second:
-            self._old(number, frame)
+            self._previous(number, frame)
         else:
-            self._noted = number, frame
+            self._deferred = number, frame
 
-    def _let_out(self) -> None:
-        if self._noted is not None:
-            noted, self._noted = self._noted, None
-            self._old(*noted)
+    def _raise_deferred(self) -> None:
+        if self._deferred is not None:
+            deferred, self._deferred = self._deferred, None
+            self._previous(*deferred)
 
 
 def deliver() -> None:
     """Raise a deferred Ctrl-C, if the outermost block may be left."""
     block = _outermost
     if block is not None and block.may_leave and threading.current_thread() is threading.main_thread():
-        block._let_out()
+        block._raise_deferred()
 
 
 def waiting() -> bool:
     """Return whether a Ctrl-C is deferred to the end of the outermost block."""
     block = _outermost
-    return block is not None and block._noted is not None and threading.current_thread() is threading.main_thread()
+    return block is not None and block._deferred is not None and threading.current_thread() is threading.main_thread()

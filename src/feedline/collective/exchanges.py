@@ -1,12 +1,12 @@
 """Collective exchanges, written as coroutines that ``await`` wherever a rank waits for other ranks.
 
-Their driver (`Communicator.run`) can therefore interrupt a wait and resume it later, and everything after the wait
-follows in order.
+So `Communicator.run`, which drives them, can interrupt a wait and resume it later, and all that follows the wait
+happens in order.
 
 Every exchange begins with a frame of a fixed size: a digest of the next exchange, and a few numbers. gloo aborts the
-process when two ranks disagree about a size. Frames detect ranks that are about to make different exchanges before
-anything of another size is sent. `Exchanges.sum` and `Exchanges.distribute` send no frame, and must follow an exchange
-with a frame.
+process when two ranks disagree about a size. By their frames, ranks that are about to make different exchanges notice
+it before anything of another size is sent. `Exchanges.sum` and `Exchanges.distribute` send no frame, and must follow an
+exchange with a frame.
 
 Data from other ranks is not trusted: counts are checked before memory is allocated for them.
 """
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from feedline.collective.flat_buffers import laid_out
+from feedline.collective.flat_buffers import lay_out_buckets
 from feedline.collective.heartbeat import Heartbeat
 from feedline.errors import StoreError
 
@@ -34,7 +34,7 @@ FRAME = 32
 _HEAD = 3
 #: Largest number of bytes that a rank may send at once.
 MAX_BYTES = 1 << 31
-#: Bytes of a tensor that are shared at once.
+#: Bytes of a tensor that are sent at once.
 SHARED_BYTES = 1 << 20
 #: Largest number of characters of a text in an error.
 SHOWN = 300
@@ -65,7 +65,7 @@ class Announcement(NamedTuple):
     frames: list[Any]
     work: Any
 
-    def agreed(self) -> bool:
+    def all_agree(self) -> bool:
         """Return whether all ranks are known to make the same exchange."""
         if not self.work.is_completed():
             return False
@@ -80,15 +80,15 @@ class Exchanges:
         count: number of ranks.
         begin: function ``begin(tensor, method, *arguments)`` that starts a method of the tensor's backend, and returns
             its work.
-        pulse: heartbeat of this rank, which contains its current exchange.
+        heartbeat: heartbeat of this rank, which contains its current exchange.
 
     Attributes:
         count: number of ranks.
         begin: see above.
     """
 
-    def __init__(self, rank: int, count: int, begin: Callable[..., Any], pulse: Heartbeat) -> None:
-        self._rank, self.count, self.begin, self._pulse = rank, count, begin, pulse
+    def __init__(self, rank: int, count: int, begin: Callable[..., Any], heartbeat: Heartbeat) -> None:
+        self._rank, self.count, self.begin, self._heartbeat = rank, count, begin, heartbeat
 
     # ---- numbers and text -------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Exchanges:
         Args:
             what: description of the exchange.
             numbers: numbers of this rank.
-            kind: text that has to be the same on all ranks. None: ``what``.
+            kind: text that has to be the same on all ranks. None means ``what``.
 
         Returns:
             The numbers of every rank, by rank.
@@ -107,26 +107,26 @@ class Exchanges:
             StoreError: exchanges or counts of numbers differ. The message lists the exchange of each rank. The ranks
                 can continue.
         """
-        return await self.met(self.announce(what, numbers, kind))
+        return await self.finish_meeting(self.announce(what, numbers, kind))
 
     def announce(self, what: str, numbers: Sequence[float] = (), kind: str | None = None) -> Announcement:
-        """Begin to `meet`, without waiting for other ranks. `met` ends it."""
-        self._pulse.doing = what
+        """Begin to `meet`, without waiting for other ranks. `finish_meeting` waits."""
+        self._heartbeat.doing = what
         text = what.encode(errors="backslashreplace")
         digest = digest_of(what if kind is None else kind)
         inline = list(numbers) if len(numbers) <= FRAME - _HEAD else []
         head = [digest, len(numbers), len(text), *inline]
         frame = torch.tensor(head + [0] * (FRAME - len(head)), dtype=torch.float64)
-        # NaN equals nothing, in case the exchange fails before a frame arrives.
+        # NaN differs from every number, in case the exchange fails before a frame arrives.
         frames = [torch.full_like(frame, math.nan) for _ in range(self.count)]
         return Announcement(text, list(numbers), *self.begin_gathering(frame, frames))
 
-    async def met(self, announced: Announcement) -> list[list[float]]:
-        """See `meet`."""
+    async def finish_meeting(self, announced: Announcement) -> list[list[float]]:
+        """Complete a `meet` that `announce` has begun."""
         await Waiting([announced.work])
         rows, numbers = [frame.tolist() for frame in announced.frames], announced.numbers
         if any(row[:2] != rows[0][:2] for row in rows):
-            await self._disagree(announced.text, rows)
+            await self._raise_disagreement(announced.text, rows)
         if len(numbers) <= FRAME - _HEAD:
             return [row[_HEAD : _HEAD + len(numbers)] for row in rows]
         return [row.tolist() for row in await self.gather_tensors(torch.tensor(numbers, dtype=torch.float64))]
@@ -134,26 +134,26 @@ class Exchanges:
     async def gather_bytes(self, what: str, data: bytes) -> list[bytes]:
         """Gather bytes of any length from every rank, by rank."""
         rows = await self.meet(what, [float(len(data))])
-        return await self._padded(data, [row[0] for row in rows])
+        return await self._gather_padded(data, [row[0] for row in rows])
 
-    async def _padded(self, data: bytes, lengths: Sequence[float]) -> list[bytes]:
-        sizes = [checked_count(r, n, MAX_BYTES, "bytes") for r, n in enumerate(lengths)]
+    async def _gather_padded(self, data: bytes, lengths: Sequence[float]) -> list[bytes]:
+        sizes = [check_count(r, n, MAX_BYTES, "bytes") for r, n in enumerate(lengths)]
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         if data:
             padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         rows = await self.gather_tensors(padded) if max(sizes) else [padded] * self.count
         return [row[:n].numpy().tobytes() for row, n in zip(rows, sizes, strict=True)]
 
-    async def _disagree(self, text: bytes, rows: Sequence[Sequence[float]]) -> None:
-        encoded = await self._padded(text, [row[2] for row in rows])
-        texts = [got.decode(errors="replace") for got in encoded]
+    async def _raise_disagreement(self, description: bytes, rows: Sequence[Sequence[float]]) -> None:
+        encoded = await self._gather_padded(description, [row[2] for row in rows])
+        texts = [text.decode(errors="replace") for text in encoded]
         if len(set(texts)) == 1:
-            texts = [f"{got}, with {row[1]:.0f} numbers" for got, row in zip(texts, rows, strict=True)]
+            texts = [f"{text}, with {row[1]:.0f} numbers" for text, row in zip(texts, rows, strict=True)]
         usual = max(texts, key=texts.count)
-        different = tuple(r for r, got in enumerate(texts) if got != usual)
-        lines = [f"  rank {r}: {got}" for r, got in enumerate(shown(texts))]
+        different = tuple(r for r, text in enumerate(texts) if text != usual)
+        lines = [f"  rank {r}: {text}" for r, text in enumerate(shorten_differing(texts))]
         raise StoreError(
-            f"expected all ranks to do the same, got a difference at {named(different)}\n" + "\n".join(lines),
+            f"expected all ranks to do the same, got a difference at {list_ranks(different)}\n" + "\n".join(lines),
             ranks=different,
         )
 
@@ -166,42 +166,45 @@ class Exchanges:
         return rows
 
     def begin_gathering(self, tensor: Any, rows: list[Any] | None = None) -> tuple[list[Any], Any]:
-        """Begin `gather_tensors`. Returns its result, once the second item, a work for `Waiting`, has ended.
+        """Begin `gather_tensors`. Return its result, which is valid once the second item, a work for `Waiting`, has
+        ended.
 
         Args:
             tensor: tensor of this rank, unchanged until the other ranks have it.
-            rows: tensors to write to. None: new ones.
+            rows: tensors to write to. None means new ones.
         """
         rows = [torch.empty_like(tensor) for _ in range(self.count)] if rows is None else rows
         return rows, self.begin(tensor, "allgather", [[_as_bytes(row) for row in rows]], [_as_bytes(tensor)])
 
     def begin_sharing(self, flat: Any, rows: list[Any]) -> list[Any]:
-        """Begin to share every rank's flat tensor with all ranks. Returns a work for each `SHARED_BYTES`. No frame.
+        """Begin to share every rank's flat tensor with all ranks. Return a work for each `SHARED_BYTES`. No frame.
 
-        As `begin_gathering`, for large tensors: in pieces, so that links carry both directions at once, and between two
-        ranks without the copies of gloo's all-gather.
+        Like `begin_gathering`, for large tensors. They are sent in pieces, so that links carry both directions at once,
+        and between two ranks without the copies that the all-gather of gloo makes.
 
         Args:
             flat: tensor of this rank, contiguous, unchanged until the other ranks have it.
-            rows: tensors to write the other ranks' to, by rank. This rank's is replaced by ``flat``.
+            rows: tensors that receive the tensors of the other ranks, by rank. The one of this rank is replaced by
+                ``flat``.
         """
         rows[self._rank] = flat
         pieces = [_as_bytes(row).split(SHARED_BYTES) for row in rows]
-        mine, peer = _as_bytes(flat).split(SHARED_BYTES), 1 - self._rank
+        sent_pieces, peer = _as_bytes(flat).split(SHARED_BYTES), 1 - self._rank
         if self.count != 2 or not flat.is_cpu:
             return [
-                self.begin(flat, "allgather", [list(parts)], [part]) for part, *parts in zip(mine, *pieces, strict=True)
+                self.begin(flat, "allgather", [list(parts)], [part])
+                for part, *parts in zip(sent_pieces, *pieces, strict=True)
             ]
         return [
-            self.begin(flat, "alltoall_base", there, sent, *[[0, len(sent)] if peer else [len(sent), 0]] * 2)
-            for sent, there in zip(mine, pieces[peer], strict=True)
+            self.begin(flat, "alltoall_base", received, sent, *[[0, len(sent)] if peer else [len(sent), 0]] * 2)
+            for sent, received in zip(sent_pieces, pieces[peer], strict=True)
         ]
 
     def sum(self, tensor: Any) -> Any:
-        """Start to sum a contiguous tensor over all ranks, in place. Returns a work for `Waiting`. No frame.
+        """Start to sum a contiguous tensor over all ranks, in place. Return a work for `Waiting`. No frame.
 
         Raises:
-            TypeError: a dtype that is not in `SUMMED`. The ranks can continue.
+            TypeError: the dtype is not in `SUMMED`. The ranks can continue.
         """
         if tensor.dtype not in SUMMED:
             raise TypeError(f"expected a dtype that ranks can sum, got {tensor.dtype}")
@@ -209,11 +212,11 @@ class Exchanges:
         return self.begin(tensor, "allreduce", [plain])
 
     async def broadcast(self, tensors: Sequence[Any]) -> None:
-        """Overwrite contiguous ``tensors`` with rank 0's. Shapes and dtypes are the same on all ranks."""
+        """Overwrite contiguous ``tensors`` with the tensors of rank 0. Shapes and dtypes are the same on all ranks."""
         if self.count == 1 or not tensors:
             return
         await self.meet(f"send {len(tensors)} tensors of {sum(t.nbytes for t in tensors)} bytes from rank 0")
-        buckets = laid_out(tensors)
+        buckets = lay_out_buckets(tensors)
         await Waiting([self.begin(b.flat, "broadcast", [_as_bytes(b.fill(tensors))]) for b in buckets])
         if self._rank:
             for bucket in buckets:
@@ -240,36 +243,36 @@ def digest_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=6).digest(), "little")
 
 
-def checked_count(rank: int, number: float, most: int, what: str) -> int:
+def check_count(rank: int, number: float, limit: int, what: str) -> int:
     """Return a count received from a rank.
 
     Raises:
-        StoreError: the number is not an integer from 0 to ``most``.
+        StoreError: the number is not an integer from 0 to ``limit``.
     """
-    if not 0 <= number <= most or number != int(number):
-        raise StoreError(f"expected 0 to {most} {what} from rank {rank}, got {number:g}", ranks=(rank,))
+    if not 0 <= number <= limit or number != int(number):
+        raise StoreError(f"expected 0 to {limit} {what} from rank {rank}, got {number:g}", ranks=(rank,))
     return int(number)
 
 
-def named(ranks: Sequence[int]) -> str:
+def list_ranks(ranks: Sequence[int]) -> str:
     """Return ``rank 1``, or ``ranks 1, 2``."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def shown(texts: Sequence[str]) -> list[str]:
-    """Shorten differing texts for an error: keep the beginning of each, and the part after the first difference."""
+def shorten_differing(texts: Sequence[str]) -> list[str]:
+    """Shorten texts for an error: keep the beginning of each, and the part after the first difference between them."""
     if all(len(text) <= SHOWN for text in texts):
         return list(texts)
-    same = next(i for i in range(max(map(len, texts))) if len({text[i : i + 1] for text in texts}) > 1)
-    begin = max(0, same - SHOWN // 6)
+    difference = next(i for i in range(max(map(len, texts))) if len({text[i : i + 1] for text in texts}) > 1)
+    begin = max(0, difference - SHOWN // 6)
     if begin <= SHOWN // 3:
-        return [cut(text) for text in texts]
-    return [f"{text[: SHOWN // 3]} ... {cut(text[begin:], SHOWN // 2)}" for text in texts]
+        return [shorten(text) for text in texts]
+    return [f"{text[: SHOWN // 3]} ... {shorten(text[begin:], SHOWN // 2)}" for text in texts]
 
 
-def cut(text: str, most: int = SHOWN) -> str:
-    """Shorten a text to at most ``most`` characters."""
-    return text if len(text) <= most else text[: most - 3] + "..."
+def shorten(text: str, limit: int = SHOWN) -> str:
+    """Shorten a text to at most ``limit`` characters."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _as_bytes(tensor: Any) -> Any:

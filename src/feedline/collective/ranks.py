@@ -1,7 +1,7 @@
-"""Ranks of a program: their numbers, and exchanges of numbers and JSON values.
+"""The ranks of a program: their numbers, and exchanges of numbers and JSON values.
 
-A program of one process has one rank, 0. Several are connected by the `Communicator` of a strategy of distributed
-learning, or by one that is created at first use and closed by `Ranks.close`.
+A program of one process has one rank, 0. Several ranks are connected by the `Communicator` of a strategy, or by one
+that is created at first use and closed by `Ranks.close`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from feedline.collective.communicator import Communicator
 from feedline.errors import StateError
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 
 T = TypeVar("T")
 #: Seconds to wait for other ranks unless a strategy sets another time, as in torch.distributed's groups.
@@ -34,8 +34,8 @@ class Ranks:
     """The ranks of a program.
 
     Args:
-        connect: function that returns an existing communicator of the ranks, connected at first use. None: create one
-            for the ranks of torch.distributed.
+        connect: function that returns a communicator of the ranks, which it may connect at the first call. None means a
+            new one for the ranks of torch.distributed.
     """
 
     def __init__(self, connect: Callable[[], Communicator] | None = None) -> None:
@@ -44,7 +44,7 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """Rank of this process. Rank 0 decides for all ranks if only one may."""
+        """Rank of this process. Rank 0 makes decisions that only one rank may make."""
         return rank() if self._connect is None else self._connect().rank
 
     @property
@@ -65,21 +65,21 @@ class Ranks:
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """Gather equally many ``numbers`` from every rank, by rank. A collective call."""
-        return [list(numbers)] if self.alone else self._connected().gather(numbers)
+        return [list(numbers)] if self.alone else self._communicator().gather(numbers)
 
     def gather_json(self, value: Any) -> list[Any]:
         """Gather a value in JSON types from every rank, by rank. A collective call."""
         text = json.dumps(value)
         if self.alone:
             return [json.loads(text)]
-        return [json.loads(encoded) for encoded in self._connected().gather_bytes(text.encode())]
+        return [json.loads(encoded) for encoded in self._communicator().gather_bytes(text.encode())]
 
-    def first(self, action: Callable[[], T]) -> T | None:
-        """Run ``action`` on rank 0 alone. None on other ranks. A collective call.
+    def on_rank_0(self, action: Callable[[], T]) -> T | None:
+        """Run ``action`` on rank 0 alone, and return its result there, None on other ranks. A collective call.
 
         Raises:
             Exception: on rank 0, the exception of ``action``.
-            StateError: on other ranks, with its text.
+            StateError: on other ranks, with the text of that exception.
         """
         result, error = None, None
         if self.rank == 0:
@@ -91,11 +91,11 @@ class Ranks:
         return result
 
     def check(self, error: Exception | None) -> None:
-        """Fail on all ranks if one has failed. A collective call.
+        """Raise an error on all ranks if one has failed. A collective call.
 
         Raises:
             Exception: ``error``, if this rank has one.
-            StateError: another rank's error, as text.
+            StateError: another rank has an error. The message contains its text.
         """
         errors = self.gather_json(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:
@@ -105,9 +105,9 @@ class Ranks:
                 raise StateError(f"expected success on rank {r}, got {text}")
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Overwrite ``tensors`` with rank 0's. A collective call."""
+        """Overwrite ``tensors`` with the tensors of rank 0. A collective call."""
         if tensors and not self.alone:
-            self._connected().broadcast(tensors)
+            self._communicator().broadcast(tensors)
 
     def close(self) -> None:
         """Close the connections that this object created. A strategy's connections stay open."""
@@ -115,7 +115,7 @@ class Ranks:
             self._created.close()
             self._created = None
 
-    def _connected(self) -> Communicator:
+    def _communicator(self) -> Communicator:
         if self._connect is not None:
             return self._connect()
         if self._created is None:
@@ -126,11 +126,11 @@ class Ranks:
 def _initialised() -> bool:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return True
-    share = launched()
-    if share is not None:
+    launch = launcher_rank()
+    if launch is not None:
         raise RuntimeError(
-            f"expected torch.distributed to connect the {share[1]} ranks that mpiexec or srun has started, of which "
-            f'this is rank {share[0]}: call torch.distributed.init_process_group("gloo", rank={share[0]}, '
-            f"world_size={share[1]}) first, or set RANK=0 WORLD_SIZE=1 if each trains by itself"
+            f"expected torch.distributed to connect the {launch[1]} ranks that mpiexec or srun has started, of which "
+            f'this is rank {launch[0]}: call torch.distributed.init_process_group("gloo", rank={launch[0]}, '
+            f"world_size={launch[1]}) first, or set RANK=0 WORLD_SIZE=1 if each trains by itself"
         )
     return False

@@ -1,7 +1,7 @@
-"""Rendezvous of ranks, and their connections: stores and backends of torch.distributed.
+"""The rendezvous of ranks, and their connections: stores and backends of torch.distributed.
 
-Ranks find each other through a TCPStore: of an initialised torch.distributed, of a launcher's variables, or at an
-address from the caller. Connections are new, apart from the program's.
+Ranks find each other through a TCPStore: the one of an initialised torch.distributed, one that variables of a launcher
+name, or one at an address from the caller. Connections are new, and separate from the connections of the program.
 
 A rendezvous that this process serves listens on its address only. If that is impossible (a name that resolves to
 loopback on its machine, a translated address), it listens on all addresses of the machine and warns.
@@ -26,18 +26,18 @@ import torch
 from feedline.concurrency.named_threads import begin
 from feedline.concurrency.thread_pool import Job
 from feedline.errors import StoreError
-from feedline.interop.launchers import launched, where_to_meet
+from feedline.interop.launchers import launcher_rank, where_to_meet
 
 T = TypeVar("T")
 
-#: Seconds for ranks to start, if their timeout is shorter: machines may be busy, and programs read data first.
+#: Seconds for ranks to start, if their timeout is shorter, as machines may be busy, and programs read data first.
 START_S = 300.0
-#: Seconds beyond a timeout for a store that is only slow.
+#: Seconds beyond a timeout for a slow store.
 GRACE_S = 4.0
 
 #: Environment variables that launchers set.
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-#: Variable that is "True" if the launcher itself serves the store.
+#: Variable whose value is "True" if the launcher itself serves the store.
 BY_LAUNCHER = "TORCHELASTIC_USE_AGENT_STORE"
 
 #: Stores that this process serves, by address, kept until it ends, as ranks may come back.
@@ -53,9 +53,9 @@ class Rendezvous:
         rank: rank of this process.
         count: number of ranks.
         name: name of this set of ranks, the same on all of them.
-        host: rank that serves the store. None: no rank does.
-        line: idle connection to the process that serves the store, which ends when that process does. None: it is
-            this process, or the store is not a TCPStore.
+        host: rank that serves the store. None if no rank does.
+        idle_connection: connection to the process that serves the store, which ends when that process does. None if it
+            is this process, or the store is not a TCPStore.
     """
 
     store: Any
@@ -63,7 +63,7 @@ class Rendezvous:
     count: int
     name: str
     host: int | None
-    line: socket.socket | None = None
+    idle_connection: socket.socket | None = None
 
 
 def meet(group: Any, address: str | None, rank: int | None, count: int | None, span: datetime.timedelta) -> Rendezvous:
@@ -81,72 +81,74 @@ def meet(group: Any, address: str | None, rank: int | None, count: int | None, s
     if address is not None and rank is not None and count is not None:
         if not 0 <= rank < count:
             raise ValueError(f"expected a rank below {count}, got {rank}")
-        store, line = _reached(rank, address, rank == 0, span)
-        return Rendezvous(store, rank, count, "all", 0, line)
+        store, idle_connection = _reach(rank, address, rank == 0, span)
+        return Rendezvous(store, rank, count, "all", 0, idle_connection)
     if distributed.is_initialized():
         ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
-        me = distributed.get_rank()
-        if me not in ranks:
-            raise ValueError(f"expected a group with this process, rank {me}, got one of ranks {ranks}")
+        this_rank = distributed.get_rank()
+        if this_rank not in ranks:
+            raise ValueError(f"expected a group with this process, rank {this_rank}, got one of ranks {ranks}")
         store = distributed.distributed_c10d._get_default_store()
         all_ranks = len(ranks) == distributed.get_world_size()
         name = "all" if all_ranks else "of-" + "-".join(map(str, ranks))
         served_by_rank_0 = _tcp(store) is not None and os.environ.get(BY_LAUNCHER) != "True"
         host = ranks.index(0) if 0 in ranks and served_by_rank_0 else None
-        return Rendezvous(store, ranks.index(me), len(ranks), name, host, None if me == 0 else _line_to(store))
+        idle_connection = None if this_rank == 0 else _connect_to(store)
+        return Rendezvous(store, ranks.index(this_rank), len(ranks), name, host, idle_connection)
     if group is not None or not under_launcher():
         raise RuntimeError(
             "expected a rendezvous of ranks, got none: call torch.distributed.init_process_group, start with torchrun "
             f"or mpiexec, or set {', '.join(VARIABLES)}"
         )
-    me, size = launched() or (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    this_rank, size = launcher_rank() or (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     serves = os.environ.get(BY_LAUNCHER) != "True"
-    store, line = _reached(me, ":".join(where_to_meet()), serves and me == 0, span)
+    store, idle_connection = _reach(this_rank, ":".join(where_to_meet()), serves and this_rank == 0, span)
     # A launcher's store outlives the ranks that it restarts.
     name = f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return Rendezvous(store, me, size, name, 0 if serves else None, line)
+    return Rendezvous(store, this_rank, size, name, 0 if serves else None, idle_connection)
 
 
 @contextlib.contextmanager
-def holding(place: Rendezvous) -> Iterator[None]:
-    """Open a block that uses the store before heartbeats begin. If it fails, the line is closed.
+def closing_on_error(place: Rendezvous) -> Iterator[None]:
+    """Open a block that uses the store before heartbeats begin. If it fails, the idle connection is closed.
 
     Raises:
         StoreError: the process that serves the store has ended.
     """
     try:
         with contextlib.ExitStack() as undo:
-            if place.line is not None:
-                undo.callback(place.line.close)
+            if place.idle_connection is not None:
+                undo.callback(place.idle_connection.close)
             yield
             undo.pop_all()
     except RuntimeError as error:
         who = "the process that serves it" if place.host is None else f"rank {place.host}, which serves it,"
         what = "does not answer" if isinstance(error, SilentStoreError) else "has ended"
         raise StoreError(
-            f"expected a lasting rendezvous, rank {place.rank} lost it: {who} {what}: {brief(error)}\n"
+            f"expected the rendezvous to stay connected, but rank {place.rank} lost it: {who} {what}: "
+            f"{first_line(error)}\n"
             "  restart all ranks from the last checkpoint",
             ranks=() if place.host is None else (place.host,),
         ) from None
 
 
 class SilentStoreError(RuntimeError):
-    """A store whose server lives, as its connections do, but does not answer: it is stopped, or disconnected."""
+    """A store does not answer, though its server lives: the server is stopped, or disconnected."""
 
 
-def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T], None] = lambda _: None) -> T:
+def request(requests: Callable[[], T], timeout_s: float, discard: Callable[[T], None] = lambda _: None) -> T:
     """Return the result of requests to a store.
 
     A TCPStore waits for its server's answer without a time limit, and ignores Ctrl-C. Therefore a separate thread makes
-    the requests. If they are abandoned, the thread stays until its connection ends.
+    the requests. If they are abandoned, the thread lives until its connection ends.
 
     Args:
-        requests: function that makes them.
-        timeout_s: seconds that they may take. A store that is only slow has `GRACE_S` more.
-        discard: function that disposes of a result that comes too late.
+        requests: function that makes the requests.
+        timeout_s: seconds that they may take. A slow store has `GRACE_S` more.
+        discard: function that disposes of a result that arrives too late.
 
     Raises:
-        SilentStoreError: they took longer.
+        SilentStoreError: the requests took longer.
         Exception: exception of ``requests``.
     """
     job = Job(requests)
@@ -165,7 +167,7 @@ def answered(requests: Callable[[], T], timeout_s: float, discard: Callable[[T],
 
 
 def _discard(job: Job[T], discard: Callable[[T], None]) -> None:
-    """Dispose of the result of abandoned requests, when it comes."""
+    """Dispose of the result of abandoned requests when it arrives."""
     with contextlib.suppress(BaseException):  # nobody waits for their errors any more
         discard(job.result())
 
@@ -176,17 +178,17 @@ def under_launcher() -> bool:
     Raises:
         RuntimeError: variables are missing, or contradict each other.
     """
-    if launched():
+    if launcher_rank():
         where_to_meet()
         return True
     missing = [name for name in VARIABLES if os.environ.get(name) is None]
     if "RANK" in os.environ and missing and os.environ.get("WORLD_SIZE") != "1":
-        raise RuntimeError(f"expected all of {', '.join(VARIABLES)} beside RANK, got no {', '.join(missing)}")
+        raise RuntimeError(f"expected all of {', '.join(VARIABLES)} in addition to RANK, got no {', '.join(missing)}")
     return not missing
 
 
-def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) -> tuple[Any, socket.socket | None]:
-    """Serve or reach the store at an address. Returns it with an idle connection to its server."""
+def _reach(rank: int, address: str, serves: bool, span: datetime.timedelta) -> tuple[Any, socket.socket | None]:
+    """Serve or reach the store at an address. Return it with an idle connection to its server."""
     host, _, digits = address.rpartition(":")
     host = host.strip("[]")
     if not host or not digits.isdecimal() or not 0 < int(digits) < 1 << 16:
@@ -194,22 +196,23 @@ def _reached(rank: int, address: str, serves: bool, span: datetime.timedelta) ->
     if serves:
         return _serve(rank, address, host, int(digits), span), None
     start_s = max(START_S, span.total_seconds())
-    line = _line(host, int(digits), start_s)
+    idle_connection = _connect(host, int(digits), start_s)
     try:
-        if line is None:
+        if idle_connection is None:
             raise RuntimeError("nothing listens there")
-        return answered(
+        return request(
             lambda: torch.distributed.TCPStore(
                 host, int(digits), None, False, span, wait_for_workers=False, multi_tenant=True
             ),
             span.total_seconds(),
-        ), line
+        ), idle_connection
     except RuntimeError as error:
-        if line is not None:
-            line.close()
+        if idle_connection is not None:
+            idle_connection.close()
         raise StoreError(
-            f"expected rank 0 at {address} within {start_s:g} s, rank {rank} could not reach it: "
-            f"{brief(error)}\n  start rank 0 there, or correct the address",
+            f"expected rank 0 at {address} within {start_s:g} s, but rank {rank} could not reach it: "
+            f"{first_line(error)}\n"
+            "  start rank 0 there, or correct the address",
             ranks=(0,),
         ) from None
 
@@ -221,11 +224,11 @@ def _serve(rank: int, address: str, host: str, port: int, span: datetime.timedel
     try:
         listening = listening_socket(host, port)
         options: dict[str, Any] = {} if listening is None else {"master_listen_fd": listening.detach()}
-        # Without our socket, torch reuses its server on this port, if this process has one, or starts one.
+        # Without a socket, torch starts a server on this port, or reuses one of this process.
         server = store(host, port, None, True, span, wait_for_workers=False, multi_tenant=True, **options)
     except (RuntimeError, OSError) as error:
         raise StoreError(
-            f"expected to serve the rendezvous at {address}, rank {rank} could not: {brief(error)}\n"
+            f"expected to serve the rendezvous at {address}, but rank {rank} could not: {first_line(error)}\n"
             "  end the process that listens there, or choose another port"
         ) from None
     _served[address] = server
@@ -233,27 +236,27 @@ def _serve(rank: int, address: str, host: str, port: int, span: datetime.timedel
 
 
 def listening_socket(host: str, port: int) -> socket.socket | None:
-    """Return a socket that listens on this address alone. None: torch has to listen, on all addresses."""
+    """Return a socket that listens on this address alone. None means that torch has to listen, on all addresses."""
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family = socket.AF_INET if any(info[0] == socket.AF_INET for info in infos) else infos[0][0]
-    places = sorted({info[4] for info in infos if info[0] == family})
+    addresses = sorted({info[4] for info in infos if info[0] == family})
     if not _literal(host) and host != "localhost":
         # Other machines may choose another of several addresses, and /etc/hosts often names this machine 127.0.1.1.
-        if len(places) > 1:
-            _warn(f"{host!r} resolves to {', '.join(str(place[0]) for place in places)}")
+        if len(addresses) > 1:
+            _warn(f"{host!r} resolves to {', '.join(str(socket_address[0]) for socket_address in addresses)}")
             return None
-        if ipaddress.ip_address(places[0][0]).is_loopback:
-            _warn(f"{host!r} resolves to {places[0][0]} here, which only this machine could reach")
+        if ipaddress.ip_address(addresses[0][0]).is_loopback:
+            _warn(f"{host!r} resolves to {addresses[0][0]} here, which only this machine could reach")
             return None
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(places[0])
+        listener.bind(addresses[0])
         listener.listen(4096)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
-            _warn(f"{places[0][0]} is not an address of this machine")
+            _warn(f"{addresses[0][0]} is not an address of this machine")
             return None
         if error.errno == errno.EADDRINUSE:
             return None
@@ -276,8 +279,8 @@ def _warn(why: str) -> None:
     )
 
 
-def _line(host: str, port: int, seconds: float) -> socket.socket | None:
-    """Connect once something listens there. Until then, torch's attempts would fill stderr."""
+def _connect(host: str, port: int, seconds: float) -> socket.socket | None:
+    """Connect once a process listens at the address. Until then, attempts by torch would fill stderr."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -291,13 +294,13 @@ def _line(host: str, port: int, seconds: float) -> socket.socket | None:
             return connection
 
 
-def _line_to(store: Any) -> socket.socket | None:
+def _connect_to(store: Any) -> socket.socket | None:
     server = _tcp(store)
-    return None if server is None else _line(server.host, server.port, 1.0)
+    return None if server is None else _connect(server.host, server.port, 1.0)
 
 
-def brief(error: BaseException) -> str:
-    """Return the first line of torch's error, without its C++ stack."""
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error of torch, without its C++ stack."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 

@@ -1,8 +1,8 @@
 """Sums over all ranks of many tensors, bucket by bucket: a bucket is sent as soon as it is full.
 
-The caller puts each tensor into its place (`BucketSums.put`), or fills the place with zeros (`BucketSums.lack`), and
-sends each bucket when its places are filled, in the order of the buckets, which is the same on all ranks. The sums are
-in the buckets' views when all works have ended and `BucketSums.finish` has returned.
+The caller puts each tensor into its place (`BucketSums.put`), or fills the place with zeros (`BucketSums.put_zeros`),
+and sends each bucket when its places are filled, in the order of the buckets, which is the same on all ranks. The sums
+are in the buckets' views when all works have ended and `BucketSums.finish` has returned.
 
 This module sends no frame: an exchange with one (`Exchanges.announce`) has to come first.
 """
@@ -20,13 +20,13 @@ from feedline.collective.flat_buffers import Bucket
 
 
 class BucketSums(ABC):
-    """See the module. By default buckets contain the tensors unchanged.
+    """Sums of tensors in buckets. See the module. By default buckets contain the tensors unchanged.
 
     Args:
         buckets: buckets in the order in which they are sent.
 
     Attributes:
-        buckets: see above.
+        buckets: buckets in the order in which they are sent.
     """
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
@@ -34,34 +34,34 @@ class BucketSums(ABC):
 
     @property
     def in_place(self) -> bool:
-        """Whether a view represents its tensor once it was put, so that changes before it is sent take effect."""
+        """Whether a view represents its tensor once it was put, so that changes before sending take effect."""
         return True
 
     @property
     def code(self) -> dict[str, Any] | None:
-        """Encoding in which tensors are sent, in JSON types. None: unchanged."""
+        """Encoding in which tensors are sent, in JSON types. None means that they are sent unchanged."""
         return None
 
     def put(self, bucket: int, slot: int, tensor: Any) -> None:
-        """Put a tensor of this rank into a slot of a bucket. Costs a copy, unless it is in its place already."""
+        """Put a tensor of this rank into a slot of a bucket. Costs a copy, unless it is in the slot already."""
         view = self.buckets[bucket].views[slot]
         if tensor.data_ptr() != view.data_ptr():
             with torch.no_grad():
                 view.copy_(tensor)
 
-    def lack(self, bucket: int, slot: int) -> None:
+    def put_zeros(self, bucket: int, slot: int) -> None:
         """Put zeros into a slot of a bucket."""
         self.put(bucket, slot, self.buckets[bucket].views[slot].zero_())
 
     @abstractmethod
     def send(self, bucket: int) -> list[Any]:
-        """Begin to exchange a bucket. Returns works in flight."""
+        """Begin to exchange a bucket. Return works in flight."""
 
-    def finish(self, present: Callable[[int], bool]) -> None:  # noqa: B027  # sums that arrive in place are there
+    def finish(self, present: Callable[[int], bool]) -> None:  # noqa: B027  # sums in place are complete
         """Compute the sums from the data that has arrived.
 
         Args:
-            present: whether any rank has put the tensor with this index in the layout.
+            present: function that returns whether any rank has put the tensor with this index in the layout.
         """
 
     def residuals(self) -> dict[int, Any]:
@@ -69,11 +69,11 @@ class BucketSums(ABC):
         return {}
 
     def set_residuals(self, residuals: Mapping[int, Any]) -> None:  # noqa: B027  # sums in place have no residuals
-        """Set the residuals that `residuals` returns. Tensors that are missing in it have none."""
+        """Restore the result of `residuals`. Tensors that it lacks have no residual."""
 
 
 class PlainSums(BucketSums):
-    """Each bucket is added up in place by an all-reduce.
+    """Sums that an all-reduce of each bucket makes in place.
 
     Args:
         exchanges: exchanges of the ranks.

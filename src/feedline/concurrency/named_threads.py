@@ -1,7 +1,7 @@
 """Long-lived threads with one purpose each, such as a heartbeat. `thread_pool` has threads for calls that end.
 
-No other module starts a thread, so that all of them have a name, and the end of the process waits for a thread that may
-block only by choice.
+No other module starts a thread. So all of them have a name, and the process waits at its end for a thread that may
+block only where that was decided.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class NamedThread(threading.Thread):
     Args:
         name: purpose of the thread, prefixed by `feedline-`.
         call: function to call, without arguments.
-        waited: whether the end of the process waits for it.
+        waited: whether the process waits for it at its end.
     """
 
     def __init__(self, name: str, call: Callable[[], object], *, waited: bool = False) -> None:
@@ -30,7 +30,7 @@ class NamedThread(threading.Thread):
         super().run()
 
     def end(self, timeout_s: float) -> None:
-        """Wait until it has ended, or for some seconds. Does nothing in the thread itself, as in a finaliser."""
+        """Wait until it has ended, or for some seconds. Do nothing in the thread itself, where a finaliser may run."""
         if threading.current_thread() is not self:
             self.join(timeout_s)
 

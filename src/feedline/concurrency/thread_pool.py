@@ -98,7 +98,7 @@ class Job(Generic[Result]):
         return cast(Result, self._value)
 
     def wait(self) -> None:
-        """Wait until the call is done, or for a moment."""
+        """Wait until the call is done, or for a short time."""
         if self._lock.acquire(timeout=_PATIENCE_S):
             self._lock.release()  # for other waiters
 
@@ -140,7 +140,7 @@ def call_each(call: Callable[[Item], Result], items: Iterable[Item], count: int)
 
 
 def start(call: Callable[[], None]) -> None:
-    """Call a function that may block forever in a new thread. The end of the process does not wait for it."""
+    """Call a function that may block forever in a new thread. The process does not wait for it at its end."""
     _thread.start_new_thread(call, ())
 
 

@@ -1,8 +1,8 @@
 """Turns of threads that read samples with the global generators of this process.
 
 All threads share the generators of `random`, NumPy and torch, for any loader. A reading usually makes one batch. A
-reading that seeds generators is alone: no other reads until it has restored them. Other readings only compare states,
-and run concurrently. The order is first come, first served.
+reading that seeds generators runs alone: no other begins until it has restored them. Other readings only compare
+states, and run concurrently. The order is first come, first served.
 
 No thread waits for its turn in the middle of user code, as that code may hold a resource for which a thread inside
 waits:
@@ -40,16 +40,16 @@ class Reading:
 
     Attributes:
         alone: whether it seeds generators.
-        marks: (time, state) of each generator at its begin, or at the begin of an earlier reading that has restored
-            them since.
+        marks: (time, state) of each generator at its beginning, or at the beginning of an earlier reading that has
+            restored them since.
         drawn: generators that were drawn from without being seeded.
         again: whether it has to be repeated, as it may contain random numbers of another reading.
         nests: whether the reason is a reading within it that should have been alone.
-        before: previous reading of this thread. None: none.
+        before: previous reading of this thread, or None.
         base: the outermost reading of this thread.
-        outer: the reading that this one is a part of, in this thread or lent by another thread. None: none.
+        outer: the reading that this one is a part of, in this thread or lent by another thread, or None.
         root: the outermost reading that this one is a part of.
-        lent: the loader whose threads may read as a part of this one. None: no loader.
+        lent: the loader whose threads may read as a part of this one, or None.
     """
 
     __slots__ = ("again", "alone", "base", "before", "drawn", "lent", "marks", "nests", "outer", "root", "seeds")
@@ -73,7 +73,7 @@ class Reading:
 
 
 class _ReadingThread(threading.local):
-    """The reading of this thread, and the loader that it serves. None: a thread of the program."""
+    """The reading of this thread, and the loader that it serves, or None in a thread of the program."""
 
     reading: Reading | None = None
     serves: object | None = None
@@ -86,8 +86,8 @@ class Turns:
     """The turns of a process.
 
     Attributes:
-        lock: lock held while generators are compared at the begin or end of a turn. Re-entrant, as a signal handler may
-            read.
+        lock: lock held while generators are compared at the beginning or end of a turn. Re-entrant, as a signal handler
+            may read.
         inside: current readings. They leave it without the lock.
         queue: readings that wait for a turn, in the order of arrival.
     """
@@ -168,7 +168,7 @@ class Turns:
         return line
 
     def current(self, reading: Reading | None) -> Reading | None:
-        """Return a reading of this thread, or the innermost one around it that has not ended. None: there is none."""
+        """Return a reading of this thread, or the innermost one around it that has not ended. None if there is none."""
         while reading is not None and reading not in self.inside:
             reading = reading.before
         return reading
@@ -226,11 +226,11 @@ class Turns:
 turns = Turns()
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     vars(turns).update(vars(Turns()))  # threads that do not exist here may be inside
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def serve(loader: object) -> None:

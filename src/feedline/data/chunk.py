@@ -138,7 +138,7 @@ class Chunk:
             DataError: a mapped file was truncated, or its disk fails.
             IndexError: an index outside ``0 <= index < num_sequences``.
         """
-        return self._taken(self._gatherer(), which)
+        return self._take_rows(self._gatherer(), which)
 
     def pieces(self, nbytes: int) -> Iterator[Chunk]:
         """Yield all sequences in order, as copies of about ``nbytes`` each, made as by `take`."""
@@ -147,14 +147,14 @@ class Chunk:
         step = max(1, self.num_sequences * nbytes // max(1, self.nbytes))
         gatherer = self._gatherer()
         for start in range(0, self.num_sequences, step):
-            yield self._taken(gatherer, np.arange(start, min(start + step, self.num_sequences)))
+            yield self._take_rows(gatherer, np.arange(start, min(start + step, self.num_sequences)))
 
     def _gatherer(self) -> _native.Gatherer:
         gatherer = gatherer_of(self.schema)
         give(gatherer, 0, self)
         return gatherer
 
-    def _taken(self, gatherer: _native.Gatherer, which: NDArray[np.int64]) -> Chunk:
+    def _take_rows(self, gatherer: _native.Gatherer, which: NDArray[np.int64]) -> Chunk:
         errors = {i: self.errors[k] for i, k in enumerate(which.tolist()) if k in self.errors} if self.errors else {}
         try:
             arrays = gatherer.gather(None, np.ascontiguousarray(which, np.int64))

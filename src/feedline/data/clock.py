@@ -20,7 +20,7 @@ class Position(NamedTuple):
 
     Attributes:
         sweep: pass over the data, from 0.
-        ordinal: place of the sequence in the order of its sweep (or of its window, see ``window``).
+        sequence: place of the sequence in the order of its sweep (or of its window, see ``window``).
         samples: samples delivered since the start of the axis, over all ranks. -1 after a seek to a place
             whose count is not known without reading.
         label_samples: label samples counted since the start of the axis, over all ranks.
@@ -29,7 +29,7 @@ class Position(NamedTuple):
     """
 
     sweep: int = 0
-    ordinal: int = 0
+    sequence: int = 0
     samples: int = 0
     label_samples: int = 0
     window: int | None = None
@@ -37,7 +37,7 @@ class Position(NamedTuple):
     def __repr__(self) -> str:
         where = f"sweep {self.sweep}, "
         where += f"window {self.window}, " if self.window is not None else ""
-        return f"Position({where}sequence {self.ordinal}, {self.samples} samples)"
+        return f"Position({where}sequence {self.sequence}, {self.samples} samples)"
 
 
 class Unit(enum.Enum):

@@ -23,7 +23,7 @@ _RESTORE = "restore the file or write it again, then continue from the last stat
 
 
 def locate(address: int) -> MappedByte | None:
-    """Return the byte of a file that is mapped at ``address``. None: there is none, or it is unknown."""
+    """Return the byte of a file that is mapped at ``address``. None if there is none, or it is unknown."""
     return Maps().locate(address)
 
 
@@ -102,8 +102,8 @@ class BadEntry(NamedTuple):
         place: place of its sequence among the copied ones.
         stream: number of the stream.
         entry: the entry, or the first byte of a text that violates UTF-8.
-        classes: number of classes, which limits indices of a sparse stream. ``"str"``: a stream of texts. None: a byte
-            of a stream of bools.
+        classes: number of classes, which limits indices of a sparse stream. ``"str"`` for a stream of texts. None for a
+            byte of a stream of bools.
         address: address of the memory that it was copied from.
     """
 
@@ -115,7 +115,7 @@ class BadEntry(NamedTuple):
 
     def __str__(self) -> str:
         if self.classes == "str":
-            return f"expected text in UTF-8, got the byte 0x{self.entry:02x} where none may be"
+            return f"expected text in UTF-8, got the byte 0x{self.entry:02x}"
         what = "bools of 0 or 1" if self.classes is None else f"indices in [0, {self.classes})"
         return f"expected {what}, got {self.entry}"
 

@@ -1,6 +1,6 @@
 """Mapped files and their addresses, from the kernel's table of this process's maps.
 
-The table covers every map, including the user's. A look-up costs some tenths of a millisecond. Nothing is cached.
+The table covers every map, including the user's. A look-up costs a few tenths of a millisecond. Nothing is cached.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Maps:
                 if len(fields) == 6 and fields[5].startswith("/"):
                     first, last = (int(bound, 16) for bound in fields[0].split("-"))
                     self._entries.append(
-                        _MapsLine(first, last, fields[1].endswith("s"), int(fields[2], 16), _unescaped(fields[5]))
+                        _MapsLine(first, last, fields[1].endswith("s"), int(fields[2], 16), _unescape(fields[5]))
                     )
 
     def locate(self, address: int) -> MappedByte | None:
-        """Return the byte of a file that is mapped at ``address``. None: there is none, or it is unknown."""
+        """Return the byte of a file that is mapped at ``address``. None if there is none, or it is unknown."""
         for entry in self._entries:
             if entry.first <= address < entry.last:
                 return MappedByte(entry.path, entry.offset + address - entry.first)
@@ -111,7 +111,7 @@ class Maps:
         return MappedRange(entry.path, size, same[low].offset, base, (about.st_dev, about.st_ino))
 
 
-def _unescaped(path: str) -> str:
+def _unescape(path: str) -> str:
     for written, meant in _ESCAPED if "\\" in path else ():
         path = path.replace(written, meant)
     return path

@@ -1,6 +1,6 @@
 """A minibatch: the chosen sequences, one value per stream, and their position on the axis.
 
-A thin wrapper around the arrays of one gather. Creating one costs about a microsecond.
+It is a thin wrapper around the arrays of one gather. Creating one costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Origins(NamedTuple):
 
     Attributes:
         sources: function from ids to the number of the corpus of each sequence.
-        sweep_ends: function that returns the names of the corpora of which a sweep ended.
+        sweep_ends: function that returns the names of the corpora whose sweeps ended.
     """
 
     sources: Callable[[NDArray[np.int64]], NDArray[np.int64] | None]
@@ -241,7 +241,7 @@ class Minibatch(Mapping[str, Value]):
         noun = "sequence" if self.lanes is None else "piece"
         head = (
             f"Minibatch({_count(self.num_sequences, noun)}, {_count(self.num_samples, 'sample')}, "
-            f"from sweep {p.sweep} sequence {p.ordinal}{', sweep end' if self.sweep_end else ''})"
+            f"from sweep {p.sweep} sequence {p.sequence}{', sweep end' if self.sweep_end else ''})"
         )
         width = max((len(name) for name in self.values_by_name), default=0)
         rows = [f"  {name:<{width}}  {value.describe()}" for name, value in self.values_by_name.items()]
@@ -250,7 +250,7 @@ class Minibatch(Mapping[str, Value]):
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in self.__slots__}
         if self._origins is not None:  # computed now: the receiver has no corpus
-            state["_origins"] = Origins(*(functools.partial(_computed, x) for x in (self.source, self.sweep_ends)))
+            state["_origins"] = Origins(*(functools.partial(_return_result, x) for x in (self.source, self.sweep_ends)))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -284,7 +284,7 @@ def _same(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:
     return a is b if a is None or b is None else np.array_equal(a, b)
 
 
-def _computed(result: Any, *_: Any) -> Any:
+def _return_result(result: Any, *_: Any) -> Any:
     """Return a result that was computed before."""
     return result
 

@@ -39,7 +39,7 @@ class Recycled:
     """A source of arrays of undefined content, as `numpy.empty`. Threads may share it.
 
     Args:
-        spares: number of unused pieces of memory to keep, the latest ones.
+        spares: number of unused pieces of memory to keep. These are the latest ones.
     """
 
     def __init__(self, spares: int = 3) -> None:
@@ -71,7 +71,7 @@ class Recycled:
         return None
 
     def _take_back(self, memory: NDArray[np.uint8]) -> None:
-        # Without the lock: a finalizer may run at any time, also while this thread holds it. Both are atomic.
+        # Without the lock: a finaliser may run at any time, even while this thread holds it. Both are atomic.
         self._spares.append(memory)
         if len(self._spares) > self._most:
             del self._spares[0]

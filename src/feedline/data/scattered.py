@@ -1,4 +1,4 @@
-"""Byte strings with other bytes between them, such as the members of an archive, copied only into minibatches."""
+"""Byte strings with other bytes between them, such as the members of an archive. Only minibatches copy them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class ScatteredBytes(BytesValue):
         memory: uint8, the bytes of the samples and others.
     """
 
-    __slots__ = ("_packed", "memory", "spans")
+    __slots__ = ("_pack", "memory", "spans")
 
     def __init__(self, spans: NDArray[np.int64], memory: NDArray[np.uint8], *, text: bool) -> None:
         # Trusted, like every value of a deserializer: the gather checks the spans.
         self.spans, self.memory, self.text = spans, memory, text
         self._offsets = None
-        self._packed: BytesValue | None = None
+        self._pack: BytesValue | None = None
 
     def packed(self) -> BytesValue:
         """Return a copy without gaps. The first call makes it.
@@ -36,9 +36,9 @@ class ScatteredBytes(BytesValue):
         Raises:
             DataError: the memory is mapped from a file that was truncated.
         """
-        if self._packed is None:
-            self._packed = self.select(np.arange(len(self.spans)))
-        return self._packed
+        if self._pack is None:
+            self._pack = self.select(np.arange(len(self.spans)))
+        return self._pack
 
     @property
     def bounds(self) -> NDArray[np.int64]:  # type: ignore[override]
@@ -70,7 +70,7 @@ class ScatteredBytes(BytesValue):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles hold only the samples, as `packed` does."""
-        return _packed, (self.bounds, self.data, self.text)
+        return _pack, (self.bounds, self.data, self.text)
 
     def slice(self, start: int, stop: int) -> ScatteredBytes:
         """Return the sequences ``start:stop`` as a value over the same memory."""
@@ -84,7 +84,7 @@ class ScatteredBytes(BytesValue):
 def even_views(
     begins: NDArray[np.int64], memory: NDArray[np.uint8], dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> NDArray[Any] | None:
-    """Return rows that begin equally far from one another as views of memory, (n, *shape). None: they do not."""
+    """Return rows that begin equally far from one another as views of memory, (n, *shape). None if they do not."""
     steps = np.diff(begins)
     step = int(steps[0]) if len(steps) else 0
     if (steps != step).any():
@@ -109,5 +109,5 @@ def without_gaps(values: dict[str, Value], memory: NDArray[np.uint8]) -> None:
             values[name] = value.packed() if isinstance(value, ScatteredBytes) else DenseValue(value.rows.copy())
 
 
-def _packed(bounds: NDArray[np.int64], data: NDArray[np.uint8], text: bool) -> BytesValue:
+def _pack(bounds: NDArray[np.int64], data: NDArray[np.uint8], text: bool) -> BytesValue:
     return BytesValue(bounds, data, None, text=text)

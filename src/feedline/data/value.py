@@ -2,8 +2,8 @@
 
 Dense rows are one array ``(num_samples, *shape)``, sparse rows are CSR arrays, and byte strings share one buffer.
 ``offsets[i]:offsets[i + 1]`` are the rows of sequence ``i``. A value whose sequences all have one sample keeps no
-offsets, so that plain samples cost nothing extra. Nothing is copied needlessly: `sequences` returns views, `padded` and
-`dense` return copies.
+offsets, so that plain samples cost nothing extra. Nothing is copied without need: `sequences` returns views, `padded`
+and `dense` return copies.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Value(abc.ABC):
         rows = unmasked(rows)
         if rows.ndim == 0:
             raise ValueError("expected rows with at least one dimension (num_samples, ...), got a scalar")
-        return DenseValue(rows, _checked_offsets(offsets, len(rows)))
+        return DenseValue(rows, _check_offsets(offsets, len(rows)))
 
     @staticmethod
     def from_csr(
@@ -119,7 +119,7 @@ class Value(abc.ABC):
         if len(idx) and (idx.min() < 0 or idx.max() >= classes):
             raise ValueError(f"expected indices in [0, {classes}), got {idx.min()} to {idx.max()}")
         idx = np.ascontiguousarray(idx, np.int32)
-        return SparseValue(ptr, idx, val, int(classes), _checked_offsets(offsets, len(ptr) - 1))
+        return SparseValue(ptr, idx, val, int(classes), _check_offsets(offsets, len(ptr) - 1))
 
     @staticmethod
     def from_scipy(matrix: Any, offsets: ArrayLike | None = None) -> SparseValue:
@@ -192,7 +192,7 @@ class Value(abc.ABC):
         if np.dtype(dtype) not in (BYTES, TEXT):
             raise ValueError(f"expected 'bytes' or 'str' as dtype of byte strings, got {dtype!r}")
         text = np.dtype(dtype) == TEXT
-        return BytesValue(ends, np.ascontiguousarray(flat), _checked_offsets(offsets, len(ends) - 1), text=text)
+        return BytesValue(ends, np.ascontiguousarray(flat), _check_offsets(offsets, len(ends) - 1), text=text)
 
     @staticmethod
     def one_hot(indices: Any, classes: int, dtype: DTypeLike = np.float32) -> SparseValue:
@@ -269,7 +269,7 @@ class Value(abc.ABC):
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """bool (num_sequences, longest): True where `padded` holds a sample."""
+        """bool (num_sequences, longest): True where `padded` has a sample."""
         lengths = self.lengths
         longest = int(lengths.max()) if len(lengths) else 0
         mask: NDArray[np.bool_] = np.arange(longest) < lengths[:, None]
@@ -357,7 +357,7 @@ class Value(abc.ABC):
                 `offsets`). ``"nested"``: a jagged nested tensor. ``"csr"``: a sparse CSR tensor (num_samples, size).
                 ``"list"``: for byte strings, uint8 tensors nested as `tolist` does. None: ``"csr"`` for sparse values,
                 ``"list"`` for byte strings, else ``"padded"``.
-            pin_memory: copy it into page-locked memory first. Requires a CUDA device.
+            pin_memory: whether to copy it into page-locked memory first. Requires a CUDA device.
 
         Raises:
             ModuleNotFoundError: torch is not installed (``pip install 'feedline[torch]'``).
@@ -427,7 +427,7 @@ class Value(abc.ABC):
         """Return the arrays of the value in the gather kernel's layout."""
         return (*self._content(), self._offsets)
 
-    def _gathered(self, kind: int | str | None, which: ArrayLike) -> Any:
+    def _gather(self, kind: int | str | None, which: ArrayLike) -> Any:
         gatherer = _native.Gatherer([kind])
         gatherer.add(0, [self._arrays()])
         return gatherer.gather(None, _integers(which, "indices of sequences"))[0]
@@ -495,11 +495,11 @@ class DenseValue(Value):
 
     def select(self, which: ArrayLike) -> DenseValue:
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
-        return DenseValue(*self._gathered(None, which))
+        return DenseValue(*self._gather(None, which))
 
     def joined_with(self, values: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
-        """Return one value of these sequences and the sequences of ``values``, with ``offsets`` for all of them. None:
-        one sample each."""
+        """Return one value of these sequences and the sequences of ``values``, with ``offsets`` for all of them, or
+        None for one sample each."""
         return DenseValue(np.concatenate([self.rows, *(value.rows for value in values)]), offsets)
 
     def _content(self) -> tuple[NDArray[Any], ...]:
@@ -600,7 +600,7 @@ class SparseValue(Value):
 
     def select(self, which: ArrayLike) -> SparseValue:
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
-        indptr, indices, values, offsets = self._gathered(self.classes, which)
+        indptr, indices, values, offsets = self._gather(self.classes, which)
         return SparseValue(indptr, indices, values, self.classes, offsets)
 
     def _content(self) -> tuple[NDArray[Any], ...]:
@@ -611,7 +611,7 @@ class SparseValue(Value):
         `indices`.
 
         Indices of minibatches, and of values made from arrays, have been checked before. The indices in a view of a
-        file may be anything, and SciPy and torch would read and write foreign memory with them. The check costs 0.3 us,
+        file may be anything, and SciPy and torch would read and write foreign memory with them. The check costs 0.3 µs,
         and a tenth of a nanosecond per index.
 
         Raises:
@@ -746,7 +746,7 @@ class BytesValue(Value):
 
     def select(self, which: ArrayLike) -> BytesValue:
         """Copy the chosen sequences, in the order of ``which``, into a new value."""
-        return BytesValue(*self._gathered(self.kind, which), text=self.text)
+        return BytesValue(*self._gather(self.kind, which), text=self.text)
 
     def dense(self) -> DenseValue:
         """Return uint8 rows (num_samples, longest), short ones padded with zeros. `sizes` has their lengths."""
@@ -764,7 +764,7 @@ class BytesValue(Value):
 
     def class_indices(self) -> NoReturn:
         """Raise a TypeError: only sparse values are one-hot."""
-        raise TypeError(f"expected a sparse one-hot value, got {self.kind}; parse it first, e.g. in a fl.Map")
+        raise TypeError(f"expected a sparse one-hot value, got {self.kind}; parse it first, e.g. in an fl.Map")
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Raise a TypeError: byte strings are not a matrix."""
@@ -811,7 +811,7 @@ def bytes_before(value: Value, sequences: NDArray[np.int64]) -> NDArray[np.int64
     return rows * (value.dtype.itemsize * math.prod(value.shape))
 
 
-def _packed(samples: Sequence[Any], offsets: NDArray[np.int64] | None) -> BytesValue:
+def _pack(samples: Sequence[Any], offsets: NDArray[np.int64] | None) -> BytesValue:
     """Return a value over a copy of Python's byte strings or texts.
 
     Raises:
@@ -837,7 +837,7 @@ def strings_from_list(items: Sequence[Any], text: bool | None = None) -> BytesVa
 
     Args:
         items: the samples.
-        text: whether they must be texts. None: they may be either.
+        text: whether they must be texts. None if they may be either.
 
     Raises:
         TypeError, ValueError: as `Value.from_bytes`.
@@ -852,7 +852,7 @@ def strings_from_list(items: Sequence[Any], text: bool | None = None) -> BytesVa
                 raise TypeError(f"expected bytes or str, or a list of them, per sequence, got {item!r:.60}")
         flat = [sample for item in items for sample in (item.tolist() if isinstance(item, np.ndarray) else item)]
         offsets = np.cumsum([0] + [len(item) for item in items], dtype=np.int64)
-    value = _packed(flat, offsets)
+    value = _pack(flat, offsets)
     if text is None or value.text == text:
         return value
     if len(flat):
@@ -893,7 +893,7 @@ def _part(bounds: NDArray[np.int64], start: int, stop: int) -> tuple[int, int, N
     return first, last, part
 
 
-def _checked_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] | None:
+def _check_offsets(offsets: ArrayLike | None, rows: int) -> NDArray[np.int64] | None:
     if offsets is None:
         return None
     bounds = _integers(offsets, "offsets")

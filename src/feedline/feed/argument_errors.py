@@ -50,7 +50,7 @@ def refuse(data: Any, taker: str) -> None:
 
 def _hint(data: Any, taker: str) -> str | None:
     """Return a correction for ``data``, or None if it may be valid."""
-    classes = _known_as(data)
+    classes = _class_names(data)
     if isinstance(data, type):
         return f"it is a class; make an object of it: {data.__name__}(...)"
     if isinstance(data, (bytes, bytearray)) and taker == "convert":
@@ -65,7 +65,7 @@ def _hint(data: Any, taker: str) -> str | None:
         return {
             "DataLoader": "it is a feed itself: iterate over source.minibatches(size), or pass its corpus: "
             "DataLoader(source.corpus, batch_size)",
-            "MinibatchSource": "it is one already",
+            "MinibatchSource": "it is a MinibatchSource already",
             "convert": "pass its corpus: fl.convert(source.corpus, path)",
         }[taker]
     if classes & _LOADERS:
@@ -88,14 +88,14 @@ def _hint(data: Any, taker: str) -> str | None:
 
 
 def _columns_of(frame: Any, taker: str) -> str:
-    if {("pandas", "Series"), ("polars", "Series")} & _known_as(frame):
+    if {("pandas", "Series"), ("polars", "Series")} & _class_names(frame):
         return f"pass its array: {_TAKERS[taker][1].format(columns='{series.name: series.to_numpy()}')}"
-    names = "frame.column_names" if any(package == "pyarrow" for package, _ in _known_as(frame)) else "frame.columns"
+    names = "frame.column_names" if any(package == "pyarrow" for package, _ in _class_names(frame)) else "frame.columns"
     columns = f"{{name: frame[name].to_numpy() for name in {names}}}"
     return f"pass its columns as arrays: {_TAKERS[taker][1].format(columns=columns)}"
 
 
-def _known_as(data: Any) -> set[tuple[str, str]]:
+def _class_names(data: Any) -> set[tuple[str, str]]:
     """Return the packages and names of the classes that ``data`` is an instance of."""
     return {(_package(kind), kind.__name__) for kind in type(data).__mro__}
 
@@ -117,7 +117,7 @@ def expect_state(state: Any, taker: str) -> None:
         if "_iterator_finished" in entries:
             raise StateError(
                 f"{expected}, got one of torchdata's StatefulDataLoader{_delivered(entries)}: it holds torch's "
-                "generators, which say nothing about an order here",
+                "generators, which do not determine an order here",
                 hint="finish this epoch with torchdata's loader, or begin one here",
             )
         inside = (key for key, value in entries.items() if isinstance(value, Mapping) and "feedline" in value)
@@ -156,7 +156,7 @@ def expect_same(
         )
 
 
-def damaged(error: Exception) -> StateError:
+def damage_error(error: Exception) -> StateError:
     """Return the error for a state in which a field is missing, a KeyError, or invalid."""
     what = f"expected `{error.args[0]}`, got none" if isinstance(error, KeyError) else str(error)
     return StateError(f"this state is damaged: {what}", hint="load another checkpoint")

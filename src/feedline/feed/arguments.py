@@ -27,8 +27,8 @@ class Quarantine:
     """Skip unreadable sequences or items, and list them: an ``on_error`` of sources and loaders.
 
     Args:
-        path: JSON-lines file with a line for each. None: ``quarantine-rank<i>.jsonl`` in the working directory. The
-            file is created for the first one.
+        path: JSON Lines file with a line for each. None: ``quarantine-rank<i>.jsonl`` in the working directory. The
+            file is created when the first one is skipped.
         limit: number of sequences skipped by this rank after which to raise. None: no limit.
 
     Raises:
@@ -88,8 +88,8 @@ class BatchByLength:
     lengths, int64 (items,), or has them under the key ``"lengths"``.
 
     Args:
-        samples: maximum of samples in a batch of this rank, in place of ``batch_size``. None, for a corpus or with a
-            balance of `Partition`: batches keep their size.
+        samples: maximum number of samples in a batch of this rank, in place of ``batch_size``. None, for a corpus or
+            with a balance of `Partition`: batches keep their size.
         lengths: (items,), number of samples of each item. None for a corpus, which knows them.
         layout: sequences in a batch are ``"padded"`` with zeros, (items, longest, ...), or ``"packed"``,
             (samples, ...).
@@ -115,7 +115,7 @@ class Remote:
     Args:
         cache: folder that keeps parts of objects. None: ``objects`` in the user's cache folder. See
             docs/how-to/object-stores.md.
-        cache_bytes: maximum of bytes that it keeps, at least 64 MiB. None: 16 GiB.
+        cache_bytes: maximum number of bytes that it keeps, at least 64 MiB. None: 16 GiB.
         storage_options: options for obstore or fsspec, such as credentials.
         deadline_s: seconds after which bytes that a store does not deliver, or take, are an error.
 
@@ -143,11 +143,11 @@ def quarantine_of(on_error: Any) -> Quarantine | None:
     if isinstance(on_error, Quarantine):
         return on_error
     if on_error not in ("raise", "skip"):
-        raise ValueError(f'expected on_error to be "raise", "skip" or a fl.Quarantine, got {on_error!r}')
+        raise ValueError(f'expected on_error to be "raise", "skip" or an fl.Quarantine, got {on_error!r}')
     return None if on_error == "raise" else Quarantine()
 
 
-def replaced(
+def refuse_replaced(
     **instead: str,
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
     """Decorate a function so that its error for an argument that was removed names the replacement.

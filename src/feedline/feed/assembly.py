@@ -1,7 +1,7 @@
 """Chunks in memory by slot, and minibatches copied out of them.
 
-A thin layer over the native gatherer, which assigns slots and turns arrays into values. One gather copies all streams
-of all chosen sequences in one call without the GIL.
+This is a thin layer over the native gatherer: it assigns slots to chunks and turns arrays into values. One call of the
+gatherer copies all streams of the chosen sequences, without the GIL.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ChunkSet:
         Raises:
             BadEntriesError, DataError: as `gather`.
         """
-        return self._counted(values_of(self._makers, staged.gather(which)))
+        return self._count_copied(values_of(self._makers, staged.gather(which)))
 
     def adopt(self, staged: _native.Staged, run: int, of: int, first: int, count: int) -> int:
         """Add a staged run as a chunk and return its slot.
@@ -162,7 +162,7 @@ class ChunkSet:
         if len(index) == 0:
             ragged = zip(self.schema.items(), self._ragged, strict=True)
             return {name: Value.empty(stream, r) for (name, stream), r in ragged}
-        return self._counted(values_of(self._makers, self._gatherer.gather(slots, index)))
+        return self._count_copied(values_of(self._makers, self._gatherer.gather(slots, index)))
 
     def gather_parts(
         self, slots: NDArray[np.uint32], index: NDArray[np.int64], ends: NDArray[np.int64]
@@ -197,9 +197,9 @@ class ChunkSet:
         Raises:
             DataError: as `gather`.
         """
-        return self._counted(values_of(self._makers, copy.result()))
+        return self._count_copied(values_of(self._makers, copy.result()))
 
-    def _counted(self, values: dict[str, Value]) -> dict[str, Value]:
+    def _count_copied(self, values: dict[str, Value]) -> dict[str, Value]:
         for value in values.values():
             self.copied_bytes += value.nbytes
         return values

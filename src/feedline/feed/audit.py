@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError, StateError, shown
 from feedline.feed.arguments import Arcs
-from feedline.feed.protocol import Deserializer, RandomAccess, can, checked_seed, sources_of
+from feedline.feed.protocol import Deserializer, RandomAccess, can, check_seed, sources_of
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import ORDERS, Window
 
@@ -43,8 +43,8 @@ class AuditedStep(NamedTuple):
     Attributes:
         step: its number, from 0.
         ids: int64 (n,), ordinals of the sequences of all ranks, in order.
-        sources: int64 (n,), number of the corpus that each is from. None: the corpus has no parts.
-        chunks: int64 (n,), chunk of each with its sweep, see `PlannedMinibatch`. None: chunk numbers carry no sweeps.
+        sources: int64 (n,), number of the corpus that each is from. None if the corpus has no parts.
+        chunks: int64 (n,), chunk of each with its sweep, see `PlannedMinibatch`. None if chunk numbers carry no sweeps.
         samples: samples of all ranks.
     """
 
@@ -55,7 +55,7 @@ class AuditedStep(NamedTuple):
     samples: int
 
 
-def audited(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator[AuditedStep]:
+def audit_steps(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator[AuditedStep]:
     """Yield the steps between the first record and the last.
 
     Args:
@@ -102,7 +102,7 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
         StateError: the steps after ``state`` cannot be planned.
     """
     try:
-        seed, how, order = checked_seed(int(state["seed"], 16)), state["shuffle"], state["order"]
+        seed, how, order = check_seed(int(state["seed"], 16)), state["shuffle"], state["order"]
         shuffle: Any = bool(how)
         if how == "all":
             shuffle = "whole" if can(corpus, RandomAccess) else True

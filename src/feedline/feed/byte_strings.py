@@ -1,6 +1,6 @@
 """Convert users' and Arrow's byte strings and texts to values.
 
-Arrow's arrays keep their bytes: ``large_binary`` and ``large_string`` are taken as they are, ``binary`` and ``string``
+Arrow's arrays keep their bytes: ``large_binary`` and ``large_string`` are used as they are, ``binary`` and ``string``
 get offsets of 8 bytes. Views, dictionaries and Python's lists are packed into one buffer.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data.value import BytesValue, strings_from_list
-from feedline.feed.joined_values import joined
+from feedline.feed.joined_values import join_values
 
 
 class TooLargeError(Exception):
@@ -59,7 +59,7 @@ def whole_arrow(data: Any) -> BytesValue:
     nulls = np.flatnonzero(np.concatenate([nulls_of(array) for array in arrays]))
     if len(nulls):
         raise ValueError(f"expected no null, got one at index {nulls[0]}; drop_null() or fill_null(...) removes it")
-    value = joined([from_arrow(array) for array in arrays])
+    value = join_values([from_arrow(array) for array in arrays])
     assert isinstance(value, BytesValue)
     return value
 
@@ -108,7 +108,7 @@ def from_arrow(array: Any, memory_bytes: int | None = None) -> BytesValue:
         # Widened before it is decoded: a small dictionary may decode to 2 GiB of text.
         entries = array.dictionary.cast(wide)
         if memory_bytes is not None and len(array):
-            total = _decoded_bytes(from_arrow(entries).sizes, array.indices)
+            total = _take_bytes(from_arrow(entries).sizes, array.indices)
             if total > memory_bytes:
                 raise TooLargeError(total)
         array = entries.take(array.indices)
@@ -126,7 +126,7 @@ def from_arrow(array: Any, memory_bytes: int | None = None) -> BytesValue:
     return BytesValue(bounds, flat, None, text=text)
 
 
-def _decoded_bytes(sizes: NDArray[np.int64], indices: Any) -> int:
+def _take_bytes(sizes: NDArray[np.int64], indices: Any) -> int:
     counts = np.bincount(indices.drop_null().to_numpy().astype(np.int64), minlength=len(sizes))
     # As floats: a small dictionary may claim to decode to more than 2^63 bytes.
     return int((counts[: len(sizes)].astype(np.float64) * sizes).sum())

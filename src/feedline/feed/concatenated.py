@@ -20,7 +20,7 @@ from feedline.feed.protocol import (
     fetches_ahead,
     files_of,
     read_slice,
-    required,
+    require,
     select_by_chunk,
 )
 from feedline.feed.unique import distinct
@@ -50,7 +50,7 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
         self._lacks = [kind for kind in _OF_ALL if not all(can(part, kind) for part in parts)]
         self.in_runs = all(fetches_ahead(part) for part in parts)
         if RandomAccess not in self._lacks:
-            views = [required(part, RandomAccess) for part in parts]
+            views = [require(part, RandomAccess) for part in parts]
             self.in_memory = all(part.in_memory for part in views)
             self.looks_at_all = any(part.looks_at_all for part in views)
         self._single: set[int] = set()  # parts whose sequences have one sample each
@@ -90,18 +90,18 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
     def read(self, chunk: int) -> Chunk:
         """Return the sequences of a chunk. Raises the errors of its part."""
         part, number = self._part_of(chunk)
-        return self._fitted(part.read(number))
+        return self._fit(part.read(number))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of a chunk."""
         part, number = self._part_of(chunk)
-        return self._fitted(read_slice(part, number, start, stop))
+        return self._fit(read_slice(part, number, start, stop))
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
         """Return the part's view of a chunk."""
         part, number = self._part_of(chunk)
-        view, index = required(part, RandomAccess).view(number, start, stop)
-        return self._fitted(view), index
+        view, index = require(part, RandomAccess).view(number, start, stop)
+        return self._fit(view), index
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
         """Return the mapped files that ``chunks`` are views of."""
@@ -125,7 +125,7 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
         parts = list(self._by_part(ordinals))
         if len(parts) == 1:
             k, _, local = parts[0]
-            return self._fitted(self.parts[k].select(local))
+            return self._fit(self.parts[k].select(local))
         return select_by_chunk(self, ordinals)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
 
     # ---- internals --------------------------------------------------------------------------------
 
-    def _fitted(self, chunk: Chunk) -> Chunk:
+    def _fit(self, chunk: Chunk) -> Chunk:
         """Return a part's chunk with the streams of this corpus, in their order."""
         if self._as_read:
             return chunk

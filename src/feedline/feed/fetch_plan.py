@@ -1,9 +1,9 @@
 """Plan the fetches of a run from object stores, computed from its order without reading data.
 
-The plan visits the chunks in the order in which a run reads them, and `keeping` makes the same decision about each as
-in the run. So the planned bytes are the bytes that a process with a node and a cache to itself fetches. Where several
-processes share a cache, their fetches depend on how far apart they are, and the plan assumes that they are in step.
-Times are estimates from the bandwidth, the latency and the seconds of a step in `Cluster`.
+The plan visits the chunks in the order in which a run reads them, and `cache_policy` makes the same decision about each
+as in the run. So the planned bytes are the bytes that a process with a node and a cache to itself fetches. Where
+several processes share a cache, their fetches depend on how far apart they are, and the plan assumes that they are in
+step. Times are estimates from the bandwidth, the latency and the seconds of a step in `Cluster`.
 
 Cost: some tens of microseconds for each chunk, sweep and node.
 """
@@ -25,15 +25,15 @@ from feedline.errors import DataError
 from feedline.feed.arguments import Arcs
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.fetched_views import in_parts
+from feedline.feed.formats.fetched_views import may_lack_parts
 from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.protocol import Deserializer, RandomAccess, can, chunk_extents, is_sized
 from feedline.feed.reading.block_corpus import BlockCorpus
-from feedline.feed.reading.cache_policy import Keeping, Mask, Range, runs
+from feedline.feed.reading.cache_policy import CachePolicy, Mask, runs
 from feedline.feed.reading.next_uses import NextUses
-from feedline.feed.reading.reader_factory import opened, order_of
+from feedline.feed.reading.reader_factory import choose_reader, order_of
 from feedline.feed.reading.stats import Stats
-from feedline.feed.remote.object_cache import MIN_BYTES, CachedObject, parts_of, together
+from feedline.feed.remote.object_cache import MIN_BYTES, CachedObject, PageRange, coalesce_extents, parts_of
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import IN_FLIGHT
 from feedline.feed.source import MinibatchSource
@@ -54,9 +54,9 @@ class Cluster:
         nodes: number of machines, each with a cache.
         ranks_per_node: number of processes on each that train.
         cache_bytes: maximum of bytes that a cache keeps.
-        bandwidth: bytes per second from the store to each node. None: unknown.
+        bandwidth: bytes per second from the store to each node. None if unknown.
         latency_s: seconds until the first byte of an answer.
-        step_s: seconds of a training step. None: unknown.
+        step_s: seconds of a training step. None if unknown.
     """
 
     nodes: int = 1
@@ -113,15 +113,15 @@ class PartitionPlan:
     """The traffic under one partition.
 
     Attributes:
-        arcs: number of arcs. None: ranks share by position.
+        arcs: number of arcs. None if ranks share by position.
         numbers: numbers of the sweeps, of which the first may be the rest of one.
         sweeps: requests and bytes of each sweep, of the node that fetches most.
         cluster: the same of all nodes together.
         first_window: traffic before the first minibatch.
         peak_bytes: maximum of bytes that a cache keeps.
         smallest_cache_bytes: size of a cache for the data that the processes of a node read at the same time.
-        waits: share of the time that steps wait for data in each sweep, 0 to 1. None: unknown.
-        hiding_step_s: the shortest step that hides the fetching in the last of the sweeps. None: unknown.
+        waits: share of the time that steps wait for data in each sweep, 0 to 1. None if unknown.
+        hiding_step_s: the shortest step that hides the fetching in the last of the sweeps. None if unknown.
     """
 
     arcs: int | None
@@ -150,7 +150,7 @@ class FetchPlan:
         opening: measured traffic of opening on each node, with the index if one had to be made.
         lookups: measured requests for names and sizes on each node.
         asked: the plan under the partition of the arguments.
-        other: the plan under the other partition. None: there is none, see ``no_other``.
+        other: the plan under the other partition. None if there is none, see ``no_other``.
         no_other: reason why there is no other plan.
     """
 
@@ -164,7 +164,7 @@ class FetchPlan:
 
     @property
     def first_batch_s(self) -> float | None:
-        """Approximate seconds until the first minibatch. None: unknown."""
+        """Approximate seconds until the first minibatch. None if unknown."""
         opening, window = self.cluster.seconds(self.opening), self.cluster.seconds(self.asked.first_window)
         return None if opening is None or window is None else self.lookups * self.cluster.latency_s + opening + window
 
@@ -209,7 +209,7 @@ def fetch_plan(
     """
     if not isinstance(corpus, RemoteCorpus):
         raise DataError(
-            "expected a corpus that was opened by its address, got one on a disk",
+            "expected a corpus that was opened from an address, got one on a disk",
             path=corpus.name,
             hint="pass s3://...",
         )
@@ -241,14 +241,14 @@ def fetch_plan(
             alternative = under("feedline" if isinstance(order, Arcs) else Arcs(max(other_arcs, cluster.ranks)))
         except ValueError as error:
             why = str(error)
-    total = corpus.mirror.total_bytes
+    total = corpus.placeholders.total_bytes
     return FetchPlan(cluster, total, opening, lookups, asked=planned, other=alternative, no_other=why)
 
 
 def _plan_whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept: Mapping[str, Mask]) -> PartitionPlan:
     """Return the plan of objects that are fetched as a whole before the first minibatch, and never again."""
-    objects = corpus.mirror.objects.values()
-    missing: list[Range] = []
+    objects = corpus.placeholders.objects.values()
+    missing: list[PageRange] = []
     for cached in objects:
         table = kept.get(cached.key, np.zeros(cached.pages, np.bool_))
         missing += [(cached, first, end) for first, end in runs(~table)]
@@ -284,9 +284,9 @@ class _PlannedRun:
     ) -> None:
         self._corpus, self._cluster, self._size, self._kept = corpus, cluster, size, kept
         self._arcs = options["order"].count if isinstance(options["order"], Arcs) else None
-        self._held = corpus.mirror.cache.held()
+        self._held = corpus.placeholders.cache.held_pages()
         source = MinibatchSource(corpus, partition=(0, cluster.ranks), max_sweeps=max_sweeps, **options)
-        self._timeline: Timeline = opened(
+        self._timeline: Timeline = choose_reader(
             corpus, ChunkSet(corpus.schema), Stats(), threads=1, read_ahead=0, **options
         ).timeline
         steps = source.plan(size, start)
@@ -296,26 +296,24 @@ class _PlannedRun:
         blocks = self._timeline.blocks
         self._read_from: Deserializer = corpus if blocks is None else BlockCorpus(corpus, blocks)
         length = self._timeline.sweep_length
-        if length is None or (can(corpus, RandomAccess) and not in_parts(corpus)):
+        if length is None or (can(corpus, RandomAccess) and not may_lack_parts(corpus)):
             raise ValueError(f"expected a corpus whose chunks are read by ranges, got {corpus.name}")
         self._sweeps = first.position.sweep + sweeps if max_sweeps is None else max_sweeps
         self._max_sweeps = max_sweeps
         self._start = first.position[:2]
-        end = math.inf if second is None else second.position.sweep * length + second.position.ordinal
+        end = math.inf if second is None else second.position.sweep * length + second.position.sequence
         self._read_first = min(end, self._sweeps * length) - 1  # last place of the first minibatch
         samples = self._timeline.sweep_samples
         self._length, self._samples = length, 1.0 if samples is None else samples / length
-        self._ranges: dict[int, list[Range]] = {}
+        self._ranges: dict[int, list[PageRange]] = {}
 
-    def _ranges_of(self, chunk: int) -> list[Range]:
+    def _ranges_of(self, chunk: int) -> list[PageRange]:
         ranges = self._ranges.get(chunk)
         if ranges is None:
             extents = chunk_extents(self._read_from, chunk)
             if any(not isinstance(object_at(extent.path), CachedObject) for extent in extents) or not extents:
-                raise ValueError(
-                    f"expected a corpus that knows which bytes of objects its chunks are, got {self._corpus.name}"
-                )
-            ranges = self._ranges[chunk] = together(extents)
+                raise ValueError(f"expected a corpus whose chunks are known bytes of objects, got {self._corpus.name}")
+            ranges = self._ranges[chunk] = coalesce_extents(extents)
         return ranges
 
     def plan(self) -> PartitionPlan:
@@ -326,19 +324,19 @@ class _PlannedRun:
         total: dict[int, PlannedTraffic] = {}
         peak = smallest = 0
         for node in nodes:
-            keeping = Keeping(
+            policy = CachePolicy(
                 cluster.cache_bytes // PAGE_BYTES,
                 self._ranges_of,
                 {key: table.copy() for key, table in self._kept.items()},
                 self._held,
             )
-            fetched = self._node(node, keeping)
+            fetched = self._node(node, policy)
             for window in fetched:
                 total[window.sweep] = total.get(window.sweep, NOTHING) + window.traffic
             if not windows or _sum(fetched).bytes > _sum(windows).bytes:
                 windows = fetched
             pairs = pairwise([0, *(window.pages for window in fetched)])  # fetched while the one before is used
-            peak, smallest = max(peak, keeping.most), max(smallest, *map(sum, pairs))
+            peak, smallest = max(peak, policy.peak), max(smallest, *map(sum, pairs))
         if self._arcs is None:
             total = {sweep: traffic.times(cluster.nodes) for sweep, traffic in total.items()}
         numbers = sorted(total)
@@ -356,18 +354,18 @@ class _PlannedRun:
             hiding_step_s=_hiding_step(last, cluster),
         )
 
-    def _node(self, node: int, keeping: Keeping) -> list[_Window]:
+    def _node(self, node: int, policy: CachePolicy) -> list[_Window]:
         """Return the traffic of a node for each window."""
         cluster = self._cluster
         ranks = range(node * cluster.ranks_per_node, (node + 1) * cluster.ranks_per_node)
         must = self._arcs is None and cluster.ranks_per_node > 1
-        readers = [self._reader(rank, keeping, must=must) for rank in (ranks if self._arcs is not None else ranks[:1])]
+        readers = [self._reader(rank, policy, must=must) for rank in (ranks if self._arcs is not None else ranks[:1])]
         return [
             windows[0]._replace(traffic=_sum(windows), pages=sum(window.pages for window in windows))
             for windows in zip(*readers, strict=True)
         ]
 
-    def _reader(self, rank: int, keeping: Keeping, *, must: bool) -> Iterator[_Window]:
+    def _reader(self, rank: int, policy: CachePolicy, *, must: bool) -> Iterator[_Window]:
         """Yield the windows that one process reads."""
         uses = NextUses(len(self._timeline.table))
         previous: set[int] = set()
@@ -378,7 +376,7 @@ class _PlannedRun:
             traffic = NOTHING
             for chunk in chunks:
                 if chunk not in previous:
-                    traffic += _traffic(keeping.begin(chunk, uses, must=must).missing)
+                    traffic += _traffic(policy.decide(chunk, uses, must=must).missing)
             previous = set(chunks)
             if plan.sweep * self._length + plan.first + plan.count > self._read_first:
                 uses.start(partial(self._timeline.chunks_after, part, self._max_sweeps))
@@ -387,7 +385,7 @@ class _PlannedRun:
             plan = self._timeline.window_after(plan)
 
 
-def _traffic(runs: Sequence[Range]) -> PlannedTraffic:
+def _traffic(runs: Sequence[PageRange]) -> PlannedTraffic:
     requests = fetched = 0
     for cached, first, end in runs:
         requests += len(parts_of(first, end))

@@ -12,18 +12,18 @@ from feedline.data import Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 
 
-def copied(value: Value) -> Value:
+def copy_value(value: Value) -> Value:
     """Return a copy of a value in its own memory."""
-    return mapped(value, lambda array: array.copy())
+    return map_arrays(value, lambda array: array.copy())
 
 
-def mapped(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Value:
+def map_arrays(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Value:
     """Return a value with each of its arrays changed."""
     return _rebuilt(value, change, None if value.one_sample_each else change(value.offsets))
 
 
 def in_sequences(value: Value, offsets: NDArray[np.int64] | None) -> Value:
-    """Return a value over the same arrays with other offsets of sequences. None: each sample is one sequence."""
+    """Return a value over the same arrays with other offsets of sequences. None if each sample is one sequence."""
     return _rebuilt(value, lambda array: array, offsets)
 
 
@@ -37,7 +37,7 @@ def _rebuilt(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]], offse
     return DenseValue(change(value.rows), offsets)
 
 
-def joined(values: list[Value]) -> Value:
+def join_values(values: list[Value]) -> Value:
     """Return one value with the sequences of all, ragged if any of them is."""
     if len(values) == 1:
         return values[0]

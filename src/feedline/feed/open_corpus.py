@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from feedline.data import Stream
 from feedline.errors import SchemaError
-from feedline.feed.arguments import Remote, replaced
+from feedline.feed.arguments import Remote, refuse_replaced
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.remote_corpus import Stores, check_streams, open_addresses, through
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
@@ -25,7 +25,7 @@ def names_files(value: Any) -> TypeGuard[What]:
     return all(isinstance(part, (str, os.PathLike)) for part in parts)
 
 
-@replaced(
+@refuse_replaced(
     cache="remote=fl.Remote(cache)",
     cache_bytes="remote=fl.Remote(cache_bytes=...)",
     storage_options="remote=fl.Remote(storage_options=...)",

@@ -44,7 +44,7 @@ class PackedDocuments:
     def __init__(self, corpus: Deserializer) -> None:
         self._corpus = corpus
         self._starts = chunk_starts(corpus)
-        self._chunks = LruCache(self._packed, _cost, _CACHE_BYTES)
+        self._chunks = LruCache(self._pack, _cost, _CACHE_BYTES)
 
     def of(self, ids: Ints, chunks: Ints | None) -> RowDocuments | None:
         """Return the documents of rows, or None if sequences are no rows.
@@ -71,12 +71,10 @@ class PackedDocuments:
             result[np.repeat(bounds[at], lengths) + nth] = ordinals[np.repeat(firsts, lengths) + nth]
         return RowDocuments(result, bounds)
 
-    def _packed(self, chunk: int) -> DocumentsOfRows:
+    def _pack(self, chunk: int) -> DocumentsOfRows:
         rows = self._corpus.capability(RowsOfDocuments)
         if rows is None:
-            raise TypeError(
-                f"expected documents of the rows of {self._corpus.name}, whose chunks carry sweeps, got none"
-            )
+            raise TypeError(f"expected a packed corpus, to find the documents of its rows, got {self._corpus.name}")
         return rows.documents(chunk)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from feedline.errors import StateError
 from feedline.feed.packing.balance import Balance, WorkRule, squares
 from feedline.feed.protocol import Deserializer
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 from feedline.interop.meshes import Mesh, MeshShare, is_mesh, share_of, share_of_program
 
-Share = tuple[int, int]
+IndexAndCount = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Partition:
         ValueError: not 0 <= index < count, or a dimension of the mesh has no known role.
     """
 
-    ranks: Share | Mesh | str = "auto"
+    ranks: IndexAndCount | Mesh | str = "auto"
     roles: Mapping[str, str] | None = None
     balance: str | WorkRule | Balance = "samples"
 
@@ -56,7 +56,7 @@ class Partition:
         if self.roles is not None and not is_mesh(self.ranks):
             raise TypeError(f"expected roles with a mesh, got {self.ranks!r}")
         if not self.is_auto:
-            object.__setattr__(self, "ranks", self.ranks if is_mesh(self.ranks) else checked(self.ranks))
+            object.__setattr__(self, "ranks", self.ranks if is_mesh(self.ranks) else check_partition(self.ranks))
             self.share()
 
     @property
@@ -64,7 +64,7 @@ class Partition:
         """Whether the share is found at the first read."""
         return isinstance(self.ranks, str) and self.ranks == "auto"
 
-    def share(self) -> Share:
+    def share(self) -> IndexAndCount:
         """Return (index, count).
 
         Raises:
@@ -77,7 +77,7 @@ class Partition:
             return share if mesh is None else _uncut(mesh)
         if is_mesh(self.ranks):
             return _uncut(share_of(self.ranks, self.roles))
-        return checked(self.ranks)
+        return check_partition(self.ranks)
 
     def balance_over(self, corpus: Deserializer) -> Balance | None:
         """Return the rule that assigns the sequences of a corpus by their work, or None for equal samples."""
@@ -94,7 +94,7 @@ class Partition:
 
 
 #: What a ``partition=`` takes.
-PartitionLike = Partition | Share | Mesh | str
+PartitionLike = Partition | IndexAndCount | Mesh | str
 
 
 def partition_of(value: PartitionLike) -> Partition:
@@ -122,9 +122,9 @@ class FixedShare:
 
     def __init__(self, partition: Partition, arcs: int | None = None) -> None:
         self.partition, self._arcs = partition, arcs
-        self._share = None if partition.is_auto else self._checked(partition.share())
+        self._share = None if partition.is_auto else self._check(partition.share())
 
-    def resolve(self, override: PartitionLike | None = None) -> Share:
+    def resolve(self, override: PartitionLike | None = None) -> IndexAndCount:
         """Return the share for one call.
 
         Raises:
@@ -134,26 +134,26 @@ class FixedShare:
             RuntimeError: the variables of a launcher contradict each other.
         """
         if override is not None:
-            return self._overridden(override)
+            return self._override(override)
         if not self.partition.is_auto and self._share is not None:
             return self._share
         share = self.partition.share() if self._share is None else ranks()
         if self._share is None:
-            self._share, self._ranks = self._checked(share), ranks()
+            self._share, self._ranks = self._check(share), ranks()
         elif share != self._ranks:
             raise StateError(
-                "expected the partition found at the first read, but torch.distributed has changed since. "
-                "Initialise it before the first minibatch, or pass partition=(index, count)",
+                "expected the partition of the first read, but torch.distributed has changed since. Initialise it "
+                "before the first minibatch, or pass partition=(index, count)",
                 saved={"partition": list(self._ranks)},
                 current={"partition": list(share)},
             )
         return self._share
 
-    def peek(self, override: PartitionLike | None = None) -> Share:
+    def peek(self, override: PartitionLike | None = None) -> IndexAndCount:
         """Return the share as `resolve` would, without fixing it."""
         if override is not None:
-            return self._overridden(override)
-        return self._share if self._share is not None else self._checked(self.partition.share())
+            return self._override(override)
+        return self._share if self._share is not None else self._check(self.partition.share())
 
     def renewed(self, partition: PartitionLike) -> FixedShare:
         """Return another share of the same feed.
@@ -163,8 +163,8 @@ class FixedShare:
         """
         return FixedShare(self._of_feed(partition), self._arcs)
 
-    def _overridden(self, override: PartitionLike) -> Share:
-        return self._checked(self._of_feed(override).share())
+    def _override(self, override: PartitionLike) -> IndexAndCount:
+        return self._check(self._of_feed(override).share())
 
     def _of_feed(self, value: PartitionLike) -> Partition:
         """Return another partition of the same feed, with its balance."""
@@ -176,16 +176,17 @@ class FixedShare:
             )
         return replace(partition, balance=balance)
 
-    def _checked(self, share: Share) -> Share:
+    def _check(self, share: IndexAndCount) -> IndexAndCount:
         if self._arcs is not None and share[1] > self._arcs:
             raise ValueError(
                 f"expected at most {self._arcs} ranks, one for each of fl.Arcs({self._arcs}), got {share[1]}; use "
-                "fewer ranks, or as many arcs as ever will be used, which is another order: no state fits it"
+                "fewer ranks, or as many arcs as the most ranks that you will use. That is another order, which no "
+                "saved state fits"
             )
         return share
 
 
-def _uncut(share: MeshShare) -> Share:
+def _uncut(share: MeshShare) -> IndexAndCount:
     if share.cuts > 1:
         raise ValueError(
             f"expected a mesh without cuts of sequences, got one that cuts them in {share.cuts}: give its dimension "
@@ -195,29 +196,29 @@ def _uncut(share: MeshShare) -> Share:
 
 
 def on_this_machine(count: int) -> int:
-    """Return how many of ``count`` workers run here, according to torchrun, or all of them if unknown."""
+    """Return how many of ``count`` ranks run on this machine, according to torchrun, or all of them if unknown."""
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(int(local_size), count) if local_size.isdecimal() else count
 
 
-def checked(share: Any) -> Share:
-    """Return ``share`` as two ints.
+def check_partition(partition: Any) -> IndexAndCount:
+    """Return ``partition`` as two ints.
 
     Raises:
         ValueError: it is not two ints with 0 <= index < count.
     """
     try:
-        index, count = map(operator.index, share)
+        index, count = map(operator.index, partition)
     except (TypeError, ValueError):
-        raise ValueError(f"expected partition=(index, count), got {share!r}") from None
+        raise ValueError(f"expected partition=(index, count), got {partition!r}") from None
     if not 0 <= index < count:
-        raise ValueError(f"expected partition=(index, count) with 0 <= index < count, got {share!r}")
+        raise ValueError(f"expected partition=(index, count) with 0 <= index < count, got {partition!r}")
     return index, count
 
 
-def ranks() -> Share:
+def ranks() -> IndexAndCount:
     """Return rank and number of ranks: of torch.distributed if it is initialised, else of mpiexec or srun."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    return launched() or (0, 1)
+    return launcher_rank() or (0, 1)

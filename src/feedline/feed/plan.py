@@ -1,7 +1,7 @@
 """Plan minibatches without reading: the sequences of the next one, and of those after it.
 
-Walks the axis with the source's own packer, so that plan and delivery cannot disagree. Pure: the source stays where it
-is, and no chunk is read. Cost: some microseconds per minibatch.
+A plan walks the axis with the source's own packer, so that plan and delivery cannot disagree. The source stays where it
+is, and no chunk is read. Cost: a few microseconds per minibatch.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PlannedMinibatch:
         position: position of the first sequence of the global minibatch.
         ids: int64 (n,), index of each sequence in the corpus, in delivered order. With ``truncation_length``, of each
             piece.
-        chunks: int64 (n,), number of the chunk of each, with its sweep, see `protocol.CHUNK_BITS`. None: sequences are
-            the same in every sweep.
+        chunks: int64 (n,), number of the chunk of each, with its sweep, see `protocol.CHUNK_BITS`. None if sequences
+            are the same in every sweep.
         num_samples: samples of this rank's part.
         global_samples: samples of the global minibatch on the axis.
         sweep_end: the global minibatch contains the last sequence of a sweep.
@@ -55,7 +55,7 @@ class PlannedMinibatch:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""
-        place = {"sweep": self.position.sweep, "sequence": self.position.ordinal, "samples": self.position.samples}
+        place = {"sweep": self.position.sweep, "sequence": self.position.sequence, "samples": self.position.samples}
         return {
             "step": self.step,
             "position": place,
@@ -70,11 +70,11 @@ class PlannedMinibatch:
         p = self.position
         return (
             f"PlannedMinibatch(step {self.step}: {self.num_sequences} sequences, {self.num_samples} samples, "
-            f"from sweep {p.sweep} sequence {p.ordinal}{', sweep end' if self.sweep_end else ''})"
+            f"from sweep {p.sweep} sequence {p.sequence}{', sweep end' if self.sweep_end else ''})"
         )
 
 
-def planned(
+def plan_minibatches(
     axis: Axis, packer: Packer, cursor: Cursor, *, size: int, index: int, count: int
 ) -> Iterator[PlannedMinibatch]:
     """Yield the minibatches from ``cursor`` to the end of the axis, as part ``index`` of ``count``."""
@@ -104,10 +104,10 @@ def count_left(
     With one sample per sequence and no span this is arithmetic, otherwise the minibatches are planned.
 
     Args:
-        axis, packer: see `planned`. An endless axis needs ``until``.
+        axis, packer: see `plan_minibatches`. An endless axis needs ``until``.
         cursor: cursor to count from. None: the end.
         until: span from here.
-        size, index, count: see `planned`.
+        size, index, count: see `plan_minibatches`.
     """
     if cursor is None:
         return 0
@@ -137,7 +137,7 @@ def _sequences_left(axis: Axis, cursor: Cursor) -> int:
     if axis.max_sweeps is not None:
         position, total = axis.position(cursor), axis.timeline.sweep_length
         assert total is not None  # orders without end have no number of sweeps
-        place, end = axis.place(position.sweep, position.ordinal), axis.max_sweeps * total
+        place, end = axis.place(position.sweep, position.sequence), axis.max_sweeps * total
         limits.append(end - place - axis.jumps.between(place, end))
     if axis.max_samples is not None:
         limits.append(axis.max_samples - axis.samples(cursor))
@@ -156,10 +156,10 @@ def _content(plan: Plan, swept: bool) -> tuple[Ints, Ints | None, int]:
         samples = sum(part.samples for part in plan.parts)
     ids = [segment.ordinals[at] for segment, at in places]
     chunks = [segment.plan.chunks[segment.place[at]] for segment, at in places] if swept else None
-    return _joined(ids), None if chunks is None else _joined(chunks), samples
+    return _concatenate(ids), None if chunks is None else _concatenate(chunks), samples
 
 
-def _joined(parts: list[Ints]) -> Ints:
+def _concatenate(parts: list[Ints]) -> Ints:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 

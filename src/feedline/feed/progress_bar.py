@@ -1,7 +1,7 @@
 """Progress of long loops, for people: ``progress=True`` of feeds, of `convert`, of `validate` and of indexing.
 
-On a terminal a bar of rich, redrawn by the loop itself, so that there is no thread. Elsewhere, as in the log of a job,
-a line every half minute. Costs a clock reading for each step.
+On a terminal this is a bar of rich, redrawn by the loop itself, so that there is no thread. Elsewhere, as in the log of
+a job, it is a line every half minute. It costs a clock reading for each step.
 """
 
 from __future__ import annotations

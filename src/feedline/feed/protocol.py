@@ -1,7 +1,7 @@
 """The interface of a format, `Deserializer`, and the interface of a feed, `Feed`.
 
 A deserializer cuts its corpus into chunks, returns their sizes without reading them, and reads one at a time. It knows
-nothing of order, workers, minibatches or states, which the feed handles. To add a format, only a subclass is needed
+nothing about order, workers, minibatches or states, which the feed handles. To add a format, only a subclass is needed
 (CONTRIBUTING.md walks through one).
 """
 
@@ -90,7 +90,8 @@ Piece = memoryview | Unread
 """The bytes of an extent, or why they are missing."""
 
 
-# By attributes of a class, the capability without which they have no effect. The first three were flags.
+# The capability that an attribute of a class belongs to, and without which it has no effect. The first three used to be
+# flags.
 _CAPABILITY_OF: dict[str, str] = {
     "random_access": "RandomAccess",
     "sliceable": "Sliceable",
@@ -105,7 +106,8 @@ _CAPABILITY_OF: dict[str, str] = {
 
 
 class Capable:
-    """An object with capabilities beyond every corpus, shown by its base classes, such as `Sliceable`."""
+    """An object that may have capabilities that not every corpus has. Its base classes, such as `Sliceable`, show
+    them."""
 
     _lacks: Collection[type] = ()  # capabilities of the class that this object does not have
 
@@ -119,9 +121,9 @@ class Capable:
                 )
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """Return this corpus as one that can do more than every corpus can, such as `Sliceable`, or None if it cannot.
+        """Return this corpus as an object with a capability, such as `Sliceable`, or None if it does not have it.
 
-        This default returns the corpus if it is of that kind. Override it where that depends on the object.
+        This default returns the corpus if its class has the capability. Override it where that depends on the object.
         """
         return self if isinstance(self, kind) and kind not in self._lacks else None
 
@@ -131,7 +133,7 @@ class Deserializer(Capable, abc.ABC):
 
     The *ordinal* of a sequence is its index in the corpus: the sequences of chunk 0, then of chunk 1, and so on.
 
-    Methods may be called from several threads at a time. ``read`` should release the GIL where it can.
+    Methods may be called from several threads at once. ``read`` should release the GIL where it can.
 
     Attributes:
         schema: the streams delivered.
@@ -169,13 +171,13 @@ class Deserializer(Capable, abc.ABC):
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return the sequences ``ordinals``, in that order, as one chunk, for joins and previews.
 
-        This default reads each chunk concerned once, one after the other. Formats that can read single sequences do
-        better.
+        This default reads each chunk that holds some of them once, one after the other. Override it in formats that can
+        read single sequences.
         """
         return select_by_chunk(self, ordinals)
 
     def paths(self) -> Sequence[str]:
-        """Return paths of the files that hold the sequences, to measure the cost of reading. Empty if not in files."""
+        """Return paths of the files that hold the sequences, to measure the cost of reading. Empty without files."""
         return ()
 
     def __repr__(self) -> str:
@@ -204,7 +206,7 @@ class RandomAccess:
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
         """Return a chunk that holds the sequences ``start:stop`` of chunk number ``chunk``, maybe among others, and
-        the index of each in it, int64 (n,), or None if it holds just these.
+        the index of each in it, int64 (n,), or None if it holds no others.
 
         Called instead of ``read``. Override it where ``read`` has to copy the data of a view.
         """
@@ -244,7 +246,7 @@ class Mapped:
 
 
 class Fetchable:
-    """A corpus that knows which parts of files ``read`` reads for a chunk, so that they are fetched ahead."""
+    """A corpus that knows which parts of files ``read`` reads for a chunk, so that they can be fetched ahead."""
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the parts of files that ``read`` reads for a chunk. If there are none, `read_fetched` is not called
@@ -255,7 +257,7 @@ class Fetchable:
         raise NotImplementedError
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """Read like ``read`` a chunk whose ``extents`` were fetched. ``pieces`` are their bytes."""
+        """Read a chunk like ``read``, from the bytes of its ``extents``, which were fetched: ``pieces``."""
         raise NotImplementedError
 
 
@@ -307,7 +309,7 @@ class Ordered:
         Args:
             seed: seed of the order.
             shuffle: whether to shuffle.
-            window: the `Window` for all of it. None: all data at once.
+            window: the `Window` for all of it. None shuffles all data at once.
             order_of: ``order_of(part, seed, window)`` returns the `Timeline` of a part.
         """
         raise NotImplementedError
@@ -392,8 +394,8 @@ def keys_of(corpus: Deserializer, ordinals: NDArray[np.int64]) -> NDArray[np.uin
     return ordinals.astype(np.uint64) if keyed is None else keyed.keys(ordinals)
 
 
-def required(corpus: Deserializer, kind: type[Capability]) -> Capability:
-    """Return a corpus as one of a kind that it is known to be."""
+def require(corpus: Deserializer, kind: type[Capability]) -> Capability:
+    """Return a corpus as an object with a capability that it is known to have."""
     capable = corpus.capability(kind)
     assert capable is not None, f"expected {kind.__name__}, got {corpus}"
     return capable
@@ -446,7 +448,7 @@ def select_by_chunk(
     starts: NDArray[np.int64] | None = None,
     read: Callable[[int], Chunk] | None = None,
 ) -> Chunk:
-    """Return the sequences ``ordinals`` of ``corpus``, reading each chunk concerned once.
+    """Return the sequences ``ordinals`` of ``corpus``, reading each chunk that holds some of them once.
 
     Args:
         corpus: corpus to read from.
@@ -474,7 +476,7 @@ def select_by_chunk(
             (int(at[i]), error.located(path=corpus.name, sequence=int(ordinals[at[i]])))
             for i, error in part.errors.items()
         )
-    from feedline.data import Chunk  # which a loader of items has no use for
+    from feedline.data import Chunk  # here, as a loader of items does not need it
 
     return Chunk(corpus.schema, parts.gather(slots, index), errors)
 
@@ -511,7 +513,7 @@ def declared_streams(streams: Mapping[str, _Declared] | None, named: Mapping[str
     return {**(streams or {}), **named}
 
 
-def checked_seed(value: Any) -> int:
+def check_seed(value: Any) -> int:
     """Return a seed as an int.
 
     Raises:

@@ -1,8 +1,9 @@
 """The minibatch source: one order, one clock, resumed from a few numbers.
 
-It joins a corpus (`formats`), its order (`timeline`), the rule that cuts it into minibatches (`packing`), chunks in
-memory (`reading`) and the copy out of them (`assembly`). tests/laws states its guarantees. Cost: O(chunks) to open, a
-window of chunks and the data read ahead (the next window) in memory, one native call per minibatch.
+It connects a corpus (`formats`), its order (`timeline`), the rule that cuts it into minibatches (`packing`), chunks in
+memory (`reading`) and the copy out of them (`assembly`). tests/laws states its guarantees. Opening takes time
+O(chunks). Memory holds a window of chunks and the data read ahead, which is the next window. A minibatch is one native
+call.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from feedline.data import Minibatch, Position, Schema, Span
 from feedline.errors import StateError
 from feedline.feed import states
 from feedline.feed.argument_errors import refuse
-from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, replaced
+from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, refuse_replaced
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.composed.join import Join
 from feedline.feed.composed.mixture_order import MixtureOrder
 from feedline.feed.composed.skipping import Paths, Skipping
 from feedline.feed.device import mover
-from feedline.feed.files.remote import by_ranges, settle
+from feedline.feed.files.remote import by_ranges, materialize
 from feedline.feed.packing import lanes as bptt_lanes
 from feedline.feed.packing.axis import Axis, Cursor
-from feedline.feed.packing.jumps import declared_jumps
+from feedline.feed.packing.jumps import read_jumps
 from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import FixedShare, Partition, PartitionLike, on_this_machine, partition_of
-from feedline.feed.plan import PlannedMinibatch, count_left, planned
+from feedline.feed.plan import PlannedMinibatch, count_left, plan_minibatches
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import Deserializer, Ordered, checked_seed, finish_of, is_sized, sources_of, whole_number
+from feedline.feed.protocol import Deserializer, Ordered, check_seed, finish_of, is_sized, sources_of, whole_number
 from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.reading import lengths
 from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
@@ -44,7 +45,7 @@ from feedline.feed.reading.copy_together import CopyTogether
 from feedline.feed.reading.decoding_reader import ahead_bytes
 from feedline.feed.reading.delivery import Delivery
 from feedline.feed.reading.reader import Upcoming, upcoming
-from feedline.feed.reading.reader_factory import opened
+from feedline.feed.reading.reader_factory import choose_reader
 from feedline.feed.reading.stats import Stats
 from feedline.feed.spans import Minibatches, upto
 from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
@@ -69,15 +70,15 @@ class MinibatchSource:
             "auto": the mesh or the ranks of the program, see `Partition`.
         max_sweeps, max_samples: end of the source, counted from the start of the axis, not from a restore, and
             checked before each sequence (the last may overshoot).
-        on_error: ``"raise"``, ``"skip"``, or a `Quarantine`. With the last two an unreadable sequence keeps its place
-            on the axis, is dropped from the minibatch and listed in the quarantine file.
+        on_error: ``"raise"``, ``"skip"``, or a `Quarantine`. With the last two, an unreadable sequence keeps its place
+            on the axis, but is dropped from the minibatch and listed in the quarantine file.
         skip: quarantine file, or several, of sequences to leave out. They keep their places on the axis, without an
             error or a line in the quarantine. States fit with and without it.
-        order: ``"feedline"``: the current best. ``"feedline-1"``, ``"feedline-2"``: that
-            version of it, to continue from states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit. An
-            `Arcs`: each rank reads only its own parts of the data. In the other orders every rank may need all.
+        order: ``"feedline"``: the current best. ``"feedline-1"``, ``"feedline-2"``: that version of it, to continue
+            from states that name it. ``"cntk"``: the order of CNTK 2.7, bit for bit. An `Arcs`: each rank reads only
+            its own parts of the data. In the other orders every rank may need all of the data.
         filling: ``"global"``: all ranks plan the same global minibatch and take their parts of it. ``"cntk"``: each
-            rank fills its share of the size with sequences it owns, as CNTK 2.7 does. Then positions and states differ
+            rank fills its part of the size with sequences it owns, as CNTK 2.7 does. Then positions and states differ
             by rank, ranks may end at different times, and `Minibatch.global_samples` counts all samples passed on the
             axis.
         truncation_length: samples per piece for truncated BPTT: sequences are cut into pieces of at most this
@@ -90,7 +91,7 @@ class MinibatchSource:
             and are refused once such a place has been delivered.
         transforms: `Map` objects, or plain functions of a sequence.
         frame_mode: whether every sequence must have exactly one sample. A longer one is a DataError.
-        threads: number of chunks read at a time.
+        threads: number of chunks read at once.
         read_ahead: bytes of decoded chunks to read ahead of the current window, and of large minibatches to copy
             ahead. 0: none. None: the whole next window, at least 64 MiB. With less than a window, the first
             minibatch of each window waits for the rest of it.
@@ -104,7 +105,7 @@ class MinibatchSource:
         ValueError: arguments contradict each other.
     """
 
-    @replaced(
+    @refuse_replaced(
         quarantine="on_error=fl.Quarantine(path)",
         max_errors="on_error=fl.Quarantine(path, limit)",
         lanes="order=fl.Arcs(count)",
@@ -138,7 +139,7 @@ class MinibatchSource:
                 f"expected a feedline Deserializer, got {type(corpus).__name__}; "
                 f"fl.open_corpus({str(corpus)!r}) opens a path"
             )
-        seed, arcs = checked_seed(seed), order.count if isinstance(order, Arcs) else None
+        seed, arcs = check_seed(seed), order.count if isinstance(order, Arcs) else None
         if truncation_length is not None:
             truncation_length = whole_number("truncation_length", truncation_length, 1)
             if frame_mode:
@@ -172,7 +173,7 @@ class MinibatchSource:
             self.schema = transform.schema(self.schema)
         self._stats = Stats()
         chunks = self._chunks = ChunkSet(corpus.schema)
-        timeline, self._reader, sizes, self._unsettled = opened(
+        timeline, self._reader, sizes, self._paths_to_fetch = choose_reader(
             corpus,
             chunks,
             self._stats,
@@ -183,15 +184,17 @@ class MinibatchSource:
             read_ahead=read_ahead,
         )
         if frame_mode:
-            sizes = lengths.single(sizes, corpus)
+            sizes = lengths.require_single(sizes, corpus)
         if timeline.sweep_length is None and max_sweeps is not None:
             raise ValueError(
                 f"expected max_samples, got max_sweeps={max_sweeps} for {corpus.name}, which has no end; or give the "
                 f'mixture one: when_empty="stop" or "drop"'
             )
         if jumps and isinstance(timeline, UnsizedOrder):
-            raise ValueError("expected a corpus that knows the sizes of its chunks before reading for jumps")
-        self._jumps = declared_jumps(jumps, timeline.sweep_length)
+            raise ValueError(
+                f"expected a corpus that knows the sizes of its chunks before reading for jumps, got {corpus.name}"
+            )
+        self._jumps = read_jumps(jumps, timeline.sweep_length)
         self._axis = Axis(timeline, sizes, max_sweeps, max_samples, self._jumps)
         # Endless sources cannot fill a larger minibatch, as every sample takes at least one byte.
         self._largest = min(states.LARGEST, _memory_bytes()) if self.is_infinite else states.LARGEST
@@ -206,7 +209,7 @@ class MinibatchSource:
         # Minibatches that are copies of whole sequences and nothing else.
         plain = looks and isinstance(self._packer, Whole) and not (stages or frame_mode or isinstance(corpus, Skipping))
         sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
-        self._together = (
+        self._copy_together = (
             CopyTogether(self._axis, chunks=chunks, reader=self._reader, schema=self.schema, sources=sources)
             if plain and read_ahead != 0
             else None
@@ -273,27 +276,27 @@ class MinibatchSource:
         self._inside = me
         try:
             if type(size) is not int or not 1 <= size <= self._largest:
-                size = self._checked(size)
+                size = self._check_size(size)
             index, count = self._partition.resolve(partition)
             if count > 1 and not self._reader.shared and self._timeline.arcs is None:
                 self._reader.shared = on_this_machine(count) > 1
-            cursor, together = self._cursor, self._together
-            if together is not None and cursor is not None and cursor == together.cursor:
-                if size == together.size and count == 1:
-                    minibatch, after = together.take(self._place.position.label_samples)
+            cursor, copies = self._cursor, self._copy_together
+            if copies is not None and cursor is not None and cursor == copies.cursor:
+                if size == copies.size and count == 1:
+                    minibatch, after = copies.take(self._place.position.label_samples)
                     if finish is not None:
                         finish(minibatch)
-                    if together.is_used_up:
+                    if copies.is_empty:
                         if self._upcoming is not None:
                             self._reader.read_on(self._upcoming)
-                        together.refill(after, size, minibatch.num_sequences)
+                        copies.refill(after, size, minibatch.num_sequences)
                     stats = self._stats
                     stats.minibatches += 1
                     stats.sequences += minibatch.num_sequences
                     stats.samples += minibatch.num_samples
                     self._cursor = after
                     return minibatch
-                together.drop()
+                copies.drop()
             if cursor is None:
                 cursor = self._start()
                 if cursor is None:
@@ -309,15 +312,15 @@ class MinibatchSource:
             window = after.segment.plan.part(index, count)
             before = self._window_in_use
             if before is None or window.key != before.key:
-                if self._upcoming is None or before is None or window.together != before.together:
+                if self._upcoming is None or before is None or window.group_key != before.group_key:
                     following = functools.partial(self._axis.chunks_after, window)
                     self._upcoming = upcoming(self._reader, window, following)
                 self._reader.keep([window, *self._ahead.windows()], self._upcoming)
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
-            if together is not None and count == 1:
-                together.refill(after, size, minibatch.num_sequences)
+            if copies is not None and count == 1:
+                copies.refill(after, size, minibatch.num_sequences)
             # Last, with no call before the return: after any interrupt, the position has advanced if and only if the
             # minibatch was delivered.
             self._window_in_use, self._cursor = window, after
@@ -393,7 +396,7 @@ class MinibatchSource:
             )
         if until is None and self.is_infinite:
             raise TypeError("a source without an end has no length; pass max_sweeps or max_samples, or until= a span")
-        size = self._checked(size)
+        size = self._check_size(size)
         index, count = self._partition.peek(partition)
         return count_left(self._axis, self._packer, self._here(), until, size=size, index=index, count=count)
 
@@ -421,13 +424,13 @@ class MinibatchSource:
         if isinstance(self._timeline, UnsizedOrder):
             raise ValueError(
                 "expected a corpus that knows the sizes of its chunks before reading them, got one without "
-                "chunk_info: the next sequences are known only once their window is read; implement chunk_info, "
-                "or convert the corpus to a store"
+                "chunk_info: the next sequences are known only once their window is read; implement "
+                "`UserDeserializer.chunk_info`, or convert the corpus to a store"
             )
-        size = self._checked(size)
+        size = self._check_size(size)
         index, count = self._partition.peek(partition)
         if start is not None:
-            start = states.given_position(start)
+            start = states.check_fields(start)
             states.check_position(self._timeline, start)
             cursor = self._cursor_at(states.SavedPlace(start, None, []))
         else:
@@ -435,10 +438,10 @@ class MinibatchSource:
         return (
             iter(())
             if cursor is None
-            else planned(self._axis, self._packer, cursor, size=size, index=index, count=count)
+            else plan_minibatches(self._axis, self._packer, cursor, size=size, index=index, count=count)
         )
 
-    def _checked(self, size: Any) -> int:
+    def _check_size(self, size: Any) -> int:
         """Return a minibatch size as an int, or refuse one that is too large."""
         number = whole_number("a minibatch size", size, 1)
         if number > states.LARGEST:
@@ -451,9 +454,9 @@ class MinibatchSource:
         return number
 
     def _start(self) -> Cursor | None:
-        if self._unsettled:
-            settle(self._unsettled)
-            self._unsettled = []
+        if self._paths_to_fetch:
+            materialize(self._paths_to_fetch)
+            self._paths_to_fetch = []
         self._cursor = self._cursor_at(self._place)
         return self._cursor
 
@@ -466,7 +469,7 @@ class MinibatchSource:
         if self._closed:
             raise ValueError(f"expected an open source, got a closed one: {self.corpus.name}; create another")
         axis = self._axis
-        sweep, _ = axis.landed(place.position.sweep, place.position.ordinal)
+        sweep, _ = axis.skip_jumps(place.position.sweep, place.position.sequence)
         if axis.max_sweeps is not None and sweep >= axis.max_sweeps and not place.lanes:
             return None
         try:
@@ -490,7 +493,7 @@ class MinibatchSource:
 
     def count_label_samples(self, count: int) -> None:
         """Add label samples, summed over all ranks, to the clock. Trainers call it once per update."""
-        self._place = self._place._replace(position=states.counted(self._place.position, count))
+        self._place = self._place._replace(position=states.add_label_samples(self._place.position, count))
 
     def seek(self, position: Position | None = None, *, samples: int | None = None) -> None:
         """Seek to a place on the axis, forwards or backwards. Reads no data if chunk sizes are known.
@@ -517,7 +520,7 @@ class MinibatchSource:
                 raise IndexError(f"expected 0 <= samples <= 2**62, got {samples}")
             position = self._axis.position(self._axis.seek_samples(samples), self._place.position.label_samples)
         else:
-            position = states.given_position(position)
+            position = states.check_fields(position)
             states.check_position(self._timeline, position)
         self._jump(states.SavedPlace(position, None, []))
 
@@ -565,8 +568,8 @@ class MinibatchSource:
     def _leave(self) -> None:
         """Drop minibatches that were copied ahead."""
         self._ahead.drop()
-        if self._together is not None:
-            self._together.drop()
+        if self._copy_together is not None:
+            self._copy_together.drop()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in JSON types: a few numbers, the same on every rank.
@@ -626,7 +629,7 @@ class MinibatchSource:
         standing, timeline = self._standing(), self._timeline
         if not isinstance(timeline, MixtureOrder):
             raise TypeError("expected a Mixture to change its weights, got a corpus that has none")
-        changed, at = timeline.changed(standing.position[:2], weights, at)
+        changed, at = timeline.with_weights(standing.position[:2], weights, at)
         self._jump(standing._replace(timeline=changed))
         return at
 
@@ -634,7 +637,7 @@ class MinibatchSource:
 
     @property
     def share_done(self) -> float | None:
-        """Share of the source that was delivered, 0 to 1, all sweeps counted. None: its end is unknown."""
+        """Share of the source that has been delivered, over all sweeps, 0 to 1. None if its end is unknown."""
         axis, position = self._axis, self.position
         shares = []
         if axis.max_samples is not None and position.samples >= 0:
@@ -642,7 +645,7 @@ class MinibatchSource:
         length = self._timeline.sweep_length
         if axis.max_sweeps is not None and length is not None and position.window is None:
             total = axis.max_sweeps * length
-            shares.append((position.sweep * length + position.ordinal) / total if total else 1.0)
+            shares.append((position.sweep * length + position.sequence) / total if total else 1.0)
         return min(1.0, max(shares)) if shares else None
 
     @property
@@ -655,7 +658,7 @@ class MinibatchSource:
         self._table()
         length = self._timeline.sweep_length
         if length is None:
-            raise ValueError(f"{self.corpus.name} has no end, and so no number of sequences in a sweep")
+            raise ValueError(f"{self.corpus.name} has no end, so its sweeps have no number of sequences")
         return length
 
     @property
@@ -669,13 +672,17 @@ class MinibatchSource:
         samples = self._timeline.sweep_samples
         if samples is None:
             raise ValueError(
-                f"the number of samples in a sweep of {self.corpus.name} is unknown without a walk through it"
+                f"the number of samples in a sweep of {self.corpus.name} is unknown without a walk through its "
+                "orders order"
             )
         return samples
 
     def _table(self) -> ChunkTable:
         if isinstance(self._timeline, UnsizedOrder):
-            raise ValueError("a corpus without chunk_info cannot be counted: that would read it; implement chunk_info")
+            raise ValueError(
+                "a corpus without chunk_info cannot be counted: that would read it; implement "
+                "`UserDeserializer.chunk_info`"
+            )
         return self._timeline.chunk_table
 
     @property

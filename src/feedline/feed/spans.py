@@ -56,7 +56,7 @@ def upto(
         next_minibatch: function that returns the next minibatch.
         until: the span. None: to the end.
         remaining: function that returns the number of minibatches from here to the end of a span, or of the feed.
-            None: unknown.
+            None if unknown.
         progress: see `feedline.feed.progress_bar`. It counts minibatches.
         remark: function that returns a text to add to the bar.
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from feedline.data import Position
 from feedline.errors import StateError, shown
-from feedline.feed.argument_errors import damaged, expect_same, expect_state
+from feedline.feed.argument_errors import damage_error, expect_same, expect_state
 from feedline.feed.arguments import Arcs
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
@@ -87,7 +87,7 @@ class Identity:
 def to_json(identity: Identity, place: SavedPlace, axis: Axis, truncated: bool) -> dict[str, Any]:
     """Return a state of a place on an axis. If ``truncated``, it has lanes, even if they are empty."""
     p = place.position
-    where: dict[str, Any] = {"sweep": p.sweep, "sequence": p.ordinal}
+    where: dict[str, Any] = {"sweep": p.sweep, "sequence": p.sequence}
     if p.window is not None:
         where["window"] = p.window
     state = {
@@ -127,15 +127,15 @@ def from_json(
     if "arcs" in state:  # which most orders do not have
         current = {"arcs": None, **current}
     what = "this state was taken from other data, another order or other settings"
-    expect_same(state, current, what, partial(_opened_as, {key: state.get(key) for key in current}))
+    expect_same(state, current, what, partial(_how_to_open, {key: state.get(key) for key in current}))
     try:
         fingerprint = _fingerprint(state["fingerprint"])
-        sweep, ordinal, samples, labels = (
+        sweep, sequence, samples, labels = (
             counter(state, key) for key in ("sweep", "sequence", "samples", "label_samples")
         )
         window = None if state.get("window") is None else counter(state, "window")
-        position = Position(sweep, ordinal, samples, labels, window)
-        timeline = timeline.from_json(state, sweep, ordinal)
+        position = Position(sweep, sequence, samples, labels, window)
+        timeline = timeline.from_json(state, sweep, sequence)
         check_position(timeline, position)
         windows = timeline.windows if isinstance(timeline, UnsizedOrder) else None
         jumps = Jumps.from_json(state.get("jumps", []))
@@ -143,14 +143,14 @@ def from_json(
             raise ValueError("expected no `jumps` where chunk sizes are unknown")
         unfinished = lanes.check_json(state.get("lanes", []), position, windows)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise damaged(error) from error
+        raise damage_error(error) from error
     if unfinished and not truncated:
         raise StateError(
             "this state holds partly delivered sequences: load it with truncation_length",
             saved={"lanes": unfinished},
             current={"lanes": None},
         )
-    delivered = sweep * (timeline.sweep_length or 0) + ordinal if declared else 0
+    delivered = sweep * (timeline.sweep_length or 0) + sequence if declared else 0
     if not declared.within(jumps, delivered):
         raise StateError(
             "this state was taken after sequences had been delivered that are to be jumped over",
@@ -158,7 +158,7 @@ def from_json(
             current={"jumps": declared.to_json()},
             hint="load a state from before these jumps, or leave them out",
         )
-    return SavedPlace(position, fingerprint, unfinished, timeline, jumps.joined(declared))
+    return SavedPlace(position, fingerprint, unfinished, timeline, jumps.join(declared))
 
 
 def integer(what: str, value: Any) -> int:
@@ -175,7 +175,7 @@ def integer(what: str, value: Any) -> int:
         raise TypeError(f"expected {what} as an int, got {shown(value, 80)}") from None
 
 
-def counted(position: Position, label_samples: Any) -> Position:
+def add_label_samples(position: Position, label_samples: Any) -> Position:
     """Return the position with ``label_samples`` added to its clock.
 
     Raises:
@@ -187,7 +187,7 @@ def counted(position: Position, label_samples: Any) -> Position:
     return position._replace(label_samples=total)
 
 
-def given_position(position: Any) -> Position:
+def check_fields(position: Any) -> Position:
     """Return a caller's position with its fields as ``int``.
 
     Raises:
@@ -210,13 +210,13 @@ def check_position(timeline: Timeline, p: Position) -> None:
     if min(p[:4]) < 0 or max(p[:4]) > LARGEST or (p.window is None) is unsized:
         raise IndexError(f"expected a position of this source, got {p!r}")
     if isinstance(timeline, UnsizedOrder):
-        if p.ordinal < 0 or p.window is None or not 0 <= p.window < timeline.windows:
+        if p.sequence < 0 or p.window is None or not 0 <= p.window < timeline.windows:
             raise IndexError(f"expected 0 <= window < {timeline.windows} in a sweep, got {p!r}")
     elif (length := timeline.sweep_length) is None:
         if p.sweep:
             raise IndexError(f"expected sweep 0 of an order without end, got {p.sweep}")
-    elif not 0 <= p.ordinal < length:
-        raise IndexError(f"expected 0 <= sequence < {length} in a sweep, got {p.ordinal}")
+    elif not 0 <= p.sequence < length:
+        raise IndexError(f"expected 0 <= sequence < {length} in a sweep, got {p.sequence}")
 
 
 def verify(axis: Axis, place: SavedPlace) -> None:
@@ -229,17 +229,17 @@ def verify(axis: Axis, place: SavedPlace) -> None:
     if place.fingerprint is None:
         raise StateError("this state has no fingerprint to verify: it was taken after a bare seek")
     if isinstance(axis.timeline, UnsizedOrder):
-        raise StateError("a corpus without chunk_info cannot be verified: laying out its order reads it")
+        raise StateError("a corpus without chunk_info cannot be verified: its order is known only once it is read")
     cursor, target = axis.at(Position(), 0), position[:2]
     while True:
         segment = cursor.segment
         plan, stop = segment.plan, segment.start + segment.n
         end = axis.timeline.position_of(plan, stop)[:2]
         if end >= target:
-            k = segment.n if end == target else max(0, position.ordinal - plan.first - segment.start)
+            k = segment.n if end == target else max(0, position.sequence - plan.first - segment.start)
             cursor = cursor._replace(k=k)
             break
-        following = axis.settle(cursor._replace(k=segment.n))
+        following = axis.advance_if_at_end(cursor._replace(k=segment.n))
         assert following is not None  # an unlimited axis does not end
         cursor = following
     computed = {"samples": axis.samples(cursor), "fingerprint": f"{axis.fingerprint(cursor):016x}"}
@@ -248,7 +248,7 @@ def verify(axis: Axis, place: SavedPlace) -> None:
         raise StateError("the order up to this state is not the one it was saved with", saved=saved, current=computed)
 
 
-def _opened_as(saved: Mapping[str, Any], differing: list[str]) -> str:
+def _how_to_open(saved: Mapping[str, Any], differing: list[str]) -> str:
     """Return how to open a source that fits, as far as the state shows it."""
     settings, actions = [], []
     try:

@@ -24,7 +24,7 @@ from feedline.feed.partition import FixedShare, Partition, PartitionLike, partit
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import whole_number
 from feedline.feed.spans import upto
-from feedline.feed.user_values import given_values
+from feedline.feed.user_values import convert_values
 
 STATE_VERSION = 1
 DEFAULT_MINIBATCH_SIZE = 256
@@ -36,7 +36,7 @@ class UserMinibatch(NamedTuple):
     Attributes:
         streams: data by stream name.
         sweep_end: whether the global minibatch completes a sweep.
-        global_samples, global_sequences: size of the global minibatch over all workers. None: the size of this part.
+        global_samples, global_sequences: size of the global minibatch, over all ranks. None: the size of this part.
         ids: int64 (num_sequences,), identifier of each sequence. None: numbers in delivered order.
     """
 
@@ -55,21 +55,21 @@ class UserMinibatchSource(abc.ABC):
 
     The author is responsible for what feedline otherwise guarantees about data:
 
-    - one order: the same state and calls give the same minibatches, under any number of workers
-    - no losses, no repeats: the parts of all workers make up the data, and all of them end
-    - equal steps: every worker gets the same number of minibatches, with an empty part if it has no data
-    - the budget: at most ``num_samples`` samples over all workers, or a single longer sequence
-    - one clock: ``global_samples`` and ``global_sequences`` are the same on all workers. Without them ``position``
-      counts the samples of this worker, and positions and states differ between workers.
+    - one order: the same state and calls give the same minibatches, under any number of ranks
+    - no losses, no repeats: the parts of all ranks make up the data, and all of them end
+    - equal steps: every rank gets the same number of minibatches, with an empty part if it has no data
+    - the budget: at most ``num_samples`` samples over all ranks, or a single longer sequence
+    - one clock: ``global_samples`` and ``global_sequences`` are the same on all ranks. Without them ``position``
+      counts the samples of this rank, and positions and states differ between ranks.
 
-    feedline guarantees: streams are as declared, states are JSON, the position advances only when a minibatch was
-    delivered, and after the end every minibatch is false.
+    feedline guarantees that streams are as declared, that states are JSON, that the position advances only when a
+    minibatch has been delivered, and that every minibatch after the end is false.
 
     Attributes:
-        partition: the share of this worker, see `Partition`. None: that of the mesh or the ranks of the program.
+        partition: the share of this rank, see `Partition`. None: that of the mesh or the ranks of the program.
         device: passed to ``make_minibatch``. feedline's own values stay in host memory until
             ``minibatch["x"].torch(device)``.
-        is_infinite: whether it never ends.
+        is_infinite: whether the source never ends.
     """
 
     partition: PartitionLike | None = None
@@ -86,11 +86,12 @@ class UserMinibatchSource(abc.ABC):
     def make_minibatch(
         self, num_samples: int, number_of_workers: int, worker_rank: int, device: Any
     ) -> Mapping[str, Any] | UserMinibatch | None:
-        """Return the next minibatch, or this worker's part of it.
+        """Return the next minibatch, or this rank's part of it.
 
         Args:
-            num_samples: maximum number of samples over all workers, as the longest stream counts them.
-            number_of_workers, worker_rank: deliver this worker's share only, 0 <= worker_rank < number_of_workers.
+            num_samples: maximum number of samples over all ranks, as the longest stream counts them.
+            number_of_workers, worker_rank: number of ranks, and this rank, 0 <= worker_rank < number_of_workers:
+                deliver only its part.
             device: device on which the caller prefers the data.
 
         Returns:
@@ -123,10 +124,10 @@ class UserMinibatchSource(abc.ABC):
         return FixedShare(Partition() if self.partition is None else partition_of(self.partition))
 
     def next_minibatch(self, size: int, partition: PartitionLike | None = None) -> Minibatch:
-        """Return the next minibatch, or this worker's part of it.
+        """Return the next minibatch, or this rank's part of it.
 
         Args:
-            size: maximum number of samples over all workers.
+            size: maximum number of samples over all ranks.
             partition: the share for this call only, instead of the source's own.
 
         Returns:
@@ -147,7 +148,7 @@ class UserMinibatchSource(abc.ABC):
         if not returned.streams:
             progress.ended = True
             return Minibatch.end(self.schema, self.position)
-        values = given_values(self.schema, returned.streams, f"make_minibatch of {type(self).__name__}")
+        values = convert_values(self.schema, returned.streams, f"make_minibatch of {type(self).__name__}")
         return progress.deliver(self.schema, values, returned)
 
     def minibatches(
@@ -174,12 +175,13 @@ class UserMinibatchSource(abc.ABC):
 
     @property
     def position(self) -> Position:
-        """The position after the last minibatch delivered. ``ordinal`` counts sequences since the last sweep end."""
+        """The position after the last minibatch delivered. ``sequence`` counts sequences since the end of the last
+        sweep."""
         return self._progress.position
 
     def count_label_samples(self, count: int) -> None:
         """Add label samples, summed over all ranks, to the clock. Trainers call it once per update."""
-        self._progress.position = states.counted(self._progress.position, count)
+        self._progress.position = states.add_label_samples(self._progress.position, count)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in JSON types: the clock, and the result of ``get_checkpoint_state``.
@@ -198,7 +200,7 @@ class UserMinibatchSource(abc.ABC):
             "order": "user",
             "schema": self.schema.digest,
             "sweep": p.sweep,
-            "sequence": p.ordinal,
+            "sequence": p.sequence,
             "samples": p.samples,
             "label_samples": p.label_samples,
             "sequences": self._progress.sequences,
@@ -288,8 +290,8 @@ class _Progress:
             schema, values, ids, num_samples=samples, global_samples=everywhere, position=p, sweep_end=sweep_end
         )
         passed = count if returned.global_sequences is None else int(returned.global_sequences)
-        sweep, ordinal = (p.sweep + 1, 0) if sweep_end else (p.sweep, p.ordinal + passed)
-        self.position = Position(sweep, ordinal, p.samples + everywhere, p.label_samples)
+        sweep, sequence = (p.sweep + 1, 0) if sweep_end else (p.sweep, p.sequence + passed)
+        self.position = Position(sweep, sequence, p.samples + everywhere, p.label_samples)
         self.sequences += passed
         return minibatch
 

@@ -18,12 +18,12 @@ from feedline.errors import SchemaError
 from feedline.feed.byte_strings import strings
 
 
-def given_values(schema: Schema, data: Mapping[str, Any], where: str) -> dict[str, Value]:
+def convert_values(schema: Schema, data: Mapping[str, Any], where: str) -> dict[str, Value]:
     """Return one value per stream of ``schema``.
 
     Args:
         schema: the declared streams.
-        data: data by stream name, see `given_value`.
+        data: data by stream name, see `convert_value`.
         where: source of the data, for errors.
 
         Raises:
@@ -34,7 +34,7 @@ def given_values(schema: Schema, data: Mapping[str, Any], where: str) -> dict[st
         raise SchemaError(f"expected a mapping from stream name to data from {where}, got {type(data).__name__}")
     if set(data) != set(schema):
         raise SchemaError(f"expected the streams {', '.join(schema)} from {where}, got {', '.join(data) or 'none'}")
-    values = {name: given_value(name, stream, data[name], where) for name, stream in schema.items()}
+    values = {name: convert_value(name, stream, data[name], where) for name, stream in schema.items()}
     counts = {name: value.num_sequences for name, value in values.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"`{name}` has {count}" for name, count in counts.items())
@@ -42,15 +42,15 @@ def given_values(schema: Schema, data: Mapping[str, Any], where: str) -> dict[st
     return values
 
 
-def given_value(name: str, stream: Stream, data: Any, where: str) -> Value:
+def convert_value(name: str, stream: Stream, data: Any, where: str) -> Value:
     """Return the data of one stream as a value.
 
     Args:
         name: name of the stream.
         stream: its declaration.
         data: an array ``(N, *shape)`` or SciPy sparse matrix ``(N, size)`` of N sequences of one sample, a list with an
-            array ``(length, *shape)`` or sparse matrix ``(length, size)`` per sequence, or a `Value`. Of byte strings:
-            a list, NumPy or Arrow array with one per sequence, or a list of such.
+            array ``(length, *shape)`` or sparse matrix ``(length, size)`` per sequence, or a `Value`. For byte strings:
+            a list, NumPy array or Arrow array with one per sequence, or a list of these.
         where: source of the data, for errors.
     """
     try:

@@ -71,7 +71,9 @@ def validate(
     with contextlib.ExitStack() as stack:
         if isinstance(source, Deserializer):
             if streams is not None:
-                raise ValueError("expected streams with a path only; a deserializer declares its own")
+                raise ValueError(
+                    "expected streams= only with a path, got it with a deserializer, which declares its own"
+                )
             corpus = source
         else:
             corpus = stack.enter_context(contextlib.closing(open_corpus(source, streams=streams, memory=memory)))
@@ -84,7 +86,7 @@ def validate(
         errors: list[DataError] = []
         lines: list[str] = []
         report = stack.enter_context(showing(progress, "validating"))
-        for sequence, error in _damaged(checking, jobs, report):
+        for sequence, error in _find_damaged(checking, jobs, report):
             damaged += 1
             if len(errors) < SHOWN:
                 errors.append(error)
@@ -117,7 +119,7 @@ def _check_place(quarantine: Path) -> None:
         )
 
 
-def _damaged(corpus: Deserializer, jobs: int, progress: Report | None) -> Iterator[tuple[int, DataError]]:
+def _find_damaged(corpus: Deserializer, jobs: int, progress: Report | None) -> Iterator[tuple[int, DataError]]:
     """Yield the unreadable sequences, in order."""
     sizes, starts = [info.bytes for info in corpus.chunks()], chunk_starts(corpus)
 

@@ -1,8 +1,8 @@
-"""Costs of operations: multiply-adds, and memory of outputs.
+"""The costs of operations: multiply-adds, and memory of outputs.
 
-Matrix products, convolutions, recurrent layers and attention are counted, by closed formulas over shapes. Work that is
-linear in its input (sums, activations, normalisation, pooling) is not, as is usual. Kinds may be words of torch, MXNet,
-CNTK or ONNX.
+Matrix products, convolutions, recurrent layers and attention are counted, by closed formulas over shapes. As usual,
+work that is linear in its input (sums, activations, normalisation, pooling) is not counted. Kinds may be words of
+torch, MXNet, CNTK or ONNX.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOKS_UP = ("embedding", "embeddingbag")
 
 
 def activations(kind: str, outputs: Sequence[TensorType]) -> int | None:
-    """Return the bytes that an operation allocates for its outputs, 0 for views and in-place ones. None: unknown."""
+    """Return the bytes that an operation allocates for its outputs, 0 for views and in-place ones. None if unknown."""
     in_place = kind.endswith("_") and not kind.endswith("__")
     return 0 if in_place or base(kind) in VIEWS else total([t.bytes for t in outputs])
 
@@ -58,7 +58,7 @@ def multiply_adds(
         layer: whether the operation is a complete layer, whose use of its weights may not follow a formula.
 
     Returns:
-        The number, 0 for operations without any. None: a shape or the formula is unknown.
+        The number, 0 for operations without any. None if a shape or the formula is unknown.
     """
     formula = _FORMULAS.get(base(kind))
     if formula is None:
@@ -81,7 +81,8 @@ class OperationShapes(NamedTuple):
 
 
 def _times(at: OperationShapes) -> int:
-    """CNTK's product, which sums over the first axes of the right operand. Their number follows from the ranks."""
+    """Return the work of CNTK's product. It sums over the first axes of the right operand. Their number follows from
+    the ranks."""
     a, b = at.operands[:2]
     rank = sum(isinstance(n, int) for n in a) + sum(isinstance(n, int) for n in b)
     summed = (rank - sum(isinstance(n, int) for n in at.out)) // 2
@@ -89,9 +90,10 @@ def _times(at: OperationShapes) -> int:
 
 
 def _recurrent(at: OperationShapes) -> int | None:
-    """Each weight matrix multiplies once for each step of each sequence. Unknown for weights in one vector.
+    """Return the work of a recurrent layer, or None if its weights are in one vector.
 
-    ONNX stacks the weights of both directions, and then has matrices of biases, too.
+    Each weight matrix multiplies once for each step of each sequence. ONNX stacks the weights of both directions, and
+    then has matrices of biases, too.
     """
     rank = max((len(shape) for shape in at.weights), default=0)
     matrices = [size(shape) for shape in at.weights if len(shape) == rank > 1]
@@ -105,7 +107,7 @@ def _attention(at: OperationShapes) -> int:
 
 
 def _attention_layer(at: OperationShapes) -> int:
-    """Projections, scores and sums of a multi-head attention: query, key, value of (steps, batch, width)."""
+    """Return the work of a multi-head attention: projections, scores and sums. Operands are (steps, batch, width)."""
     query, key, value = at.operands[:3]
     width = size(query[-1:])
     projections = sum(size(rows) * width for rows in (query, key, value, query))
@@ -113,7 +115,7 @@ def _attention_layer(at: OperationShapes) -> int:
 
 
 def _einsum(at: OperationShapes) -> int | None:
-    """One for each combination of indices of two operands. Unknown for more, whose order torch chooses."""
+    """Return one for each combination of indices of two operands, or None for more, whose order torch chooses."""
     terms = at.equation.replace(" ", "").split("->")[0].split(",")
     if len(terms) != 2 or len(at.operands) != 2 or "." in at.equation:
         return None

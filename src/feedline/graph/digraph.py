@@ -1,7 +1,7 @@
 """A `graphviz.Digraph` that notebooks can show even without the program `dot`. Requires the package graphviz.
 
-Graphviz lays the graph out, and again while names of frames have no room. Then the names move to places that no arrow
-crosses, and the rest is drawn as laid out, in any format.
+Graphviz lays out the graph, and repeats this while names of frames have no room. Then the names move to places that no
+arrow crosses, and the rest is drawn as laid out, in any format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"graphviz is not installed; run: {install_line('viz')}") from error
 
-from feedline.graph.frame_names import FrameNames, Wish
+from feedline.graph.frame_names import FrameNames, NameLayout
 from feedline.graph.labels import printable
 
 WITHOUT_DOT = (
@@ -25,8 +25,8 @@ WITHOUT_DOT = (
     "Its source, for any Graphviz viewer:"
 )
 _FRAME = "subgraph cluster_"
-_TRIES = 5  # limit of layouts, until all names of frames have room
-_LONG = 200_000  # characters of a graph that is laid out once: dot takes seconds
+_TRIES = 5  # largest number of layouts, made until all names of frames have room
+_LONG = 200_000  # characters of a graph that is laid out only once, as dot takes seconds
 
 
 class Picture(graphviz.Digraph):
@@ -37,22 +37,22 @@ class Picture(graphviz.Digraph):
         if args or settings.keys() - {"encoding", "quiet"} or _FRAME not in self.source:
             return super().pipe(format, *args, **settings)
         quiet = bool(settings.get("quiet"))
-        output = _as_laid_out(self._with_names(quiet).encode(), format or self.format, quiet)
+        output = _render_layout(self._place_names(quiet).encode(), format or self.format, quiet)
         encoding = settings.get("encoding")
         return output if encoding is None else output.decode(encoding)
 
-    def _with_names(self, quiet: bool) -> str:
-        """Return the graph with places, and with a place for each name of a frame."""
-        source, wishes, attempts = self.source, dict[str, Wish](), list[FrameNames]()
+    def _place_names(self, quiet: bool) -> str:
+        """Return the graph with the places of its layout, and with a place for each name of a frame."""
+        source, layouts, attempts = self.source, dict[str, NameLayout](), list[FrameNames]()
         for _ in range(_TRIES if len(source) < _LONG else 1):
             laid_out = graphviz.pipe(self.engine, "dot", source.encode(), quiet=quiet)
-            laid_out = _as_laid_out(laid_out, "dot", quiet)  # moves the origin once
-            names = FrameNames(laid_out.decode(), json.loads(_as_laid_out(laid_out, "json0", quiet)), wishes)
+            laid_out = _render_layout(laid_out, "dot", quiet)  # moves the origin once
+            names = FrameNames(laid_out.decode(), json.loads(_render_layout(laid_out, "json0", quiet)), layouts)
             attempts.append(names)
             if not names.crossed:
                 break
-            source, wishes = names.wished(self.source)
-        return min(attempts, key=lambda names: names.crossed).drawn()
+            source, layouts = names.with_new_layouts(self.source)
+        return min(attempts, key=lambda names: names.crossed).draw()
 
     def render(self, *args: Any, **settings: Any) -> str:
         """Write a file and return its path, as `graphviz.Digraph.render` does."""
@@ -83,12 +83,12 @@ class Picture(graphviz.Digraph):
         return bundle
 
 
-def _as_laid_out(graph: bytes, format: str, quiet: bool) -> bytes:
-    """Draw a graph that has places. neato, with changes disabled, draws the layout of dot."""
+def _render_layout(graph: bytes, format: str, quiet: bool) -> bytes:
+    """Draw a graph that has places. neato draws the layout of dot, as changes are disabled."""
     output: bytes = graphviz.pipe("neato", format, graph, neato_no_op=2, quiet=quiet)
     return output
 
 
-def quoted(text: str) -> Any:
-    """Quote a text so that no part of it is read as an escape or HTML."""
+def quote(text: str) -> Any:
+    """Quote a text so that Graphviz reads no part of it as an escape or HTML."""
     return graphviz.escape(printable(text).replace("&", "&amp;"))  # DOT decodes HTML entities

@@ -1,7 +1,7 @@
-"""Branches of a module: a short description of the content of its box.
+"""Branches of a module, which describe the content of its box in a few lines.
 
-Only layers count that show the purpose of a module: convolutions, products, recurrent layers, attention, pooling. A
-branch is a chain of them. Linear in operations and edges.
+Only layers that show the purpose of a module count: convolutions, products, recurrent layers, attention, pooling. A
+branch is a chain of such layers. The time is linear in operations and edges.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import groupby
 from feedline.graph.graph import Operation
 from feedline.graph.op_families import family
 
-_TELLING = ("attention", "recurrent", "convolution", "product", "pooling")
-_MOST = 6  # lines: more would be less clear than the numbers of layers
-_LONGEST = 64  # characters of a line
+_SHOWN_FAMILIES = ("attention", "recurrent", "convolution", "product", "pooling")
+_MAX_LINES = 6  # more lines would be less clear than the numbers of layers
+_MAX_CHARACTERS = 64  # in a line
 
 
 def branches(members: Sequence[Operation]) -> tuple[str, ...]:
@@ -29,12 +29,12 @@ def branches(members: Sequence[Operation]) -> tuple[str, ...]:
     """
     if len(members) < 2:
         return ()
-    telling = {o.key: o for o in members if family(o.kind) in _TELLING}
-    before = _sources(members, telling)
+    shown = {o.key: o for o in members if family(o.kind) in _SHOWN_FAMILIES}
+    before = _sources(members, shown)
     users = Counter(key for keys in before.values() for key in keys)
     chains: dict[str, list[Operation]] = {}  # by the key of the first operation
     first: dict[str, str] = {}
-    for key, operation in telling.items():
+    for key, operation in shown.items():
         only = next(iter(before[key])) if len(before[key]) == 1 else ""
         first[key] = first[only] if only and users[only] == 1 else key
         chains.setdefault(first[key], []).append(operation)
@@ -49,21 +49,21 @@ def branches(members: Sequence[Operation]) -> tuple[str, ...]:
             parts.setdefault(parent, []).append(line)
         else:
             lines.append(f"then {line}" if before[key] else line)
-    if len(lines) <= _MOST and all(len(line) <= _LONGEST for line in lines):
+    if len(lines) <= _MAX_LINES and all(len(line) <= _MAX_CHARACTERS for line in lines):
         return tuple(reversed(lines))
-    kinds = Counter(o.kind for o in telling.values())
+    kinds = Counter(o.kind for o in shown.values())
     return (", ".join(kind if n == 1 else f"{kind} ×{n}" for kind, n in kinds.items()),)
 
 
-def _sources(members: Sequence[Operation], telling: Mapping[str, Operation]) -> dict[str, frozenset[str]]:
-    """Return the ``telling`` operations that feed each telling one, directly or through other operations."""
+def _sources(members: Sequence[Operation], shown: Mapping[str, Operation]) -> dict[str, frozenset[str]]:
+    """Return the shown operations that feed each shown operation, directly or through operations that are not shown."""
     through: dict[str, frozenset[str]] = {}
     feeds: dict[str, frozenset[str]] = {}
     for operation in members:
         fed = frozenset[str]().union(*(through.get(s.key, frozenset()) for s in operation.inputs if not s.feedback))
-        if operation.key in telling:
+        if operation.key in shown:
             feeds[operation.key] = fed
-        through[operation.key] = frozenset([operation.key]) if operation.key in telling else fed
+        through[operation.key] = frozenset([operation.key]) if operation.key in shown else fed
     return feeds
 
 

@@ -1,7 +1,8 @@
 """Levels of a network that goes down and up again, as a U-Net does: its turn, and the operations at equal heights.
 
 Such a network has nested ways across: the first to leave is the last to join. A picture draws the way up next to the
-way down, from below, with both ends of a way across at one height. Quadratic in joints, else linear.
+way down, from below, with both ends of a way across at one height. The time is quadratic in joints, and linear in the
+rest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from feedline.graph.graph import Edge, Graph
 
-LEAST = 3  # ways across
+MIN_WAYS = 3  # across
 SHARE = 0.5  # share of all operations that must be between the ends of the outermost way
 
 
@@ -40,7 +41,7 @@ def levels(graph: Graph) -> Levels | None:
         incoming.setdefault(edge.head, []).append(edge)
     joins = {key: {place[e.tail] for e in into} for key, into in incoming.items() if len({e.tail for e in into}) > 1}
     pairs = _nested(sorted((min(tails), place[key]) for key, tails in joins.items()))
-    if len(pairs) < LEAST or pairs[0][1] - pairs[0][0] < SHARE * len(keys):
+    if len(pairs) < MIN_WAYS or pairs[0][1] - pairs[0][0] < SHARE * len(keys):
         return None
     first, last = pairs[-1]
     lowest = _path(keys[first], keys[last], incoming, place, frozenset())
@@ -73,7 +74,7 @@ def _path(
     place: Mapping[str, int],
     without: frozenset[tuple[str, str]],
 ) -> list[tuple[str, str]]:
-    """Return the edges of a longest way from one operation to another. Empty: there is none."""
+    """Return the edges of a longest way from one operation to another. Empty if there is none."""
     longest: dict[str, list[tuple[str, str]]] = {start: []}
     order = sorted((key for key in place if place[start] < place[key] <= place[end]), key=place.__getitem__)
     for key in order:

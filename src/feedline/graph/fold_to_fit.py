@@ -1,8 +1,8 @@
 """The default content of a picture: as much of a network as a screen has room for.
 
-That is everything, with runs of equal modules drawn once. If the picture has too many boxes to read at once, or is too
-wide, runs of modules that differ only in widths are drawn once, too. Then inner modules become boxes, level by level.
-Widths are estimates, in points: dot decides.
+First this is everything, with runs of equal modules drawn once. If the picture has too many boxes to read at once, or
+is too wide, runs of modules that differ only in widths are drawn once, too. If that is not enough, inner modules become
+boxes, level by level. Widths are estimates in points, as dot decides.
 """
 
 from __future__ import annotations
@@ -10,34 +10,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from feedline.graph.folding import collapsed, folded
+from feedline.graph.folding import collapse, fold_repeats
 from feedline.graph.graph import Graph, Operation
 from feedline.graph.labels import box_lines
 from feedline.graph.picture_columns import columns
 
-MAX_BOXES = 60  # that can be read at once, and that a page shows at first
-_WIDEST = 1500.0  # points
-_CHARACTER, _BESIDE = 6.0, 50.0  # points: width of a letter, and space around the text of a box
+MAX_BOXES = 60  # boxes that can be read at once, and that a page shows at first
+_MAX_WIDTH = 1500.0  # points
+_CHARACTER, _MARGIN = 6.0, 50.0  # points: width of a letter, and space around the text of a box
 
 
-def fitted(graph: Graph, expand: bool = False, height: float | None = None) -> tuple[Graph, str]:
-    """Return a graph to draw, and a remark about parts that it does not show. Empty: it shows all.
+def fit(graph: Graph, expand: bool = False, height: float | None = None) -> tuple[Graph, str]:
+    """Return a graph to draw, and a remark about parts that it does not show, empty if it shows all.
 
     Args:
-        graph: the network.
+        graph: graph of the network.
         expand: whether the inside of the library's layers is shown, too.
-        height: points at which the picture continues in another column. None: one column.
+        height: points at which the picture continues in another column. None means one column.
     """
-    everything = collapsed(graph, None, expand)
-    picture = folded(everything)
+    everything = collapse(graph, None, expand)
+    picture = fold_repeats(everything)
     if _fits(picture, height):
         return picture, ""
-    picture = folded(everything, alike=True)
+    picture = fold_repeats(everything, alike=True)
     deepest = max(len(operation.frames) for operation in everything.operations)
     depth = deepest
     while depth > 0 and not _fits(picture, height):
         depth -= 1
-        picture = folded(collapsed(graph, depth, expand), alike=True)
+        picture = fold_repeats(collapse(graph, depth, expand), alike=True)
     return picture, "" if depth == deepest else f"depth={depth}: deeper modules are boxes"
 
 
@@ -45,7 +45,7 @@ def _fits(graph: Graph, height: float | None) -> bool:
     if len(graph.operations) > MAX_BOXES:
         return False
     parts = columns(graph, height) if height is not None else [list(graph.operations)]
-    return sum(_width(graph, part) for part in parts) <= _WIDEST
+    return sum(_width(graph, part) for part in parts) <= _MAX_WIDTH
 
 
 def _width(graph: Graph, part: Sequence[Operation]) -> float:
@@ -54,5 +54,5 @@ def _width(graph: Graph, part: Sequence[Operation]) -> float:
     for operation in part:
         rows[operation.key] = 1 + max((rows[s.key] for s in operation.inputs if s.key in rows), default=0)
         longest = max(map(len, box_lines(graph, operation)))
-        widths[rows[operation.key]] += _BESIDE + _CHARACTER * longest  # type: ignore[assignment]
+        widths[rows[operation.key]] += _MARGIN + _CHARACTER * longest  # type: ignore[assignment]
     return max(widths.values(), default=0.0)

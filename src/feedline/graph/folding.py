@@ -1,8 +1,8 @@
-"""Folding of graphs: scopes collapsed into one operation, and runs of equal scopes into one scope.
+"""Folding of graphs: `collapse` makes a scope one operation, and `fold_repeats` makes a run of equal scopes one scope.
 
 Both return a new `Graph`. Parameters, multiply-adds and memory of removed operations are attributed to their
-substitute, except for repeats, which show the numbers of one: the original graph has the totals. Linear in operations
-for each scope.
+substitute. Only a run shows the numbers of one of its scopes, and the original graph has the totals. The time is linear
+in operations for each scope.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from feedline.graph.fold_alike import are_alike, of_all
+from feedline.graph.fold_alike import are_alike, combine
 from feedline.graph.fold_branches import branches
 from feedline.graph.graph import Graph, Operation, OutputReference, Path, Setting, total
 
 Block = tuple[Path, tuple[Operation, ...]]
-Output = tuple[str, int]  # an operation's key and the index of its output
+Output = tuple[str, int]  # key of an operation, and index of its output
 
 
-def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
+def collapse(graph: Graph, depth: int | None = None, expand: bool = False) -> Graph:
     """Return a graph in which scopes are single operations.
 
     Args:
         graph: graph to collapse.
-        depth: largest number of scopes around an operation. Deeper scopes become one operation. None: no limit.
+        depth: largest number of scopes around an operation. Deeper scopes become one operation. None means no limit.
         expand: whether to keep the inside of the library's layers. Otherwise layers without other modules become one
             operation.
-
 
     Raises:
         ValueError: a negative depth.
@@ -37,19 +36,19 @@ def collapsed(graph: Graph, depth: int | None = None, expand: bool = False) -> G
     if depth is not None and depth < 0:
         raise ValueError(f"expected depth=None or a number of scopes from 0, got {depth}")
     if depth is not None and not expand:
-        graph = collapsed(graph)  # so that modules contain layers, not functions
+        graph = collapse(graph)  # so that modules contain layers, not functions
     outer = frozenset(o.scope[:n] for o in graph.operations for n in range(1, len(o.scope)))
     groups: dict[Path, list[Operation]] = {}
     for operation in graph.operations:
         path = _border(graph, operation, depth, expand, outer)
         if path is not None and not (operation.whole and operation.scope == path):
             groups.setdefault(path, []).append(operation)
-    together = _merged(graph, groups)
-    if together is not None:
-        return together
-    # Merging all at once would make a cycle: merge one after another, as far as possible.
+    merged = _merge(graph, groups)
+    if merged is not None:
+        return merged
+    # Merging all groups at once would make a cycle. So merge one after another, as far as possible.
     for path, members in groups.items():
-        graph = _merged(graph, {path: [graph[o.key] for o in members]}) or graph
+        graph = _merge(graph, {path: [graph[o.key] for o in members]}) or graph
     return graph
 
 
@@ -62,17 +61,17 @@ def _border(graph: Graph, operation: Operation, depth: int | None, expand: bool,
     return None
 
 
-def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph | None:
+def _merge(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph | None:
     """Merge each group into one operation. Return None if that makes a cycle."""
     group_of = {o.key: path for path, members in groups.items() for o in members}
     keys = _free_keys(graph, groups, group_of)
-    taken: dict[Path, dict[Output, None]] = {path: {} for path in groups}
+    used_outputs: dict[Path, dict[Output, None]] = {path: {} for path in groups}
     for operation in graph.operations:
         for source in operation.inputs:
             path = group_of.get(source.key)
             if path is not None and group_of.get(operation.key) != path:
-                taken[path].setdefault((source.key, source.index))
-    moved: dict[Output, Output] = {}
+                used_outputs[path].setdefault((source.key, source.index))
+    substitutes: dict[Output, Output] = {}
     changes: dict[str, Operation | None] = dict.fromkeys(group_of)
     for path, members in groups.items():
         sources = [s for o in members for s in o.inputs if group_of.get(s.key) != path]
@@ -83,7 +82,7 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
             name=path[-1],
             scope=path,
             inputs=tuple(dict.fromkeys(sources)),
-            outputs=tuple(graph[key].outputs[index] for key, index in taken[path]),
+            outputs=tuple(graph[key].outputs[index] for key, index in used_outputs[path]),
             parameters=tuple(dict.fromkeys(name for o in members for name in o.parameters)),
             multiply_adds=total([o.multiply_adds for o in members]),
             activations=total([o.activations for o in members]),
@@ -93,9 +92,9 @@ def _merged(graph: Graph, groups: Mapping[Path, Sequence[Operation]]) -> Graph |
             members=tuple(member for o in members for member in (o.members or ((o.kind, o.settings),))),
             inside=branches(members),
         )
-        moved |= {output: (keys[path], i) for i, output in enumerate(taken[path])}
-    gone = {p for p in graph.scopes for n in range(1, len(p)) if p[:n] in groups}
-    return _rebuilt(graph, changes, moved, gone)
+        substitutes |= {output: (keys[path], i) for i, output in enumerate(used_outputs[path])}
+    removed_scopes = {p for p in graph.scopes for n in range(1, len(p)) if p[:n] in groups}
+    return _rebuild(graph, changes, substitutes, removed_scopes)
 
 
 def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path]) -> dict[Path, str]:
@@ -110,27 +109,27 @@ def _free_keys(graph: Graph, groups: Iterable[Path], group_of: Mapping[str, Path
     return keys
 
 
-def _rebuilt(
+def _rebuild(
     graph: Graph,
     changes: Mapping[str, Operation | None],
-    moved: Mapping[Output, Output],
-    gone: Collection[Path],
+    substitutes: Mapping[Output, Output],
+    removed_scopes: Collection[Path],
 ) -> Graph | None:
     """Replace or remove operations, redirect sources, and remove scopes. Return None if that makes a cycle."""
     operations = []
     for old in graph.operations:
         operation = changes.get(old.key, old)
         if operation is not None:
-            sources = [(s, moved.get((s.key, s.index))) for s in operation.inputs]
+            sources = [(s, substitutes.get((s.key, s.index))) for s in operation.inputs]
             inputs = tuple(s if to is None else OutputReference(*to, s.feedback) for s, to in sources)
             operations.append(replace(operation, inputs=inputs))
-    ordered = _sorted(operations)
-    scopes = {path: scope for path, scope in graph.scopes.items() if path not in gone}
+    ordered = _sort(operations)
+    scopes = {path: scope for path, scope in graph.scopes.items() if path not in removed_scopes}
     return Graph(ordered, graph.parameters, scopes, graph.importer, graph.notes) if ordered else None
 
 
-def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Sort operations after their sources, otherwise in their present order. Empty: there is a cycle."""
+def _sort(operations: Sequence[Operation]) -> tuple[Operation, ...]:
+    """Sort operations after their sources, otherwise in their present order. Empty if there is a cycle."""
     place = {o.key: i for i, o in enumerate(operations)}
     below = [{place[s.key] for s in o.inputs if not s.feedback} for o in operations]
     above: list[list[int]] = [[] for _ in operations]
@@ -150,17 +149,17 @@ def _sorted(operations: Sequence[Operation]) -> tuple[Operation, ...]:
     return tuple(order) if len(order) == len(operations) else ()
 
 
-def folded(graph: Graph, alike: bool = False) -> Graph:
+def fold_repeats(graph: Graph, alike: bool = False) -> Graph:
     """Return a graph in which runs of equal scopes, each fed by the one before, appear once.
 
-    Scopes are equal if their operations, shapes, parameters' shapes and edges are. Their other sources must be the
-    same, too, and only the last may feed operations outside. A run may begin with a block that has additional
-    operations and other shapes, as the first block of a ResNet's stage.
+    Scopes are equal if their operations, edges, and shapes of results and parameters are equal. Sources outside of the
+    run must be the same, too, and only the last scope may feed operations outside. A run may begin with a scope that
+    has additional operations and other shapes, like the first block of a stage of a ResNet.
 
     Args:
         graph: graph to fold.
-        alike: whether to fold runs of scopes that differ in widths, too, as the blocks of an Inception do. Types and
-            settings then cover all of them.
+        alike: whether to fold runs of scopes that differ in widths, too, as the blocks of an Inception do. The types
+            and settings in the result then cover all of them.
     """
     done: set[Path] = set()
     while True:
@@ -172,34 +171,34 @@ def folded(graph: Graph, alike: bool = False) -> Graph:
                 if runs:
                     break
         else:
-            return _stages_folded(graph)
+            return _fold_stages(graph)
         for run in runs:
-            graph = _folded(graph, run)
+            graph = _fold_run(graph, run)
 
 
-def _stages_folded(graph: Graph) -> Graph:
-    """Fold blocks into the block before them if that differs as the first block of a stage does."""
+def _fold_stages(graph: Graph) -> Graph:
+    """Fold blocks into the block before them if that block differs from them as the first block of a stage does."""
     while True:
         users = _users(graph)
         pairs = (pair for blocks in _families(graph).values() for pair in pairwise(blocks))
-        smaller = next((fold for pair in pairs if (fold := _stage(graph, *pair, users)) is not None), None)
+        smaller = next((fold for pair in pairs if (fold := _fold_stage(graph, *pair, users)) is not None), None)
         if smaller is None:
             return graph
         graph = smaller
 
 
-def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[str]]) -> Graph | None:
+def _fold_stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[str]]) -> Graph | None:
     """Return the graph with the second block folded into the first, or None if they do not begin a stage."""
     (path, before), (next_path, after) = first, second
     head, tail = graph.scopes[path], graph.scopes[next_path]
     if head.repeats > 1 or (head.kind, head.builtin) != (tail.kind, tail.builtin) or head.first_only:
         return None
-    names = {_inner(o, next_path) for o in after}
-    extra = {_inner(o, path) for o in before} - names - {""}
-    common = [o for o in before if _inner(o, path) not in extra]
+    names = {_subscope(o, next_path) for o in after}
+    extra = {_subscope(o, path) for o in before} - names - {""}
+    common = [o for o in before if _subscope(o, path) not in extra]
     pairs = list(zip(common, after, strict=False))
     twin = {a.key: b.key for a, b in pairs}
-    if len(common) != len(after) or not all(_like_but_for_shape(graph, a, path, b, next_path) for a, b in pairs):
+    if len(common) != len(after) or not all(_equal_but_for_shapes(graph, a, path, b, next_path) for a, b in pairs):
         return None
     first_keys, second_keys = {o.key for o in before}, set(twin.values())
     outer = {a.key: (a, b) for a, b in pairs if users.get(b.key, set()) - second_keys}
@@ -224,29 +223,29 @@ def _stage(graph: Graph, first: Block, second: Block, users: Mapping[str, set[st
     # The settings of the first block that the others do not have.
     changed = [s for a, b in pairs for x, y in _settings(a, b) for s, t in zip(x, y, strict=True) if s != t]
     if not extra and all(setting.name != "stride" for setting in changed):
-        return None  # different shapes alone make no stage: the levels of a pyramid should be visible
-    only = dict.fromkeys([*sorted(extra), *(_told(setting) for setting in changed)])
+        return None  # different shapes alone do not make a stage, as the levels of a pyramid should be visible
+    only = dict.fromkeys([*sorted(extra), *(_describe_setting(setting) for setting in changed)])
     smaller = _without(graph, [second], {b: a for a, b in twin.items()}, {})
     last = tail.last if tail.repeats > 1 else next_path[-1]
     scope = replace(head, repeats=1 + tail.repeats, last=last, first_only=tuple(only))
     return replace(smaller, scopes={**smaller.scopes, path: scope})
 
 
-def _inner(operation: Operation, path: Path) -> str:
-    """Return the direct subscope of a scope in which an operation is, without the number of its call.
+def _subscope(operation: Operation, path: Path) -> str:
+    """Return the name of the direct subscope that contains an operation, without the number of its call.
 
-    Return the name of a layer that is in no subscope, and nothing for an operation without parameters.
+    For an operation in no subscope, return its name if it has parameters, otherwise an empty text.
     """
     if len(operation.scope) > len(path):
         return operation.scope[len(path)].partition("@")[0]
     return operation.name if operation.parameters else ""
 
 
-def _like_but_for_shape(graph: Graph, a: Operation, path: Path, b: Operation, other_path: Path) -> bool:
+def _equal_but_for_shapes(graph: Graph, a: Operation, path: Path, b: Operation, other_path: Path) -> bool:
     """Return whether operations differ only in shapes, and in settings in which the first block may differ."""
     if _without_shapes(graph, a, path) != _without_shapes(graph, b, other_path):
         return False
-    return all(_settings_like(x, y) for x, y in _settings(a, b))
+    return all(_equal_but_for_first(x, y) for x, y in _settings(a, b))
 
 
 def _without_shapes(graph: Graph, o: Operation, path: Path) -> tuple[object, ...]:
@@ -255,7 +254,7 @@ def _without_shapes(graph: Graph, o: Operation, path: Path) -> tuple[object, ...
     inside = [graph.scopes[o.scope[:n]] for n in range(len(path) + 1, len(o.scope) + 1)]
     runs = [(scope.kind, scope.builtin, scope.repeats, scope.last, scope.first_only) for scope in inside]
     kinds = [kind for kind, _ in o.members]
-    return (o.kind, o.role, o.whole, len(o.inputs), len(o.outputs), weights, _inside_of(o, path), runs, kinds)
+    return (o.kind, o.role, o.whole, len(o.inputs), len(o.outputs), weights, _path_within(o, path), runs, kinds)
 
 
 def _settings(a: Operation, b: Operation) -> list[tuple[tuple[Setting, ...], tuple[Setting, ...]]]:
@@ -264,8 +263,8 @@ def _settings(a: Operation, b: Operation) -> list[tuple[tuple[Setting, ...], tup
     return [(a.settings, b.settings), *inside]
 
 
-def _settings_like(a: tuple[Setting, ...], b: tuple[Setting, ...]) -> bool:
-    differing = (*_TOLD, "groups") if _is_depthwise(a) and _is_depthwise(b) else _TOLD
+def _equal_but_for_first(a: tuple[Setting, ...], b: tuple[Setting, ...]) -> bool:
+    differing = (*_MAY_DIFFER_IN_FIRST, "groups") if _is_depthwise(a) and _is_depthwise(b) else _MAY_DIFFER_IN_FIRST
     return [s.name if s.name in differing else s for s in a] == [s.name if s.name in differing else s for s in b]
 
 
@@ -275,11 +274,11 @@ def _is_depthwise(settings: tuple[Setting, ...]) -> bool:
 
 
 # Settings in which the first block of a stage may differ, and which a picture names.
-_TOLD = ("stride", "padding", "dilation", "rate", "units")
+_MAY_DIFFER_IN_FIRST = ("stride", "padding", "dilation", "rate", "units")
 
 
-def _told(setting: Setting) -> str:
-    """Return a setting of the first block in words. Widths lack their numbers, as there are many."""
+def _describe_setting(setting: Setting) -> str:
+    """Return a setting of the first block in words. Widths are without numbers, as there are many."""
     if setting.name in ("units", "groups"):
         return "other widths"
     return setting.words or f"{setting.name} {setting.value}"
@@ -288,9 +287,9 @@ def _told(setting: Setting) -> str:
 def _without(graph: Graph, blocks: Sequence[Block], twin: Mapping[str, str], changes: Mapping[str, Operation]) -> Graph:
     """Remove blocks, replace the outputs of their operations by outputs of their twins, and apply changes."""
     removed = [o for _, block in blocks for o in block]
-    moved = {(o.key, i): (twin[o.key], i) for o in removed if o.key in twin for i in range(len(o.outputs))}
-    gone = {p for p in graph.scopes for path, _ in blocks if p[: len(path)] == path}
-    smaller = _rebuilt(graph, {**changes, **{o.key: None for o in removed}}, moved, gone)
+    substitutes = {(o.key, i): (twin[o.key], i) for o in removed if o.key in twin for i in range(len(o.outputs))}
+    removed_scopes = {p for p in graph.scopes for path, _ in blocks if p[: len(path)] == path}
+    smaller = _rebuild(graph, {**changes, **{o.key: None for o in removed}}, substitutes, removed_scopes)
     assert smaller is not None, "a chain without its end"
     return smaller
 
@@ -323,7 +322,7 @@ def _runs(graph: Graph, blocks: Sequence[Block], users: Mapping[str, set[str]], 
 
 
 def _ends_elsewhere(run: Sequence[Block], users: Mapping[str, set[str]]) -> bool:
-    """Return whether the last block ends at another operation than the one that connects blocks."""
+    """Return whether the last block ends at another operation than the operation that connects blocks."""
     if len(run) < 2:
         return False
     (_, before), (_, last) = run[-2:]
@@ -349,8 +348,8 @@ def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[st
     twin = {a.key: b.key for a, b in zip(before, after, strict=True)}
     fed = False
     for a, b in zip(before, after, strict=True):
-        equal = _like(graph, a, path) == _like(graph, b, next_path)
-        if not equal and not (alike and _inside_of(a, path) == _inside_of(b, next_path) and are_alike(graph, a, b)):
+        equal = _properties(graph, a, path) == _properties(graph, b, next_path)
+        if not equal and not (alike and _path_within(a, path) == _path_within(b, next_path) and are_alike(graph, a, b)):
             return False
         if len(a.inputs) != len(b.inputs):
             return False
@@ -369,29 +368,29 @@ def _follows(graph: Graph, run: Sequence[Block], block: Block, users: Mapping[st
 
 
 def _same_place(run: Sequence[Block], s: OutputReference, t: OutputReference) -> bool:
-    """Return whether a block uses the same output of the block before as that block uses of its predecessor."""
+    """Return whether a block uses the same output of the block before it as that block uses of its predecessor."""
     earlier = [o.key for o in run[-2][1]]
     latest = [o.key for o in run[-1][1]]
     return s.key in earlier and earlier.index(s.key) == latest.index(t.key) and s.index == t.index
 
 
-def _like(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
+def _properties(graph: Graph, operation: Operation, path: Path) -> tuple[object, ...]:
     """Return the properties that equal operations share."""
     parameters = tuple((graph.parameters[name].type, graph.parameters[name].trains) for name in operation.parameters)
     costs = (operation.multiply_adds, operation.activations, operation.detail, operation.settings)
-    return (operation.kind, operation.outputs, _inside_of(operation, path), parameters, costs, operation.members)
+    return (operation.kind, operation.outputs, _path_within(operation, path), parameters, costs, operation.members)
 
 
-def _inside_of(operation: Operation, path: Path) -> Path:
+def _path_within(operation: Operation, path: Path) -> Path:
     """Return the path of an operation within a scope, without numbers of calls."""
     return tuple(part.partition("@")[0] for part in operation.scope[len(path) :])
 
 
-def _folded(graph: Graph, run: Sequence[Block]) -> Graph:
+def _fold_run(graph: Graph, run: Sequence[Block]) -> Graph:
     """Replace a run by its first block."""
     run = [(path, tuple(graph[o.key] for o in block)) for path, block in run]  # other runs may have been folded since
     (path, first), (last_path, last) = run[0], run[-1]
-    merged = {all_[0].key: of_all(all_) for all_ in zip(*(block for _, block in run), strict=True)}
+    merged = {all_[0].key: combine(all_) for all_ in zip(*(block for _, block in run), strict=True)}
     last_keys, users = {o.key for o in last}, _users(graph)
     for f, o in zip(first, last, strict=True):
         if not users.get(o.key, set()) <= last_keys:  # the last block feeds the following operations

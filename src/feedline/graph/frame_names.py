@@ -1,8 +1,8 @@
-"""Names of frames in places that no arrow crosses: dot puts them all into a corner, under the arrows.
+"""Names of frames in places that no arrow crosses. dot would put them all into a corner, under the arrows.
 
-This works on a graph that dot has laid out. A name goes to the leftmost place in its frame that no arrow crosses, on
-white and in front of everything. If a frame has no such place, its name is broken into shorter lines, or else the frame
-is made wider, and the graph is laid out again. Linear in frames times points of arrows.
+This module works on a graph that dot has laid out. It puts a name in the leftmost place in its frame that no arrow
+crosses, on white and in front of everything. If a frame has no such place, its name is broken into shorter lines, or
+the frame is made wider, and the graph is laid out again. The time is linear in frames times points of arrows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
 Place = tuple[float, float]
 
-_STEP, _AROUND = 6.0, 3.0  # points: distance of the places that are tried, and free space next to a name
+_MARGIN = 3.0  # points of free space next to a name
 _PIECES = 12  # straight lines per curve
 _LETTER, _LINE = 5.5, 12.0  # points: of a letter and a line in an arrow's label
 # Narrow and wide letters in the font of the pictures, and the factor by which a line may exceed the estimate.
@@ -26,18 +26,18 @@ _BLANK_WIDTH = 3.0  # points
 _INDENT = 2 * _BLANK  # indent of continuation lines
 
 
-class Wish(NamedTuple):
-    """A layout of a frame's name.
+class NameLayout(NamedTuple):
+    """The lines of the name of a frame, and the width that they need.
 
     Attributes:
         lines: lines of the name.
         letter: width of a usual letter, in points.
-        least: minimum width of the frame, in points. 0: any.
+        min_width: minimum width of the frame, in points.
     """
 
     lines: tuple[str, ...]
     letter: float
-    least: float = 0.0
+    min_width: float = 0.0
 
     @property
     def width(self) -> float:
@@ -46,9 +46,9 @@ class Wish(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name for dot, as wide as the frame must be."""
+        """Name for dot, padded to the minimum width of the frame."""
         first = self.lines[0]
-        blanks = math.ceil((self.least - self.letter * _letters(first)) / _BLANK_WIDTH)
+        blanks = math.ceil((self.min_width - self.letter * _letters(first)) / _BLANK_WIDTH)
         return "\n".join([first + _BLANK * blanks, *self.lines[1:]])
 
 
@@ -56,13 +56,15 @@ class FrameNames:
     """The names of frames in a graph that dot has laid out.
 
     Args:
-        laid_out: the graph in DOT, with places.
-        places: the same graph as Graphviz' JSON.
-        wishes: wishes with which it was laid out, by the frame's name.
+        laid_out: graph in DOT, with places.
+        places: the same graph in the JSON of Graphviz.
+        layouts: layouts of names with which dot laid it out, by the name of the frame.
     """
 
-    def __init__(self, laid_out: str, places: Mapping[str, Any], wishes: Mapping[str, Wish] | None = None) -> None:
-        self._laid_out, self._wishes = laid_out, dict(wishes or {})
+    def __init__(
+        self, laid_out: str, places: Mapping[str, Any], layouts: Mapping[str, NameLayout] | None = None
+    ) -> None:
+        self._laid_out, self._layouts = laid_out, dict(layouts or {})
         objects: Sequence[Mapping[str, Any]] = places.get("objects", ())
         self._frames = {o["_gvid"]: o for o in objects if str(o["name"]).startswith("cluster_") and o.get("label")}
         self._parents = {inner: o["_gvid"] for o in objects for inner in o.get("subgraphs", ())}
@@ -72,51 +74,53 @@ class FrameNames:
         self._free = {number: self._free_place(frame) for number, frame in self._frames.items()}
         self.crossed = sum(place is None for place in self._free.values())  # number of names without a place
 
-    def drawn(self) -> str:
-        """Return the graph with names as boxes in front, crossed by nothing if possible."""
+    def draw(self) -> str:
+        """Return the graph with names as boxes in front of everything, in places that nothing crosses, if possible."""
         if not self._frames:
             return self._laid_out
-        added = ["outputorder=edgesfirst"]
+        statements = ["outputorder=edgesfirst"]
         for number, frame in self._frames.items():
-            added.append(self._relabelled(number, ""))
-            name, lines = (text.replace('"', '\\"') for text in (frame["name"], "\\l".join(self._wish(frame).lines)))
+            statements.append(self._relabel(number, ""))
+            name, lines = (text.replace('"', '\\"') for text in (frame["name"], "\\l".join(self._layout(frame).lines)))
             x, y = self._free[number] or self._corner(frame)
-            width = self._wish(frame).width / 72
-            added.append(
+            width = self._layout(frame).width / 72
+            statements.append(
                 f'"name of {name}" [label="{lines}\\l", pos="{x:.2f},{y:.2f}", width={width:.3f}, '
                 f'height={frame["lheight"]}, shape=box, style=filled, color="#ffffff", fillcolor="#ffffff", '
                 f'fontcolor="{frame["fontcolor"]}", fontsize={frame["fontsize"]}, margin=0, penwidth=0, '
                 # With fixedsize=true, Graphviz would warn of names that are wider than estimated.
                 "fixedsize=shape]"
             )
-        return _with(self._laid_out, added)
+        return _add_statements(self._laid_out, statements)
 
-    def wished(self, source: str) -> tuple[str, dict[str, Wish]]:
-        """Return a graph in DOT with other lines for the names without a place, and the wishes for them."""
-        wishes = self._wishes | {
-            frame["name"]: self._other(frame) for number, frame in self._frames.items() if self._free[number] is None
+    def with_new_layouts(self, source: str) -> tuple[str, dict[str, NameLayout]]:
+        """Return a graph in DOT with other lines for the names that have no place, and the layouts of all names."""
+        layouts = self._layouts | {
+            frame["name"]: self._next_layout(frame) for n, frame in self._frames.items() if self._free[n] is None
         }
-        labels = {n: wishes[frame["name"]].label for n, frame in self._frames.items() if frame["name"] in wishes}
+        labels = {n: layouts[frame["name"]].label for n, frame in self._frames.items() if frame["name"] in layouts}
         quoted = {number: label.replace('"', '\\"') for number, label in labels.items()}
-        return _with(source, [self._relabelled(number, label) for number, label in quoted.items()]), wishes
+        return _add_statements(source, [self._relabel(number, label) for number, label in quoted.items()]), layouts
 
-    def _other(self, frame: Mapping[str, Any]) -> Wish:
-        """Return the wish for a name without a place: the widest free place, or a wider frame."""
-        wish = self._wish(frame)
-        room = max((end - start for start, end in self._gaps(frame)), default=0.0) - 2 * _AROUND
-        broken = wish._replace(lines=_broken(wish.lines, room / wish.letter / _WIDER))
-        if broken.width <= room and broken != wish:
+    def _next_layout(self, frame: Mapping[str, Any]) -> NameLayout:
+        """Return the next layout for a name that has no place, for the widest free place or for a wider frame."""
+        layout = self._layout(frame)
+        room = max((end - start for start, end in self._gaps(frame)), default=0.0) - 2 * _MARGIN
+        broken = layout._replace(lines=_break_lines(layout.lines, room / layout.letter / _WIDER))
+        if broken.width <= room and broken != layout:
             return broken
-        longest = max(_letters(word) for line in wish.lines for word in line.split(" "))
-        wish = wish._replace(lines=_broken(wish.lines, longest + _letters(_INDENT)))
-        return wish._replace(least=max(1.1 * wish.least, 2 * (wish.width + 2 * _AROUND)))
+        longest = max(_letters(word) for line in layout.lines for word in line.split(" "))
+        layout = layout._replace(lines=_break_lines(layout.lines, longest + _letters(_INDENT)))
+        return layout._replace(min_width=max(1.1 * layout.min_width, 2 * (layout.width + 2 * _MARGIN)))
 
-    def _wish(self, frame: Mapping[str, Any]) -> Wish:
+    def _layout(self, frame: Mapping[str, Any]) -> NameLayout:
         lines = tuple(str(frame["label"]).split("\n"))
-        return self._wishes.get(frame["name"]) or Wish(lines, float(frame["lwidth"]) * 72 / max(map(_letters, lines)))
+        letter = float(frame["lwidth"]) * 72 / max(map(_letters, lines))
+        return self._layouts.get(frame["name"]) or NameLayout(lines, letter)
 
-    def _relabelled(self, number: int, label: str) -> str:
-        """Return the statement that changes a frame's label: the frame again, inside of the frames around it."""
+    def _relabel(self, number: int, label: str) -> str:
+        """Return the statement that changes the label of a frame. It repeats the frame, inside of the frames around
+        it."""
         text = f'graph [label="{label}"]'
         inner: int | None = number
         while inner is not None and inner in self._frames:
@@ -127,15 +131,15 @@ class FrameNames:
     def _corner(self, frame: Mapping[str, Any]) -> Place:
         """Return the middle of a name in the left corner of its frame."""
         (x, y), half = _numbers(frame["lp"]), float(frame["lwidth"]) * 36
-        return x - half + self._wish(frame).width / 2, y
+        return x - half + self._layout(frame).width / 2, y
 
     def _free_place(self, frame: Mapping[str, Any]) -> Place | None:
         """Return the leftmost middle of a name that no arrow and no label of an arrow touches."""
-        half = self._wish(frame).width / 2
+        half = self._layout(frame).width / 2
         x, y = self._corner(frame)
         for start, end in self._gaps(frame):
-            at = max(x, start + _AROUND + half)
-            if at + half + _AROUND <= end:
+            at = max(x, start + _MARGIN + half)
+            if at + half + _MARGIN <= end:
                 return at, y
         return None
 
@@ -155,7 +159,7 @@ class FrameNames:
             yield at, right
 
 
-def _with(graph: str, statements: Sequence[str]) -> str:
+def _add_statements(graph: str, statements: Sequence[str]) -> str:
     """Return a graph in DOT with more statements at its end."""
     end = graph.rindex("}")
     return graph[:end] + "\n".join(statements) + "\n}\n"
@@ -166,9 +170,9 @@ def _letters(text: str) -> float:
     return sum(0.5 if c in _NARROW else 1.6 if c in _WIDE else 1.2 if c.isupper() else 1.0 for c in text)
 
 
-def _broken(lines: Sequence[str], letters: float) -> tuple[str, ...]:
-    """Return lines of at most ``letters`` letters, or of a single word, broken after colons and commas, or else at
-    spaces."""
+def _break_lines(lines: Sequence[str], letters: float) -> tuple[str, ...]:
+    """Break lines after colons and commas, or else at spaces, so that each has at most ``letters`` letters, or one
+    word."""
     letters -= _letters(_INDENT)
     broken: list[str] = []
     for line in lines:

@@ -1,8 +1,8 @@
-"""Graphs: library-independent descriptions of networks, for pictures and tables.
+"""Graphs, which describe networks of any library, for pictures and tables.
 
 A `Graph` is a list of operations, each after its sources, with the modules (scopes) in which they ran and their
-parameters. It is immutable and holds no tensors: it can be kept, compared and folded while the network is trained. It
-is validated on creation, in time linear in operations and edges.
+parameters. It is immutable and holds no tensors, so it can be kept, compared and folded while the network is trained.
+It is validated on creation, in time linear in operations and edges.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class TensorType:
     """Shape and element type of a tensor.
 
     Attributes:
-        shape: lengths of the axes, or names where the length is variable (``"batch"``). None: unknown.
-        dtype: name of the element type. Empty: unknown.
+        shape: lengths of the axes, or names where the length is variable (``"batch"``). None if unknown.
+        dtype: name of the element type. Empty if unknown.
     """
 
     shape: Shape | None = None
@@ -41,7 +41,7 @@ class TensorType:
 
     @property
     def bytes(self) -> int | None:
-        """Size in bytes, with length 1 for named axes. None: shape or type are unknown."""
+        """Size in bytes, with length 1 for named axes. None if shape or type are unknown."""
         width = _WIDTHS.get(self.dtype)
         return None if self.shape is None or width is None else size(self.shape) * width
 
@@ -64,7 +64,7 @@ class Parameter:
     """A tensor that a network keeps between runs.
 
     Attributes:
-        name: name, unique in its graph. The first one if a tensor has several.
+        name: name, unique in its graph. A tensor with several names has the first one.
         type: shape and element type.
         trains: whether learners update it.
         buffer: whether it is a buffer (running statistics, constants) instead of a parameter, and not counted.
@@ -77,7 +77,7 @@ class Parameter:
 
     @property
     def count(self) -> int | None:
-        """Number of elements, 0 for a buffer. None: unknown."""
+        """Number of elements, 0 for a buffer. None if unknown."""
         if self.buffer:
             return 0
         return None if self.type.shape is None else size(self.type.shape)
@@ -125,13 +125,13 @@ class Operation:
         inputs: references to its sources, without parameters.
         outputs: types of its outputs.
         parameters: names of the parameters that it uses itself, in order.
-        multiply_adds: number of multiply-adds of one run. None: unknown.
-        activations: bytes allocated for its outputs, 0 for views. None: unknown.
+        multiply_adds: number of multiply-adds of one run. None if unknown.
+        activations: bytes allocated for its outputs, 0 for views. None if unknown.
         detail: settings in the words of the library, for display.
         settings: settings in our words, for display.
         whole: whether it represents its whole scope, whose inside is not shown.
-        members: if so, kind and settings of each operation inside, to compare it with others.
-        inside: if so, its content for display: a line for each of its branches.
+        members: kind and settings of each operation inside, if it is ``whole``, for comparisons.
+        inside: lines that display its content, if it is ``whole``: one for each branch.
     """
 
     key: str
@@ -166,10 +166,10 @@ class Scope:
         detail: settings in the words of the library, for display.
         settings: settings in our words, for display.
         repeats: number of equal modules in sequence that it represents, in a folded graph.
-        last: name of the last of them.
-        tied: whether they share their parameters.
+        last: name of the last of these modules.
+        tied: whether these modules share their parameters.
         first_only: properties that only the first of them has, such as a subscope, or a stride.
-        alike: whether they differ in widths, so that numbers of parameters are for the first.
+        alike: whether they differ in widths, so that numbers of parameters apply to the first of them.
     """
 
     kind: str
@@ -244,7 +244,7 @@ class Graph:
 
     @property
     def origin(self) -> str:
-        """The way in which the network was read, or its source, in words. Empty: unknown."""
+        """Importer or source of the network, in words. Empty if unknown."""
         return f"read {'by' if self.importer in _READERS else 'from'} {self.importer}" if self.importer else ""
 
     def __getitem__(self, key: str) -> Operation:
@@ -263,18 +263,18 @@ class Graph:
         """Return the number of elements of all parameters, each counted once.
 
         Args:
-            trains: count only trainable (True) or only frozen (False) parameters. None: all.
+            trains: count only trainable (True) or only frozen (False) parameters. None means all.
 
         Returns:
-            The number. None: a shape is unknown.
+            The number. None if a shape is unknown.
         """
         return total([p.count for p in self.parameters.values() if trains is None or p.trains is trains])
 
 
-def named_after_parameters(graph: Graph) -> Graph:
-    """Return a graph in which operations without a name, but with parameters of their module, get the names of these.
+def name_by_parameters(graph: Graph) -> Graph:
+    """Return a graph in which operations without a name get the names of the parameters of their module that they use.
 
-    So the operation that adds a class token is labelled with it.
+    So the operation that adds a class token is labelled with the name of the token.
     """
     named = []
     for operation in graph.operations:
@@ -289,12 +289,12 @@ def named_after_parameters(graph: Graph) -> Graph:
 def output_operation(
     i: int, name: str, sources: tuple[OutputReference, ...], parameters: tuple[str, ...] = ()
 ) -> Operation:
-    """Return the operation of output ``i`` of a network: the end of its sources, or of parameters."""
+    """Return the operation of output ``i`` of a network, whose sources are operations or parameters."""
     return Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=parameters)
 
 
 def unique(preferred: str, taken: Iterable[str]) -> str:
-    """Return a name that is not taken: the preferred one, or the same with a number from 2."""
+    """Return the preferred name, with a number from 2 if it is taken."""
     names, name, n = set(taken), preferred, 1
     while name in names:
         n += 1
@@ -307,7 +307,7 @@ def number(n: int | None) -> str:
     return "?" if n is None else f"{n:,}"
 
 
-def called(part: str) -> str:
+def display_name(part: str) -> str:
     """Return a part of a path for display: ``layer@1`` is the second call of ``layer``."""
     name, _, number = part.partition("@")
     return f"{name} call {int(number) + 1}" if number else name

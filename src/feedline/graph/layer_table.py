@@ -1,7 +1,7 @@
 """Tables of networks: `summary` lists layers with their outputs, parameters and costs.
 
-Every number is in one row, so that columns add up: a parameter in the row of the first layer that uses it, work and
-memory in the row of their operation, or in the row of a scope that is not expanded. `COLUMNS` lists the available
+Every number is in one row, so that columns add up. A parameter is in the row of the first layer that uses it. Work and
+memory are in the row of their operation, or of a scope that is not expanded. `COLUMNS` lists the available
 columns.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from feedline.graph.folding import collapsed
-from feedline.graph.graph import Graph, Operation, Parameter, Setting, called, named_after_parameters, number, total
+from feedline.graph.folding import collapse
+from feedline.graph.graph import Graph, Operation, Parameter, Setting, display_name, name_by_parameters, number, total
 from feedline.graph.importers import graph_of
 from feedline.graph.settings import NAMES, brief
 
@@ -31,12 +31,12 @@ class SummaryRow:
         kind: class or function.
         shapes: shapes of its outputs, as text.
         inputs: shapes of its sources, as text.
-        settings: settings: kernel, stride, units, ….
-        parameters: number of elements of the parameters that it is the first to use. None: unknown.
-        parameter_bytes: their size in bytes. None: unknown.
-        trainable: number of these elements that learners update. None: unknown.
-        multiply_adds: number of multiply-adds of one run. None: unknown.
-        activations: bytes allocated for its outputs. None: unknown.
+        settings: settings, such as kernel, stride and units.
+        parameters: number of elements of the parameters that it is the first to use. None if unknown.
+        parameter_bytes: their size in bytes. None if unknown.
+        trainable: number of these elements that learners update. None if unknown.
+        multiply_adds: number of multiply-adds of one run. None if unknown.
+        activations: bytes allocated for its outputs. None if unknown.
         shared: whether it uses parameters of an earlier row.
         heading: whether it is a module whose content follows, so that its row has no numbers.
     """
@@ -63,7 +63,7 @@ class Summary:
     Attributes:
         graph: graph of the network.
         rows: rows in the order of computation.
-        columns: names of the columns after the layer's.
+        columns: names of the columns after the column of layers.
     """
 
     graph: Graph
@@ -77,7 +77,7 @@ class Summary:
 
     @property
     def parameters(self) -> int | None:
-        """Number of elements of all parameters, each counted once. None: unknown."""
+        """Number of elements of all parameters, each counted once. None if unknown."""
         return self.graph.num_parameters()
 
     @property
@@ -97,12 +97,12 @@ class Summary:
 
     @property
     def parameter_bytes(self) -> int | None:
-        """Bytes of all parameters, each counted once. None: unknown."""
+        """Bytes of all parameters, each counted once. None if unknown."""
         return total([0 if p.buffer else p.type.bytes for p in self.graph.parameters.values()])
 
     @property
     def both_directions(self) -> int | None:
-        """Bytes of a run's outputs and of their gradients, as a training step has them if none are freed."""
+        """Bytes of the outputs of a run and of their gradients, as a training step has them if none are freed."""
         return None if self.activations is None else 2 * self.activations
 
     def __str__(self) -> str:
@@ -154,11 +154,11 @@ class Summary:
         return table
 
     def _right(self) -> list[bool]:
-        """Whether each column is right-aligned."""
+        """Return whether each column is right-aligned."""
         return [False, *(COLUMNS[name].right for name in self.columns)]
 
     def _cells(self, row: SummaryRow) -> list[str]:
-        name = "  " * row.depth + called(row.name) + (f" ({row.kind})" if row.kind != row.name else "")
+        name = "  " * row.depth + display_name(row.name) + (f" ({row.kind})" if row.kind != row.name else "")
         return [name, *("" if row.heading else COLUMNS[column].cell(row) for column in self.columns)]
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -174,20 +174,20 @@ def summary(
     expand: bool = False,
     columns: Sequence[str] | None = None,
 ) -> Summary:
-    """Return a table of a network's layers, with output shapes, parameters, multiply-adds and memory of activations.
+    """Return a table of the layers of a network: output shapes, parameters, multiply-adds and memory of activations.
 
     Args:
         model: `torch.nn.Module`, network of the CNTK façade, symbol of MXNet or its JSON, model of ONNX or the
             path of its file (``.onnx``), or `feedline.graph.graph.Graph`.
         inputs: inputs of the model, for shapes and costs. See `plot_network`.
-        depth: largest number of modules around a row. Deeper ones become one row. None: no limit.
-        expand: whether to list the operations inside the library's layers, too.
+        depth: largest number of modules around a row. Deeper ones become one row. None means no limit.
+        expand: whether to list the operations inside layers of the library, too.
         columns: columns after the layer's name, in order: ``"settings"`` (all in a line), or one of them, ``"kind"``,
             ``"kernel"``, ``"size"`` (of a pooling's result), ``"stride"``, ``"padding"``, ``"dilation"``, ``"groups"``,
             ``"units"``, ``"heads"``, ``"layers"``, ``"directions"``, ``"rate"``, ``"input"`` and ``"output"`` (shapes),
             ``"parameters"``, ``"multiply-adds"`` (numbers), ``"parameter bytes"``, ``"activations"`` (bytes),
-            ``"trainable"`` (yes, no or partly). None: settings if there are any, output, parameters, multiply-adds,
-            activations.
+            ``"trainable"`` (yes, no or partly). None means settings, if there are any, output, parameters,
+            multiply-adds, activations.
 
     Returns:
         The table. Networks of the CNTK façade are counted for one sample of one sequence.
@@ -201,7 +201,7 @@ def summary(
         got = f"the text {columns!r}" if isinstance(columns, str) else ", ".join(map(repr, unknown))
         raise ValueError(f"expected a sequence of columns {', '.join(map(repr, COLUMNS))}, got {got}")
     graph = graph_of(model, inputs)
-    shown = named_after_parameters(collapsed(graph, depth, expand))
+    shown = name_by_parameters(collapse(graph, depth, expand))
     rows = tuple(_rows(graph, shown))
     if columns is None:
         columns = DEFAULT if any(brief(row.settings) for row in rows) else DEFAULT[1:]
@@ -261,7 +261,7 @@ def _shapes(operation: Operation) -> str:
 
 
 class SummaryColumn(NamedTuple):
-    """A column: its title, whether it is right-aligned, and the text of its cell in a row."""
+    """A column: its title, whether it is right-aligned, and a function that returns the text of its cell in a row."""
 
     title: str
     right: bool

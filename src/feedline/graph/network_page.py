@@ -1,8 +1,8 @@
-"""A network as one HTML page, which lays itself out: frames open and close, boxes show their shapes and costs.
+"""A network as one HTML page with a layout by its script. Frames open and close, boxes show their shapes and costs.
 
-The page contains the graph as JSON, its style and its script, and loads nothing else. A content security policy makes
-the browser enforce this. Every text from the network is escaped. Below the picture is the table of `summary`, which
-needs no script. Its size is linear in operations and edges.
+The page contains the graph as JSON, its style and its script, and loads nothing else, which a content security policy
+enforces. Every text from the network is escaped. Below the picture is the table of `summary`, which needs no script.
+The size of the page is linear in operations and edges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from feedline.graph.settings import brief
 from feedline.graph.styles import STYLES, dark
 
 Facts = list[tuple[str, str]]
-Tensor = tuple[str, int]  # an operation's key and the index of its output
+Tensor = tuple[str, int]  # key of an operation, and index of its output
 
 
 class PageLook(NamedTuple):
@@ -33,8 +33,8 @@ class PageLook(NamedTuple):
     Attributes:
         title: title of the page.
         direction: direction of the data flow: ``"TB"``, ``"LR"``, ``"BT"`` or ``"RL"``.
-        depth: number of frames around a box that are open at first. None: as many as show `MAX_BOXES` boxes.
-        hide_weights: whether only the panel lists parameters, not boxes.
+        depth: number of frames around a box that are open at first. None means as many as show `MAX_BOXES` boxes.
+        hide_weights: whether the panel lists parameters, and boxes do not.
         legend: whether the colours are explained.
     """
 
@@ -49,12 +49,12 @@ def network_page(graph: Graph, picture: Graph, look: PageLook) -> str:
     """Return the page.
 
     Args:
-        graph: the network, for the table and the totals.
-        picture: the collapsed and folded graph that the page draws.
+        graph: graph of the network, for the table and the totals.
+        picture: collapsed and folded graph that the page draws.
         look: title, direction and open frames.
     """
     content = _Content(picture, look)
-    # Without "<", no text of a network can end the element around it.
+    # Without "<", no text of a network can end the HTML element around it.
     data = json.dumps(content.document(), ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     style, script = (files(__package__).joinpath(f"network_page.{end}").read_text("utf-8") for end in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -114,15 +114,15 @@ aria-label="Layers, with shapes and costs">{table._repr_html_()}</div></section>
 
 
 def _colours(families: Sequence[str]) -> str:
-    """Return the colours of families, as CSS: fill and border in the light, in the dark, and on paper."""
-    fills = {kin: STYLES[kin].fill for kin in families}
-    light = "".join(f".f-{kin} {{ --fill: {fill}; --edge: var(--soft) }}\n" for kin, fill in fills.items())
-    night = "".join(f"  .f-{kin} {{ --fill: {dark(fill)}; --edge: {fill} }}\n" for kin, fill in fills.items())
+    """Return the colours of families as CSS: fill and border in light mode, in dark mode, and on paper."""
+    fills = {op_family: STYLES[op_family].fill for op_family in families}
+    light = "".join(f".f-{name} {{ --fill: {fill}; --edge: var(--soft) }}\n" for name, fill in fills.items())
+    night = "".join(f"  .f-{name} {{ --fill: {dark(fill)}; --edge: {fill} }}\n" for name, fill in fills.items())
     return f"{light}@media screen and (prefers-color-scheme: dark) {{\n{night}}}\n"
 
 
 def _legend(families: Sequence[str]) -> str:
-    items = "".join(f'<li><i class="f-{kin}"></i>{kin}</li>' for kin in families)
+    items = "".join(f'<li><i class="f-{op_family}"></i>{op_family}</li>' for op_family in families)
     return f'<ul class="legend" aria-label="Colours of the families of operations">{items}</ul>'
 
 
@@ -146,7 +146,7 @@ class _Content:
                     if near[:n] != far[:n]:
                         self._across[near[:n]][side].setdefault((edge.tail, edge.index), edge)
         kinds = {family(operation.kind) for operation in picture.operations}
-        self.families = [kin for kin in STYLES if kin in kinds]
+        self.families = [op_family for op_family in STYLES if op_family in kinds]
 
     def document(self) -> dict[str, Any]:
         """Return the direction, boxes, frames and edges, in JSON types."""
@@ -230,7 +230,7 @@ class _Content:
         return f"{text}, of the step before" if edge.feedback else text
 
     def _repeats(self, path: Path) -> Iterator[tuple[str, str]]:
-        """Yield a note for each folded frame around a box about the meaning of its numbers."""
+        """Yield a note about the meaning of the numbers for each folded frame around a box."""
         for n in range(1, len(path) + 1):
             scope = self._graph.scopes[path[:n]]
             if scope.repeats > 1:

@@ -1,4 +1,4 @@
-"""Families of operations, which pictures distinguish, by the names of operations in torch, MXNet, CNTK and ONNX."""
+"""The families of operations that pictures distinguish, by the names of operations in torch, MXNet, CNTK and ONNX."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Columns of a picture: places to cut a long network, which continues at the top of the next column.
 
 A cut is between two operations outside of all frames, or between frames, where a single tensor crosses it. If columns
-are too high otherwise, cuts may also be inside of frames, which then continue, or where a few tensors cross. No cut is
-inside of a frame that represents several. Heights are estimates, in points: dot decides. Linear in operations and
-edges, for each depth of frames.
+would be too high otherwise, cuts may also be inside of frames, which then continue, or where a few tensors cross. No
+cut is inside of a frame that represents several. Heights are estimates in points, as dot decides. The time is linear in
+operations and edges, for each depth of frames.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from itertools import pairwise
 from feedline.graph.graph import Graph, Operation, Path
 from feedline.graph.labels import box_lines
 
-# Points, as dot has them on average: a box with an arrow and its label, a line of a box, an end of a frame. The last is
-# for the caption, the legend, and the circles at which columns begin and end.
+# Average heights in points: a box with an arrow and its label, a line of a box, an end of a frame, and the caption, the
+# legend, and the circles at which columns begin and end.
 _BOX, _LINE, _FRAME, _AROUND = 56.0, 7.0, 22.0, 160.0
-_MAX_CROSSINGS = 6  # tensors: more circles with numbers would confuse
+_MAX_CROSSINGS = 6  # more circles with numbers would confuse
 _TOO_HIGH = 1.4
-_MORE = 2  # columns more than if parts could be divided
-_WORTH_IT = 0.9  # of the height without these cuts
+_MORE = 2  # additional columns that are tried, as parts cannot be divided
+_WORTH_IT = 0.9  # largest fraction of the height without cuts for which they are made
 
 
 def columns(graph: Graph, height: float) -> list[list[Operation]]:
-    """Return the operations in as few columns as possible, none much higher than ``height`` points.
+    """Return the operations in as few columns as possible, without columns that are much higher than ``height`` points.
 
     Columns are fewer and higher if the network has no place to cut. Within a column operations are in order. An input
     is in the column of its first use.
@@ -38,15 +38,15 @@ def columns(graph: Graph, height: float) -> list[list[Operation]]:
     for crossing in range(1, _MAX_CROSSINGS + 1):
         for depth in range(deepest + 1):
             if highest <= (height if crossing == 1 else _TOO_HIGH * height):
-                return _inputs_moved(graph, best)
+                return _move_inputs(graph, best)
             candidate = _columns(graph, height, sizes, _cuts(graph, crossing, depth))
             high = max((_height(part, sizes) for part in candidate), default=0.0)
             if high < _WORTH_IT * highest:
                 best, highest = candidate, high
-    return _inputs_moved(graph, best)
+    return _move_inputs(graph, best)
 
 
-def _inputs_moved(graph: Graph, parts: Sequence[Sequence[Operation]]) -> list[list[Operation]]:
+def _move_inputs(graph: Graph, parts: Sequence[Sequence[Operation]]) -> list[list[Operation]]:
     place = {operation.key: i for i, part in enumerate(parts) for operation in part}
     used: dict[str, int] = {}
     for edge in graph.edges():
@@ -65,11 +65,11 @@ def _columns(graph: Graph, height: float, sizes: Mapping[str, float], cuts: Sequ
     continued = [0, *(len(_common(operations[n - 1].frames, operations[n].frames)) for n in cuts[1:-1]), 0]
     # Height that a part adds to a column that already has the frames around its ends.
     heights = [_height(part, sizes) - _FRAME * sum(ends) for part, ends in zip(parts, pairwise(continued), strict=True)]
-    least = max(1, math.ceil(sum(heights) / height))
+    min_count = max(1, math.ceil(sum(heights) / height))
     best, highest = [list(operations)], math.inf
-    for count in range(least, least + _MORE + 1):
+    for count in range(min_count, min_count + _MORE + 1):
         limit = max([sum(heights) / count, *heights])
-        while len(candidate := _filled(parts, heights, limit)) > count:
+        while len(candidate := _fill(parts, heights, limit)) > count:
             limit *= 1.05
         high = max(_height(part, sizes) for part in candidate)
         if high < _WORTH_IT * highest:
@@ -79,7 +79,7 @@ def _columns(graph: Graph, height: float, sizes: Mapping[str, float], cuts: Sequ
     return best
 
 
-def _filled(parts: Sequence[Sequence[Operation]], heights: Sequence[float], limit: float) -> list[list[Operation]]:
+def _fill(parts: Sequence[Sequence[Operation]], heights: Sequence[float], limit: float) -> list[list[Operation]]:
     """Return the parts in columns of at most this height."""
     filled: list[list[Operation]] = []
     used = math.inf
@@ -97,8 +97,8 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
 
     Args:
         graph: graph of the picture.
-        crossing: limit of tensors that cross a cut.
-        depth: limit of frames that continue, not counting frames around everything.
+        crossing: largest number of tensors that cross a cut.
+        depth: largest number of frames that continue, not counting frames around everything.
     """
     operations = graph.operations
     scopes = [o.scope for o in operations if o.role == "operation"]
@@ -109,18 +109,18 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
         for source in operation.inputs:
             first, last = sorted((place[source.key], i))
             reach[first] = max(reach[first], last)
-    cuts, going = [], dict[int, int]()
+    cuts, open_tensors = [], dict[int, int]()
     for i, operation in enumerate(operations):
-        going = {j: end for j, end in going.items() if end >= i}
+        open_tensors = {j: end for j, end in open_tensors.items() if end >= i}
         before = operations[i - 1]
         continued = _common(before.frames, operation.frames)
         outside = len(continued) <= len(around) + depth and not any(
             graph.scopes[continued[:n]].repeats > 1 for n in range(1, len(continued) + 1)
         )
-        if i and 1 <= len(going) <= crossing and outside and before.role != "input":
+        if i and 1 <= len(open_tensors) <= crossing and outside and before.role != "input":
             cuts.append(i)
         if reach[i] > i:
-            going[i] = reach[i]
+            open_tensors[i] = reach[i]
     return [i for i in cuts if operations[i].role != "output"]
 
 

@@ -1,8 +1,8 @@
 """Pictures of networks: `plot_network` writes a graph as DOT, the language of Graphviz, or as a page for browsers.
 
-A box is an operation or layer, an arrow a tensor with its shape, a frame a module. Families of operations differ in
-colour and shape, explained in a legend. The background is white, so that a picture is legible on any page. Writing DOT
-is linear. The layout by dot takes longer.
+A box is an operation or layer, an arrow is a tensor with its shape, and a frame is a module. Families of operations
+differ in colour and shape, which a legend explains. The background is white, so that a picture is legible on any page.
+Writing DOT takes linear time. The layout by dot takes longer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from feedline.graph.fold_levels import Levels, levels
-from feedline.graph.fold_to_fit import fitted
-from feedline.graph.folding import collapsed, folded
-from feedline.graph.graph import Edge, Graph, Operation, Path, named_after_parameters, number
+from feedline.graph.fold_to_fit import fit
+from feedline.graph.folding import collapse, fold_repeats
+from feedline.graph.graph import Edge, Graph, Operation, Path, name_by_parameters, number
 from feedline.graph.importers import graph_of
 from feedline.graph.labels import box_lines, frame_label, printable
 from feedline.graph.network_page import PageLook, network_page
@@ -28,7 +28,7 @@ from feedline.graph.op_families import family
 from feedline.graph.picture_columns import columns
 from feedline.graph.styles import GREY, INK, STYLES
 
-TOLD = 20  # parameters of a box that its tooltip names: dot reads no text of more than 16 KiB
+MAX_TOOLTIP_PARAMETERS = 20  # in a box, as dot reads no text of more than 16 KiB
 WORDS = 70  # characters in a line of a note
 # Number of operations above which dot gets a lower effort, and shapes become head labels, which, unlike edge labels,
 # add no nodes to its layout.
@@ -51,7 +51,7 @@ def plot_network(
     direction: str = "TB",
     height: float | None = 1600,
 ) -> Any:
-    """A network as a picture.
+    """Draw a network as a picture.
 
     Args:
         model: a `torch.nn.Module`, a network under CNTK's names, a symbol of MXNet or its JSON, a model of ONNX
@@ -60,13 +60,13 @@ def plot_network(
             an array, or a shape, which is a tuple of ints and means zeros. For symbols and ONNX shapes by name.
         to: path of a file to write. The ending decides: ``.html`` is a page for browsers that needs neither Graphviz
             nor a network, with frames that open and close, a search, and the shapes and costs of the box under the
-            pointer. Other endings are formats of Graphviz. None: write nothing.
+            pointer. Other endings are formats of Graphviz. None means that nothing is written.
         title: title of the picture, and name of the file that `render` writes.
         save_format: format of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
-        depth: largest number of modules around an operation. Deeper ones become a box, which opens in a page. None: as
-            many as show at most 60 boxes, and in a picture as fit the width of a screen. Its caption names the depth if
-            modules are hidden. Without `fold` a picture has no limit.
-        expand: whether to show the operations inside the library's layers, too.
+        depth: largest number of modules around an operation. Deeper ones become a box, which opens in a page. None
+            means as many as show at most 60 boxes, and in a picture as fit the width of a screen. Its caption names the
+            depth if modules are hidden. Without `fold` a picture has no limit.
+        expand: whether to show the operations inside layers of the library, too.
         fold: whether to draw runs of equal modules once, with their number. In a picture that would be too large, this
             includes alike modules, which differ only in widths.
         hide_weights: whether to show only numbers of parameters, instead of drawing each. A page has them on demand.
@@ -75,7 +75,7 @@ def plot_network(
         direction: direction of the data flow: ``"TB"`` (down), ``"LR"``, ``"BT"`` or ``"RL"``.
         height: points (1/72 inch) at which a picture continues in another column, at a place that a single tensor
             crosses, or a few. In direction ``"LR"``, it continues in another row. A network that goes down and up again
-            (a U-Net) has its way up next to its way down, level by level. None: one column. Pages scroll instead.
+            (a U-Net) has its way up next to its way down, level by level. None means one column. Pages scroll instead.
 
     Returns:
         A `graphviz.Digraph`: a picture in notebooks. ``.source`` is the DOT, ``.render(path)`` writes a file, which
@@ -105,19 +105,19 @@ def plot_network(
     graph = graph_of(model, inputs)
     remark = ""
     if fold and depth is None and not as_page:
-        shown, remark = fitted(graph, expand, height)
+        shown, remark = fit(graph, expand, height)
     else:
-        shown = collapsed(graph, None if as_page else depth, expand)
-        shown = folded(shown) if fold else shown
-    shown = named_after_parameters(shown)
+        shown = collapse(graph, None if as_page else depth, expand)
+        shown = fold_repeats(shown) if fold else shown
+    shown = name_by_parameters(shown)
     if as_page:
         look = PageLook(title, direction, depth, hide_weights, legend)
         path = FilePath(to)  # type: ignore[arg-type]
         path.write_text(network_page(graph, shown, look), encoding="utf-8")
         return path
     digraph = importlib.import_module("feedline.graph.digraph")  # the only module that needs the package graphviz
-    picture = digraph.Picture(name=digraph.quoted(title), filename=f"{title}.gv", format=save_format)
-    drawing = _Drawing(shown, picture, digraph.quoted, dict(node_attrs or {}), hide_weights)
+    picture = digraph.Picture(name=digraph.quote(title), filename=f"{title}.gv", format=save_format)
+    drawing = _Drawing(shown, picture, digraph.quote, dict(node_attrs or {}), hide_weights)
     parts = columns(shown, height) if height is not None else []
     u_shape = levels(shown) if len(parts) > 1 else None
     wide = direction in ("LR", "RL") or (len(parts) > 1 and u_shape is None)
@@ -149,7 +149,7 @@ class _Column:
                 self.scopes.setdefault(around[:n], {})[around[: n + 1]] = None
 
     def nested(self, path: Path) -> list[Path]:
-        """Return a scope and the nested scopes with the same operations: one frame represents them all."""
+        """Return a scope and the nested scopes with the same operations, which one frame represents."""
         nested = [path]
         while len(inner := self.scopes.get(nested[-1], {})) == 1 and not self.inside.get(nested[-1]):
             nested += inner
@@ -160,9 +160,9 @@ class _Drawing:
     """Writes one graph into one picture."""
 
     def __init__(
-        self, graph: Graph, picture: Any, quoted: Any, node_attrs: Mapping[str, str], hide_weights: bool
+        self, graph: Graph, picture: Any, quote: Any, node_attrs: Mapping[str, str], hide_weights: bool
     ) -> None:
-        self.graph, self.picture, self.quoted = graph, picture, quoted
+        self.graph, self.picture, self.quote = graph, picture, quote
         self.node_attrs, self.hide_weights = node_attrs, hide_weights
         self._many = len(graph.operations) > MANY
         self._users = Counter(name for operation in graph.operations for name in operation.parameters)
@@ -170,12 +170,13 @@ class _Drawing:
         self._number = {name: i for i, name in enumerate(named)}
 
     def settings(self, caption: str, direction: str, in_a_row: int) -> None:
-        """Set the attributes of the picture, with ``in_a_row`` families in a row of its legend. 0: no legend."""
+        """Set the attributes of the picture, with ``in_a_row`` families in a row of its legend, or no legend if that is
+        0."""
         fonts = {"fontname": "Helvetica,Arial,sans-serif"}
         many = {"splines": "line", "nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1"}
         self.picture.attr(
             "graph",
-            label=self._with_legend(caption, in_a_row) if in_a_row else self.quoted(caption),
+            label=self._with_legend(caption, in_a_row) if in_a_row else self.quote(caption),
             labelloc="t",
             rankdir=direction,
             bgcolor="#ffffff",
@@ -195,10 +196,10 @@ class _Drawing:
         occur = {family(operation.kind) for operation in self.graph.operations}
         occur |= {"parameter"} if self._users and not self.hide_weights else set()
         cells = [
-            f'<td border="1" bgcolor="{STYLES[kin].fill}" width="18"></td>'
-            f'<td align="left"><font point-size="9">{kin}: {STYLES[kin].words}</font></td>'
-            for kin in STYLES
-            if kin in occur
+            f'<td border="1" bgcolor="{STYLES[op_family].fill}" width="18"></td>'
+            f'<td align="left"><font point-size="9">{op_family}: {STYLES[op_family].words}</font></td>'
+            for op_family in STYLES
+            if op_family in occur
         ]
         rows = ["".join(cells[n : n + in_a_row]) for n in range(0, len(cells), in_a_row)]
         table = "".join(f"<tr>{row}</tr>" for row in rows)
@@ -225,7 +226,7 @@ class _Drawing:
             frame = type(self.picture)(name=f"cluster_{self._number[inner]}{suffix}")
             nested = column.nested(inner)
             titles = [frame_label(p, self.graph.scopes[p], p in before) for p in nested]
-            label = self.quoted("\n".join(titles))
+            label = self.quote("\n".join(titles))
             frame.attr("graph", label=label, style="rounded,dashed", color=GREY, fontcolor=GREY, fontsize="11")
             frame.attr("graph", labeljust="l", margin="6")
             self._scope(column, nested[-1], frame, suffix, before)
@@ -233,8 +234,8 @@ class _Drawing:
 
     def operation(self, operation: Operation, into: Any) -> None:
         """Draw a box, and cylinders for its parameters if weights are shown."""
-        label = self.quoted("\n".join(box_lines(self.graph, operation)))
-        style = {"label": label, "tooltip": self.quoted(self._tooltip(operation)), **_style(family(operation.kind))}
+        label = self.quote("\n".join(box_lines(self.graph, operation)))
+        style = {"label": label, "tooltip": self.quote(self._tooltip(operation)), **_style(family(operation.kind))}
         into.node(operation.key, **{**style, **self.node_attrs})
         if self.hide_weights:
             return
@@ -243,15 +244,16 @@ class _Drawing:
             shared = self._users[name] > 1
             parameter = self.graph.parameters[name]
             note = "\nbuffer" if parameter.buffer else "" if parameter.trains else "\nfrozen"
-            label = self.quoted(f"{name}\n{parameter.type}{note}")
+            label = self.quote(f"{name}\n{parameter.type}{note}")
             key = f"parameter {self._number[name]}"
             (self.picture if shared else into).node(key, label=label, **_style("parameter"))
             self.picture.edge(key, operation.key, style="dashed", arrowhead="none")
 
     def _tooltip(self, operation: Operation) -> str:
         lines = [".".join(operation.scope) or operation.key, operation.detail]
-        lines += [f"{name}: {self.graph.parameters[name].type}" for name in operation.parameters[:TOLD]]
-        hidden = len(operation.parameters) - TOLD
+        shown = operation.parameters[:MAX_TOOLTIP_PARAMETERS]
+        lines += [f"{name}: {self.graph.parameters[name].type}" for name in shown]
+        hidden = len(operation.parameters) - len(shown)
         lines += [f"and {hidden} more parameters"] if hidden > 0 else []
         if operation.multiply_adds:
             lines.append(f"{number(operation.multiply_adds)} multiply-adds")
@@ -270,7 +272,7 @@ class _Drawing:
         for n, edges in enumerate(joints.values(), 1):
             self._joint(n, edges)
         if len(parts) > 1:
-            self._beside([operations[0].key for operations in parts], len(joints))
+            self._align_tops([operations[0].key for operations in parts], len(joints))
 
     def levels(self, u_shape: Levels) -> None:
         """Draw an arrow for every edge. Edges of the way up start from below, and edges across do not influence
@@ -290,7 +292,7 @@ class _Drawing:
         label = "" if edge.type.shape is None else str(edge.type)
         if edge.feedback:
             extra |= {"style": "dashed", "constraint": "false"}
-        extra["headlabel" if self._many else "label"] = self.quoted(f" {label} ")
+        extra["headlabel" if self._many else "label"] = self.quote(f" {label} ")
         self.picture.edge(tail, head, **extra)
 
     def _joint(self, n: int, edges: Sequence[Edge]) -> None:
@@ -302,7 +304,7 @@ class _Drawing:
         for edge in edges:
             self._edge(edge, f"from {n}", edge.head)
 
-    def _beside(self, firsts: Sequence[str], joints: int) -> None:
+    def _align_tops(self, firsts: Sequence[str], joints: int) -> None:
         """Put the tops of all columns at one height, in order."""
         tops = [firsts[0], *(f"from {n}" for n in range(1, joints + 1))]
         with self.picture.subgraph(name="tops") as heads:
@@ -313,8 +315,8 @@ class _Drawing:
             self.picture.edge(a, b, style="invis")
 
 
-def _style(kin: str) -> dict[str, str]:
-    style = STYLES[kin]
+def _style(op_family: str) -> dict[str, str]:
+    style = STYLES[op_family]
     # dot adds room for slanted sides by itself.
     slanted = ("invtrapezium", "parallelogram", "hexagon", "octagon", "doubleoctagon")
     narrow = {"margin": "0,0"} if style.shape in slanted else {}

@@ -1,8 +1,8 @@
 """Frames for repetitions that have none: runs of equal stretches of operations, such as a loop over lambdas makes.
 
-A stretch is several operations or scopes in a row with parameters among them. It must occur at least three times, one
-after another, each fed by the one before. So a frame shows structure, and never a guess at names. Quadratic in the
-operations and scopes directly within one scope.
+A stretch is several operations or scopes in a row that have parameters. It must occur at least three times in a row,
+and each occurrence must feed the next. So a frame shows structure, and never a guess from names. The time is quadratic
+in the operations and scopes directly within one scope.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from feedline.graph.graph import Graph, Operation, Path, Scope
 
-LEAST = 3  # times that a stretch occurs
-KIND = "repeated"  # of the frames
+MIN_TIMES = 3  # times that a stretch occurs
+KIND = "repeated"  # kind of the frames
 
 Unit = tuple[Operation, ...]
 
 
-def framed(graph: Graph) -> Graph:
-    """Return a graph in which each stretch of a run of equal ones has a frame, numbered from 1."""
+def add_frames(graph: Graph) -> Graph:
+    """Return a graph in which each stretch of a run has a frame, numbered from 1."""
     units: dict[Path, dict[Path | str, list[Operation]]] = {}
     for operation in graph.operations:
         for n in range(len(operation.scope) + 1):
@@ -49,16 +49,16 @@ def framed(graph: Graph) -> Graph:
 
 
 def _run(graph: Graph, path: Path, units: Sequence[Unit]) -> list[Sequence[Unit]]:
-    """Return the stretches of the run that covers most of a scope's operations. Empty: there is none."""
+    """Return the stretches of the run that covers the most operations of a scope. Empty if there is none."""
     kinds = [_kind(graph, path, unit) for unit in units]
     best: list[Sequence[Unit]] = []
-    for period in range(2, len(units) // LEAST + 1):
-        for start in range(len(units) - LEAST * period + 1):
+    for period in range(2, len(units) // MIN_TIMES + 1):
+        for start in range(len(units) - MIN_TIMES * period + 1):
             times = 1
             while kinds[start : start + period] == kinds[start + times * period : start + (times + 1) * period]:
                 times += 1
             stretches = [units[start + n * period : start + (n + 1) * period] for n in range(times)]
-            if times >= LEAST and times * period > sum(map(len, best)) and _is_chain(stretches):
+            if times >= MIN_TIMES and times * period > sum(map(len, best)) and _is_chain(stretches):
                 best = stretches
     return best
 

@@ -1,8 +1,8 @@
-"""Settings of operations in one vocabulary: kernel, stride, padding, groups, units, kind, rate, heads.
+"""The settings of operations in one vocabulary: kernel, stride, padding, groups, units, kind, rate, heads.
 
-Libraries name them differently (``num_filter``, ``out_channels``, ``kernel_shape``). Importers pass settings by the
-library's names, with the shapes around the operation: shapes of weights supply settings that no argument contains. A
-setting has a value, for tables, and words, for pictures, where usual values (a stride of 1) are left out.
+Libraries use different names (``num_filter``, ``out_channels``, ``kernel_shape``). Importers pass settings under the
+names of the library, with the shapes around the operation, as shapes of weights supply settings that no argument
+contains. A setting has a value for tables, and words for pictures, which omit usual values (a stride of 1).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from feedline.graph.costs import base
 from feedline.graph.graph import Setting, Shape
 from feedline.graph.op_families import family
 
-# Names of libraries for each of ours. The first that is present counts.
+# Names in libraries for each name in the vocabulary. The first name that is present counts.
 _ALIASES: dict[str, tuple[str, ...]] = {
     "kind": ("act_type", "pool_type", "nonlinearity", "mode", "activation"),
     "kernel": ("kernel_size", "kernel_shape", "kernel", "window"),
@@ -47,7 +47,7 @@ NAMES = tuple(dict.fromkeys(name for names in _OF_FAMILY.values() for name in na
 _POOLING_KINDS = (("max", "max"), ("average", "average"), ("avg", "average"), ("lp", "power"))
 
 
-class Around(NamedTuple):
+class ShapesAround(NamedTuple):
     """Shapes around an operation.
 
     Attributes:
@@ -61,35 +61,35 @@ class Around(NamedTuple):
     output: Shape | None = None
 
 
-def settings_of(kind: str, arguments: Mapping[str, Any], around: Around = Around()) -> tuple[Setting, ...]:  # noqa: B008
+def settings_of(kind: str, arguments: Mapping[str, Any], around: ShapesAround = ShapesAround()) -> tuple[Setting, ...]:  # noqa: B008
     """Return the settings of an operation.
 
     Args:
         kind: kind of the operation.
-        arguments: settings by the library's names: numbers, sequences of them, bools, or text of these. Other values
-            and unknown names are ignored.
+        arguments: settings under the names of the library: numbers, sequences of them, bools, or text of these. Other
+            values and unknown names are ignored.
         around: shapes around the operation.
 
     Returns:
         The settings of its family that are known, in the order of display.
     """
-    kin = family(kind)
-    values = {name: _value(name, arguments) for name in _OF_FAMILY.get(kin, ())}
-    if kin == "activation" and [_parsed(str(arguments.get(name))) for name in ("min", "max")] == [0, 6]:
+    op_family = family(kind)
+    values = {name: _value(name, arguments) for name in _OF_FAMILY.get(op_family, ())}
+    if op_family == "activation" and [_parse(str(arguments.get(name))) for name in ("min", "max")] == [0, 6]:
         values["kind"] = "relu6"
-    is_global = base(kind).startswith("global") or _parsed(str(arguments.get("global_pool"))) in (True, 1)
-    _complete(kin, kind, values, around, is_global)
+    is_global = base(kind).startswith("global") or _parse(str(arguments.get("global_pool"))) in (True, 1)
+    _complete(op_family, kind, values, around, is_global)
     rank = _rank(kind, values)
     settings = []
     for name, value in values.items():
         text = _text(name, value, rank)
         if text:
-            settings.append(Setting(name, text, _words(kin, kind, name, text)))
+            settings.append(Setting(name, text, _words(op_family, kind, name, text)))
     return tuple(settings)
 
 
 def brief(settings: Iterable[Setting]) -> str:
-    """Return the settings in a line, without usual values."""
+    """Return the settings in one line, without usual values."""
     return ", ".join(setting.words for setting in settings if setting.words)
 
 
@@ -97,7 +97,7 @@ def _value(name: str, arguments: Mapping[str, Any]) -> Any:
     for alias in _ALIASES[name]:
         value = arguments.get(alias)
         if isinstance(value, str):
-            value = _parsed(value)
+            value = _parse(value)
         if isinstance(value, (list, tuple)) and _are_numbers(value):
             return tuple(value)
         if isinstance(value, (int, float, bool)) or (isinstance(value, str) and re.fullmatch(r"[A-Za-z_]\w*", value)):
@@ -109,7 +109,7 @@ def _are_numbers(value: Sequence[Any]) -> bool:
     return bool(value) and all(isinstance(n, int) for n in value)
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """Parse a number, a tuple or a bool. Other texts are returned unchanged."""
     try:
         return ast.literal_eval(text)
@@ -117,24 +117,24 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _complete(kin: str, kind: str, values: dict[str, Any], around: Around, is_global: bool) -> None:
-    """Add settings that follow from kind and shapes. ``is_global``: a pooling over all of its input."""
+def _complete(op_family: str, kind: str, values: dict[str, Any], around: ShapesAround, is_global: bool) -> None:
+    """Add settings that follow from kind and shapes. ``is_global`` means a pooling over all of its input."""
     matrices = [shape for shape in around.weights if shape is not None and len(shape) > 1]
-    if kin == "convolution" and matrices:
+    if op_family == "convolution" and matrices:
         _read_kernel(kind, values, matrices[0])
-    if kin == "product" and values["units"] is None and matrices and around.output:
+    if op_family == "product" and values["units"] is None and matrices and around.output:
         values["units"] = around.output[-1]
     if kind == "lstm" and values["units"] is None and matrices and around.operands[0]:
         rows, width = matrices[0][0], matrices[0][-1]
         if isinstance(rows, int) and rows % 4 == 0 and width == around.operands[0][-1]:
             values["units"] = rows // 4  # torch's rows are four gates, and outputs may be projected to fewer
-    if kin == "recurrent" and values["units"] is None and matrices and around.output:
+    if op_family == "recurrent" and values["units"] is None and matrices and around.output:
         out, two = around.output[-1], values["directions"] in (True, "bidirectional")
         values["units"] = out // 2 if two and isinstance(out, int) else out
-    if kin == "attention" and values["heads"] is None and base(kind) == "scaleddotproductattention":
+    if op_family == "attention" and values["heads"] is None and base(kind) == "scaleddotproductattention":
         query = around.operands[0] if around.operands else None
         values["heads"] = query[-3] if query is not None and len(query) == 4 else None
-    if kin == "pooling":
+    if op_family == "pooling":
         word = base(kind)
         names = [name for part, name in _POOLING_KINDS if part in word]
         values["kind"] = {"avg": "average"}.get(values["kind"], values["kind"]) or (names[0] if names else None)
@@ -142,19 +142,22 @@ def _complete(kin: str, kind: str, values: dict[str, Any], around: Around, is_gl
         if is_global:
             spatial = (around.output or ())[2:]
             values.update(kernel=None, stride=None, padding=None, size=spatial if _are_numbers(spatial) else 1)
-    if kin == "activation" and values["kind"] is None:
+    if op_family == "activation" and values["kind"] is None:
         values["kind"] = word if (word := base(kind)) != "activation" else None
 
 
 def _read_kernel(kind: str, values: dict[str, Any], weight: Shape) -> None:
-    """Weights are (out, in / groups, *kernel), or for transposed convolutions (in, out / groups, *kernel)."""
-    turned = "transpose" in base(kind) or base(kind).startswith("deconv")
+    """Read kernel and units from the shape of a weight.
+
+    It is (out, in / groups, *kernel), or for transposed convolutions (in, out / groups, *kernel).
+    """
+    transposed = "transpose" in base(kind) or base(kind).startswith("deconv")
     if values["kernel"] is None:
         values["kernel"] = weight[2:]
     if values["units"] is None:
         groups = values["groups"] or 1
-        out = weight[1] if turned else weight[0]
-        values["units"] = out * groups if turned and isinstance(out, int) and isinstance(groups, int) else out
+        out = weight[1] if transposed else weight[0]
+        values["units"] = out * groups if transposed and isinstance(out, int) and isinstance(groups, int) else out
 
 
 def _rank(kind: str, values: Mapping[str, Any]) -> int:
@@ -184,7 +187,7 @@ def _text(name: str, value: Any, rank: int) -> str:
 
 
 def _padding(value: tuple[Any, ...], rank: int) -> tuple[Any, ...] | str:
-    """CNTK has a bool for each axis. ONNX lists all beginnings, then all ends."""
+    """Return padding in one form. CNTK has a bool for each axis. ONNX lists all beginnings, then all ends."""
     if all(isinstance(n, bool) for n in value):
         spatial = value[len(value) - rank :]
         return "same" if any(spatial) else (0,)
@@ -201,10 +204,10 @@ def _words_of(kind: str) -> set[str]:
 _USUAL = {"stride": "1", "padding": "0", "dilation": "1", "groups": "1", "layers": "1"}
 
 
-def _words(kin: str, kind: str, name: str, text: str) -> str:
-    if name == "stride" and kin == "pooling":
+def _words(op_family: str, kind: str, name: str, text: str) -> str:
+    if name == "stride" and op_family == "pooling":
         return f"stride {text}"
-    if name == "rate" and text == "0" and kin != "dropout":
+    if name == "rate" and text == "0" and op_family != "dropout":
         return ""
     if _USUAL.get(name) == text or (name == "padding" and text.lower() in ("notset", "valid")):
         return ""
@@ -213,6 +216,6 @@ def _words(kin: str, kind: str, name: str, text: str) -> str:
         word = text.replace("average", "avg")
         return "" if word in _words_of(kind) else text
     if name in ("units", "groups", "heads", "layers"):
-        noun = "filters" if name == "units" and kin == "convolution" else name
+        noun = "filters" if name == "units" and op_family == "convolution" else name
         return f"{text} {noun.removesuffix('s') if text == '1' else noun}"
     return {"kernel": text, "size": f"to {text}", "directions": "both directions"}.get(name, f"{name} {text}")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Style(NamedTuple):
-    """Style of a family: Graphviz' shape, fill, the shape in words, and Graphviz' style."""
+    """Style of a family: shape of Graphviz, fill, the shape in words, and style of Graphviz."""
 
     shape: str
     fill: str
@@ -37,10 +37,10 @@ STYLES = {
     "other": Style("note", "#ffffff", "folded corner"),
 }
 DARK_BOX = "#1a1e22"
-_SHARE = 0.28  # of a family's colour in its boxes in the dark: the most that leaves text a contrast of 7:1
+_SHARE = 0.28  # of the colour of a family in its boxes in dark mode, the largest with a contrast of 7:1 to text
 
 
 def dark(fill: str) -> str:
-    """Return the fill of a family's boxes in the dark, ``#rrggbb`` for ``#rrggbb``."""
+    """Return the fill of the boxes of a family in dark mode, ``#rrggbb`` for ``#rrggbb``."""
     parts = [(int(fill[i : i + 2], 16), int(DARK_BOX[i : i + 2], 16)) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(_SHARE * colour + (1 - _SHARE) * box):02x}" for colour, box in parts)

@@ -1,4 +1,4 @@
-"""Pictures: decoded in native threads, and cropped, resized, turned and coloured on the way into the minibatch.
+"""Pictures, decoded in native threads, and cropped, resized, turned and coloured on the way into the minibatch.
 
     corpus = images.folder("train")
     steps = [images.RandomResizedCrop(224), images.Flip(0.5), images.Normalize(mean, std)]
@@ -27,11 +27,11 @@ def folder(path: PathLike, **streams: Stream) -> ImageFolderDeserializer:
 
     Args:
         path: the folder.
-        streams: other streams than these. See `ImageFolderDeserializer`, whose ``classes`` names the labels.
+        streams: other streams than these, see `ImageFolderDeserializer`. Its ``classes`` has the names of the labels.
 
     Raises:
         DataError: there is no such folder, or a class without pictures.
-        SchemaError: a stream that the folder cannot fill.
+        SchemaError: the folder cannot fill a stream.
     """
     return ImageFolderDeserializer(path, streams or None)
 

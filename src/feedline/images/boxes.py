@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from feedline.images.step import CROP, FLIP, PAD, RESIZE, PictureOp, Sizes
 
 
-def moved(
+def move_boxes(
     boxes: NDArray[np.floating], lengths: NDArray[np.int64], sizes: Sizes, ops: Sequence[PictureOp]
 ) -> NDArray[np.floating]:
-    """Return boxes after the operations on their pictures, clipped to these at each step.
+    """Return boxes after the operations on their pictures. After each operation they are clipped to the picture.
 
     A box that is cut off entirely becomes zeros, so that boxes keep their number and their place.
 
@@ -50,7 +50,7 @@ def moved(
             size = size + params[:, 0:2] + params[:, 2:4]
         else:
             continue
-        _clip(at, size[picture])  # a box that is cut off has no width or height, even if padding follows
+        _clip(at, size[picture])  # a box that is cut off has no area, even if padding follows
     nonempty = (at[:, 2] > at[:, 0]) & (at[:, 3] > at[:, 1])
     return np.where(nonempty[:, None], at, 0.0).astype(boxes.dtype)
 

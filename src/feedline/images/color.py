@@ -11,15 +11,17 @@ from feedline.images.step import JITTER, Draws, FixedSize, PictureOp, PictureSte
 
 
 class ColorJitter(PictureStep):
-    """Brightness, contrast, saturation and hue changed at random, in random order; torchvision's arguments and ranges.
+    """Random changes of brightness, contrast, saturation and hue, in random order, with torchvision's arguments and
+    ranges.
 
     Each factor is drawn uniformly between the ends of its range, and each of the 24 orders is equally likely. On grey
     pictures saturation and hue change nothing.
 
     Args:
-        brightness, contrast, saturation: least and largest factor, or a number x for (max(0, 1 - x), 1 + x). 0: no
+        brightness, contrast, saturation: smallest and largest factor, or a number x for (max(0, 1 - x), 1 + x). 0: no
             change.
-        hue: least and largest shift, as a share of the colour circle, from -0.5 to 0.5, or a number x for (-x, x).
+        hue: smallest and largest shift, as a fraction of the colour circle, from -0.5 to 0.5, or a number x for (-x,
+            x).
 
     Raises:
         ValueError: a range that is empty or goes beyond these limits.
@@ -36,8 +38,8 @@ class ColorJitter(PictureStep):
     ) -> None:
         self.brightness, self.contrast, self.saturation, self.hue = brightness, contrast, saturation, hue
         factors = [("brightness", brightness), ("contrast", contrast), ("saturation", saturation)]
-        ranges = [_ends(what, factor, 1.0, (0.0, math.inf)) for what, factor in factors]
-        ranges.append(_ends("hue", hue, 0.0, (-0.5, 0.5)))
+        ranges = [_factor_range(what, factor, 1.0, (0.0, math.inf)) for what, factor in factors]
+        ranges.append(_factor_range("hue", hue, 0.0, (-0.5, 0.5)))
         self._low = np.array([low for low, _ in ranges])
         self._span = np.array([high - low for low, high in ranges])
 
@@ -53,7 +55,7 @@ class ColorJitter(PictureStep):
         return before
 
 
-def _ends(
+def _factor_range(
     what: str, factor: float | tuple[float, float], neutral: float, limits: tuple[float, float]
 ) -> tuple[float, float]:
     if isinstance(factor, (int, float, np.number)):
@@ -80,7 +82,7 @@ class Normalize(PictureStep):
     Args:
         mean, std: one number for all channels, or one for each, in the order of the picture's colours.
         layout: ``"CHW"`` or ``"HWC"``, the order of channels, rows and columns.
-        scale: factor of pixels before mean and std apply. 1 if these are given in levels from 0 to 255.
+        scale: factor of pixels before mean and std are applied. It is 1 if mean and std are levels from 0 to 255.
 
     Raises:
         ValueError: numbers that are not finite, a scale or std of 0, or another layout.
@@ -103,7 +105,7 @@ class Normalize(PictureStep):
         return before
 
     def numbers(self, channels: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the numbers to subtract from pixels, and the factors to apply next, float32 (channels,) each.
+        """Return the numbers to subtract from pixels, and the factors to multiply by next, float32 (channels,) each.
 
         Raises:
             ValueError: mean or std of another number of channels.

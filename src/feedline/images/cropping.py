@@ -20,7 +20,7 @@ from feedline.images.step import (
     PictureStep,
     Sizes,
     borders,
-    chosen,
+    choice,
     level,
     numbers,
     same_size,
@@ -66,8 +66,8 @@ class RandomCrop(PictureStep):
         pad_if_needed: whether a picture that is still too small is padded to size, on both sides, as in torchvision.
             Otherwise it is unreadable.
         fill: level of constant padding, of all colours.
-        padding_mode: ``"constant"``, ``"edge"``, ``"reflect"`` or ``"symmetric"``, as in `Pad`. With the latter two the
-            whole picture is decoded: a border may show any part of it.
+        padding_mode: ``"constant"``, ``"edge"``, ``"reflect"`` or ``"symmetric"``, as in `Pad`. With the last two, the
+            whole picture is decoded, as a border may show any part of it.
 
     Raises:
         ValueError: arguments out of range.
@@ -87,9 +87,9 @@ class RandomCrop(PictureStep):
         self.fill, self.padding_mode = level("fill of RandomCrop", fill), padding_mode
         self._to = width_height("size of RandomCrop", size)
         self._border = borders("padding of RandomCrop", 0 if padding is None else padding)
-        self._mode = chosen("padding_mode of RandomCrop", padding_mode, PAD_MODES)
-        # If every border is narrower than the crop, the crop always meets the picture. Then only the rest of the crop
-        # is padded, and only its part of the picture is decoded. Mirrored pixels may come from outside of the crop.
+        self._mode = choice("padding_mode of RandomCrop", padding_mode, PAD_MODES)
+        # If every border is narrower than the crop, the crop always overlaps the picture. Then only its part of the
+        # picture is decoded, and only its other part is padded. Mirrored pixels may come from outside of the crop.
         bordered = self.padding is not None or self.pad_if_needed
         self._mirrored = bordered and padding_mode in ("reflect", "symmetric")
         self._meets = all(b < side for b, side in zip(self._border, self._to * 2, strict=True))
@@ -105,7 +105,7 @@ class RandomCrop(PictureStep):
             before += lacking
             padded += 2 * lacking
             fits[:] = True
-        at = np.floor(u * np.maximum(padded - to + 1, 1)).astype(np.int64)  # below the number of places: u < 1
+        at = np.floor(u * np.maximum(padded - to + 1, 1)).astype(np.int64)  # u < 1: below the number of places
         after = np.where(fits[:, None], to, 0)
         crop = PictureOp(CROP, numbers(n, *at.T, *self._to))
         if not (self._meets or self.pad_if_needed or self.padding):
@@ -143,15 +143,15 @@ class RandomCrop(PictureStep):
 class RandomResizedCrop(PictureStep):
     """A part of a picture of random area and aspect ratio, resized. The distribution is torchvision's.
 
-    Up to ten times, an area is drawn uniformly between ``scale`` times the picture's, and the logarithm of a ratio
-    uniformly between the logarithms of ``ratio``. The sides are sqrt(area * ratio) and sqrt(area / ratio), rounded half
-    to even. The first such part that fits into the picture is taken, with all places equally likely. If none fits, the
-    crop is the largest part in the middle whose ratio is in range.
+    Up to ten times, an area is drawn uniformly in the range ``scale``, as a fraction of the area of the picture, and
+    the logarithm of a ratio uniformly between the logarithms of the limits in ``ratio``. The sides are sqrt(area *
+    ratio) and sqrt(area / ratio), rounded half to even. The first such part that fits into the picture is taken, with
+    all places equally likely. If none fits, the crop is the largest part in the middle whose ratio is in range.
 
     Args:
         size: side of a square, or (height, width), in pixels, to which the part is resized.
-        scale: least and largest area of the part, as a share of the picture's.
-        ratio: least and largest width / height of the part.
+        scale: smallest and largest area of the part, as a fraction of the area of the picture.
+        ratio: smallest and largest width / height of the part.
         filter: ``"triangle"``, antialiased, or ``"nearest"``.
 
     Raises:
@@ -170,18 +170,18 @@ class RandomResizedCrop(PictureStep):
         self.size, self.filter = size, filter
         self.scale, self.ratio = _range("scale", scale), _range("ratio", ratio)
         self._to = width_height("size of RandomResizedCrop", size)
-        self._filter = chosen("filter of RandomResizedCrop", filter, FILTERS)
+        self._filter = choice("filter of RandomResizedCrop", filter, FILTERS)
 
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
         """See `PictureStep.plan`: areas are u[:, 0:10], ratios u[:, 10:20], places u[:, 20:22]."""
         n = len(sizes)
-        part = _whole(sizes, self.ratio)
+        part = _largest_parts(sizes, self.ratio)
         at = (sizes - part) // 2
-        fits, first = self._drawn(sizes, u[:, 0], u[:, 10])
-        # Nearly all first parts fit, so that few pictures need the other attempts.
+        fits, first = self._draw_parts(sizes, u[:, 0], u[:, 10])
+        # The first part nearly always fits, so few pictures need more attempts.
         retries = np.flatnonzero(~fits)
         if len(retries):
-            retry_fits, parts = self._drawn(sizes[retries, None], u[retries, 1:10], u[retries, 11:20])
+            retry_fits, parts = self._draw_parts(sizes[retries, None], u[retries, 1:10], u[retries, 11:20])
             which = retry_fits.argmax(axis=1)
             fits[retries], first[retries] = retry_fits.any(axis=1), parts[np.arange(len(retries)), which]
         part[fits] = first[fits]
@@ -189,8 +189,8 @@ class RandomResizedCrop(PictureStep):
         crop = numbers(n, *at.T, *part.T)
         return [PictureOp(CROP, crop), PictureOp(RESIZE, numbers(n, *self._to, self._filter))], same_size(n, self._to)
 
-    def _drawn(self, sizes: Sizes, area: Draws, ratio: Draws) -> tuple[NDArray[np.bool_], Sizes]:
-        """Return whether parts fit, and their sizes, (..., 2)."""
+    def _draw_parts(self, sizes: Sizes, area: Draws, ratio: Draws) -> tuple[NDArray[np.bool_], Sizes]:
+        """Return whether random parts fit into their pictures, and the sizes of the parts, (..., 2)."""
         low, high = self.scale
         picture_area = (sizes[..., 0] * sizes[..., 1]).astype(np.float64)
         areas = picture_area * (low + area * (high - low))
@@ -212,8 +212,8 @@ def _range(what: str, bounds: tuple[float, float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _whole(sizes: Sizes, ratio: tuple[float, float]) -> Sizes:
-    """Return the size of the largest part with a ratio in range."""
+def _largest_parts(sizes: Sizes, ratio: tuple[float, float]) -> Sizes:
+    """Return the size of the largest part of each picture whose ratio is in range."""
     low, high = ratio
     part = sizes.copy()
     ratios = sizes[:, 0] / sizes[:, 1]

@@ -18,15 +18,15 @@ from feedline.errors import SchemaError
 from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
 from feedline.images.color import Normalize
 from feedline.images.decoders import COLORS
-from feedline.images.picture_batch import Ahead, Decoding, Work, torch_pictures
+from feedline.images.picture_batch import BegunPictures, Decoding, PictureWork, torch_pictures
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 
 #: Default limit for the pixels of a picture.
 MAX_PIXELS = 1 << 27
 
-# The number of a step keys its draws: its place, plus `_VIEW` for each view before its view, plus `_OWN` for steps that
-# only its view has.
+# The number of a step is the key of its draws. It is its place, plus `_VIEW` for each view before its view, plus `_OWN`
+# if only its view has the step.
 _VIEW, _OWN = 1 << 16, 1 << 15
 
 
@@ -47,10 +47,10 @@ class Decode(Transform):
         boxes: a dense stream of float samples of shape (4,): x1, y1, x2, y2 in pixels of the picture (after it was
             turned upright), any number in a sequence. They are moved with their pictures and clipped to them. A box
             that is cut off entirely becomes zeros and keeps its place, so that labels still fit. Select the remaining
-            ones with ``x2 > x1``. With `MultiView` samples get the shape (views, 4).
+            boxes with ``x2 > x1``. With `MultiView` samples get the shape (views, 4).
         color: ``"RGB"``, ``"BGR"`` or ``"grey"`` (one channel).
         upright: whether to turn pictures by their EXIF orientation.
-        max_pixels: most pixels of a picture as stored. Larger ones are unreadable sequences. Pictures that Pillow
+        max_pixels: maximum pixels of an encoded picture. Larger pictures are unreadable sequences. Pictures that Pillow
             decodes are also limited to twice ``Image.MAX_IMAGE_PIXELS``.
         shrink: whether a picture that will be resized to half or less is decoded at 1/2, 1/4 or 1/8 of its size first.
             This is faster, but changes pixels.
@@ -59,7 +59,7 @@ class Decode(Transform):
             torchvision, and the steps run. Streams of pictures then hold tensors on that device, as
             ``minibatch["x"].torch()`` returns them. Random numbers are the same as on the processor, but pixels differ.
             Pictures that nvJPEG refuses, and other formats, are decoded on the processor. Masks stay on the processor.
-            None: all work is done on the processor.
+            By default all work is done on the processor.
         mask_fill: number with which masks are padded.
 
     Raises:
@@ -97,7 +97,7 @@ class Decode(Transform):
         if not 0 <= mask_fill <= 255:
             raise ValueError(f"expected mask_fill of Decode from 0 to 255, got {mask_fill!r}")
         if device is not None:
-            torch_pictures().jpeg_decoder(device)  # raises now, rather than in the first minibatch
+            torch_pictures().jpeg_decoder(device)  # raise errors now, not in the first minibatch
         self.steps = steps
         views, stacked, normalize = views_of(steps)
         width, height = _one_size(views)
@@ -182,11 +182,11 @@ class Decode(Transform):
             if decoding.boxes is not None:
                 empty[decoding.boxes] = Value.empty(after[decoding.boxes], not values[decoding.boxes].one_sample_each)
             return Transformed({name: empty.get(name, values[name]) for name in after})
-        return Work(self._decoding, list(after), values, keys).result()
+        return PictureWork(self._decoding, list(after), values, keys).result()
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads, on at least one sequence. See `Transform.start`."""
-        return Ahead(Work(self._decoding, list(self.schema(before)), values, keys))
+        return BegunPictures(PictureWork(self._decoding, list(self.schema(before)), values, keys))
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the bytes of the decoded pictures and masks of ``sequences`` sequences."""
@@ -210,9 +210,9 @@ def views_of(steps: Sequence[PictureStep]) -> tuple[list[list[tuple[int, Picture
     own_steps = [view for _, step in pixels if isinstance(step, MultiView) for view in step.own]
     for step in (step for _, step in [*pixels, *((0, step) for view in own_steps for step in view)]):
         if isinstance(step, Normalize):
-            raise SchemaError(f"expected images.Normalize as the last step, got {_listed(steps)}")
+            raise SchemaError(f"expected images.Normalize as the last step, got {_list_steps(steps)}")
     if len(at) > 1 or any(isinstance(step, MultiView) for view in own_steps for step in view):
-        raise SchemaError(f"expected one images.MultiView at most, got {_listed(steps)}")
+        raise SchemaError(f"expected one images.MultiView at most, got {_list_steps(steps)}")
     if not at:
         return [pixels], False, normalize
     shared, later = pixels[: at[0]], pixels[at[0] + 1 :]
@@ -236,7 +236,7 @@ def _one_size(views: list[list[tuple[int, PictureStep]]]) -> tuple[int, int]:
             size = step.fixed_size(size)
         if size is None:
             raise SchemaError(
-                f"expected steps that give all pictures one size, got {_listed([step for _, step in view])}; add "
+                f"expected steps that give all pictures one size, got {_list_steps([step for _, step in view])}; add "
                 f"images.CenterCrop(224), or images.Resize((224, 224))"
             )
         sizes.append(size)
@@ -246,5 +246,5 @@ def _one_size(views: list[list[tuple[int, PictureStep]]]) -> tuple[int, int]:
     return sizes[0]
 
 
-def _listed(steps: Sequence[PictureStep]) -> str:
+def _list_steps(steps: Sequence[PictureStep]) -> str:
     return ", ".join(map(repr, steps)) or "none"

@@ -5,7 +5,7 @@ does not understand, and all pictures where it was built without libjpeg-turbo. 
 
 Alpha is dropped, and colours are kept as stored, even where they are transparent. Palettes become colours. Of 16 bits
 the upper 8 are kept. One bit becomes 0 or 255. CMYK is converted without profiles, as Pillow does. Animations are
-reduced to their first frame. A colour JPEG becomes grey by its luminance channel as stored.
+reduced to their first frame. A colour JPEG becomes grey by its stored luminance channel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from feedline.errors import DataError, install_line
 COLORS = ("RGB", "BGR", "grey")
 JPEG = 1
 
-# Formats that Pillow decodes itself or with a library. Others are never tried: for EPS it runs a program, Ghostscript.
+# Formats that Pillow decodes itself or with a library. Others are not tried, as for EPS it runs a program, Ghostscript.
 _FORMATS = (
     *("JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "DIB", "GIF", "PPM", "JPEG2000", "AVIF", "HEIF", "JXL", "ICO"),
     *("QOI", "TGA", "PCX", "SGI", "DDS", "PSD", "MSP", "SUN", "XBM", "XPM", "ICNS", "FLI"),
@@ -73,9 +73,9 @@ def decode(
             try:
                 pixels = fast.decode_jpeg(data.tobytes(), "GRAY" if color == "grey" else color)
             except ValueError as error:
-                raise _damaged(error) from error
-            return _turned(pixels, orientation if upright else 1)
-    with _opened(data, max_pixels) as picture:
+                raise _damage_error(error) from error
+            return _turn(pixels, orientation if upright else 1)
+    with _open(data, max_pixels) as picture:
         if color == "grey" and picture.format == "JPEG":
             picture.draft("L", picture.size)
         try:
@@ -84,8 +84,8 @@ def decode(
         except (MemoryError, DataError):
             raise
         except Exception as error:  # every format raises other exceptions
-            raise _damaged(error) from error
-        return _turned(pixels, _orientation(picture) if upright else 1)
+            raise _damage_error(error) from error
+        return _turn(pixels, _orientation(picture) if upright else 1)
 
 
 def decode_mask(data: NDArray[np.uint8], max_pixels: int) -> NDArray[np.uint8]:
@@ -95,14 +95,14 @@ def decode_mask(data: NDArray[np.uint8], max_pixels: int) -> NDArray[np.uint8]:
         DataError: the mask is damaged, too large, has colours or alpha, or numbers above 255.
         ModuleNotFoundError: Pillow is not installed.
     """
-    with _opened(data, max_pixels) as picture:
+    with _open(data, max_pixels) as picture:
         try:
             picture.load()
             numbers = np.asarray(picture)
         except MemoryError:
             raise
         except Exception as error:
-            raise _damaged(error) from error
+            raise _damage_error(error) from error
         mode = picture.mode
     if numbers.ndim != 2 or mode == "F":
         raise DataError(f"expected a mask of one number a pixel (grey, palette or 1 bit), got {mode}", hint=HINT)
@@ -112,18 +112,18 @@ def decode_mask(data: NDArray[np.uint8], max_pixels: int) -> NDArray[np.uint8]:
 
 
 def size(data: NDArray[np.uint8], max_pixels: int) -> tuple[int, int]:
-    """Return width and height of a picture that Pillow knows, upright, from its header.
+    """Return the width and height of a picture after it is turned upright. Pillow reads them from its header.
 
     Raises:
         DataError: the data is no picture, or the picture is too large.
         ModuleNotFoundError: Pillow is not installed.
     """
-    with _opened(data, max_pixels) as picture:
+    with _open(data, max_pixels) as picture:
         width, height = picture.size
         return (height, width) if _orientation(picture) >= 5 else (width, height)
 
 
-def opened_by_pillow(data: bytes) -> Any:
+def open_with_pillow(data: bytes) -> Any:
     """Return a picture with its header read, as `PIL.Image.open` does, but try only the formats above.
 
     Raises:
@@ -132,7 +132,7 @@ def opened_by_pillow(data: bytes) -> Any:
     return pillow().open(io.BytesIO(data), formats=_known_formats())
 
 
-def too_large(width: int, height: int, max_pixels: int) -> DataError:
+def too_large_error(width: int, height: int, max_pixels: int) -> DataError:
     """Return the error for a picture of too many pixels."""
     return DataError(
         f"expected a picture of at most {max_pixels} pixels, got {width} x {height}",
@@ -142,10 +142,10 @@ def too_large(width: int, height: int, max_pixels: int) -> DataError:
 
 def _check_pixels(width: int, height: int, max_pixels: int) -> None:
     if width * height > max_pixels:
-        raise too_large(width, height, max_pixels)
+        raise too_large_error(width, height, max_pixels)
 
 
-def _damaged(error: Exception) -> DataError:
+def _damage_error(error: Exception) -> DataError:
     return DataError(f"expected a whole picture: {str(error) or type(error).__name__}", hint=HINT)
 
 
@@ -165,7 +165,7 @@ def _colors(picture: Any, color: str) -> NDArray[np.uint8]:
     return pixels[:, :, ::-1] if color == "BGR" else pixels
 
 
-def _turned(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+def _turn(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     """Return pixels turned and mirrored by an EXIF orientation, contiguous."""
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
@@ -188,8 +188,8 @@ def _orientation(picture: Any) -> int:
 
 
 @contextlib.contextmanager
-def _opened(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
-    """A context with a picture of which Pillow has read the header, and in which Pillow's warnings are hidden."""
+def _open(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
+    """Return a context with a picture whose header Pillow has read. In it, Pillow's warnings are hidden."""
     image = pillow()
     _hide_warnings()
     _decoding.depth = getattr(_decoding, "depth", 0) + 1
@@ -197,14 +197,14 @@ def _opened(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
         if not len(data):
             raise DataError("expected a picture, got no bytes", hint=HINT)
         try:
-            picture = opened_by_pillow(data.tobytes())
+            picture = open_with_pillow(data.tobytes())
         except image.UnidentifiedImageError as error:
             start = data[:8].tobytes()
             raise DataError(f"expected a picture that Pillow knows, got bytes {start!r}...", hint=HINT) from error
         except MemoryError:
             raise
         except Exception as error:
-            raise _damaged(error) from error
+            raise _damage_error(error) from error
         width, height = picture.size
         _check_pixels(width, height, max_pixels)
         yield picture
@@ -213,10 +213,10 @@ def _opened(data: NDArray[np.uint8], max_pixels: int) -> Iterator[Any]:
 
 
 class _WhileDecoding:
-    """The pattern of a warning filter: any text, in threads that decode. The module `warnings` calls only ``match``."""
+    """The pattern of a warning filter, which matches in threads that decode. `warnings` calls only ``match``."""
 
     def match(self, text: str) -> bool:
-        """Whether the calling thread decodes."""
+        """Return whether the calling thread decodes."""
         return getattr(_decoding, "depth", 0) > 0
 
 

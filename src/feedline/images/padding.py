@@ -15,7 +15,7 @@ from feedline.images.step import (
     PictureStep,
     Sizes,
     borders,
-    chosen,
+    choice,
     level,
     numbers,
 )
@@ -38,7 +38,7 @@ class Pad(PictureStep):
     def __init__(self, padding: int | Sequence[int], fill: int = 0, padding_mode: str = "constant") -> None:
         self.padding, self.fill, self.padding_mode = padding, level("fill of Pad", fill), padding_mode
         self._border = borders("padding of Pad", padding)
-        self._mode = chosen("padding_mode of Pad", padding_mode, PAD_MODES)
+        self._mode = choice("padding_mode of Pad", padding_mode, PAD_MODES)
 
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
         """See `PictureStep.plan`."""

@@ -1,4 +1,4 @@
-"""The pictures of one minibatch, from bytes to values: headers, formats other than JPEG, plans, native threads."""
+"""Decodes the pictures of one minibatch: headers, formats other than JPEG in Python, plans, native threads."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from feedline.data.value import DenseValue
 from feedline.errors import DataError
 from feedline.feed.transforms import DrawKeys, Transformed
 from feedline.images import boxes, decoders
-from feedline.images.program import Program, planned
+from feedline.images.program import Program, plan_view
 from feedline.images.step import PictureStep, Sizes
 
 Pixels: TypeAlias = NDArray[np.uint8]
-#: Whether a picture is a mask, and its index.
+#: Whether to decode a mask, and the index of the picture.
 Job: TypeAlias = tuple[bool, int]
 
 GREY = decoders.COLORS.index("grey")
 
 _log = logging.getLogger("feedline")
-_reported_refused: list[int] = []  # reported once a process
+_reported_refused: list[int] = []  # not empty once the warning was logged in this process
 _memory = Recycled()
 
 
@@ -43,7 +43,7 @@ class Decoding:
         views: the steps of each view, each with the number that keys its draws.
         stacked: whether samples have an axis of views.
         width, height, channels: size of each view.
-        normalized: mean and scale, float32 (channels,), for float32 pictures. None: uint8.
+        normalized: mean and scale, float32 (channels,), for float32 pictures, or None for uint8 pictures.
         chw: whether channels come first.
     """
 
@@ -94,7 +94,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Encoded pictures: number i is ``data[bounds[i]:bounds[i + 1]]``."""
+    """Encoded pictures. Picture i is ``data[bounds[i]:bounds[i + 1]]``."""
 
     data: NDArray[np.uint8]
     bounds: NDArray[np.int64]
@@ -112,11 +112,11 @@ class Encoded:
         return Encoded(np.concatenate([np.empty(0, np.uint8), *parts]), bounds)
 
 
-class Work:
+class PictureWork:
     """The work on one minibatch of pictures: `begin` it, wait for its `result`, or `cancel` it.
 
-    Before planning, only the headers of pictures that native code decodes are read. Other pictures are decoded in
-    Python threads first, as the size of some is not known before. The last of these threads plans, and starts the
+    Of pictures that native code decodes, only the headers are read before planning. Other pictures are decoded in
+    Python threads first, as the sizes of some are not known before. The last of these threads plans, and starts the
     native threads.
     """
 
@@ -127,8 +127,8 @@ class Work:
         self._mask_errors: dict[int, DataError] = {}
         self._pixels: dict[int, Pixels] = {}
         self._mask_pixels: dict[int, Pixels] = {}
-        self._pictures = self._encoded(decoding.stream)
-        self._masks = None if decoding.mask is None else self._encoded(decoding.mask)
+        self._pictures = self._byte_strings(decoding.stream)
+        self._masks = None if decoding.mask is None else self._byte_strings(decoding.mask)
         self._headers = _native.picture_headers(self._pictures.data, self._pictures.bounds)
         self._jobs = self._python_jobs()
         self._waiting = iter(self._jobs)
@@ -141,16 +141,16 @@ class Work:
 
     def begin(self) -> None:
         """Begin in other threads."""
-        self._begin(self._decoding.threads, along=False)
+        self._begin(self._decoding.threads, take_part=False)
 
     def result(self) -> Transformed:
-        """Return the result of `Transform.run_all`. The calling thread begins the work if necessary, and takes part in
-        it."""
-        if self._cancelled or self._pid != os.getpid():  # a forked child does not have its parent's threads
-            return Work(self._decoding, self._names, self._values, self._keys).result()
+        """Return the result of `Transform.run_all`. If the work has not begun, the calling thread begins it and takes
+        part."""
+        if self._cancelled or self._pid != os.getpid():  # a forked child lacks the threads of its parent
+            return PictureWork(self._decoding, self._names, self._values, self._keys).result()
         try:
             if not self._begun:
-                self._begin(self._decoding.threads - 1, along=True)
+                self._begin(self._decoding.threads - 1, take_part=True)
             for thread in self._threads:
                 thread.join()
         except BaseException:
@@ -158,7 +158,7 @@ class Work:
             raise
         if self._failure is not None:
             raise self._failure
-        return self._gathered()
+        return self._gather()
 
     def cancel(self) -> None:
         """End the work after the pictures that are being decoded."""
@@ -166,8 +166,8 @@ class Work:
 
     # ---- pictures for Python's decoders --------------------------------------------------------------
 
-    def _encoded(self, name: str) -> Encoded:
-        """Return the byte string of each sequence. Sequences without exactly one become errors."""
+    def _byte_strings(self, name: str) -> Encoded:
+        """Return the byte string of each sequence. A sequence that does not have exactly one is an error."""
         value = self._values[name]
         if not value.one_sample_each:
             lengths, samples = value.lengths.tolist(), value.sequences()
@@ -183,7 +183,7 @@ class Work:
         kind, width, height = (self._headers[:, i].astype(np.int64) for i in range(3))
         limit = self._decoding.max_pixels
         for i in np.flatnonzero(width * height > limit).tolist():
-            self._errors.setdefault(i, decoders.too_large(int(width[i]), int(height[i]), limit))
+            self._errors.setdefault(i, decoders.too_large_error(int(width[i]), int(height[i]), limit))
         native = (kind == decoders.JPEG) & (width > 0) & bool(_native.NATIVE_JPEG)
         jobs: list[Job] = [(False, i) for i in np.flatnonzero(~native).tolist() if i not in self._errors]
         if self._masks is not None:
@@ -210,23 +210,23 @@ class Work:
         except DataError as error:
             self._mask_errors[i] = error
 
-    def _begin(self, threads: int, *, along: bool) -> None:
+    def _begin(self, threads: int, *, take_part: bool) -> None:
         self._begun = True
         if not self._jobs:
             self._plan()
             return
-        threads = min(threads, len(self._jobs) - along)
-        self._working = threads + along
+        threads = min(threads, len(self._jobs) - take_part)
+        self._working = threads + take_part
         for _ in range(threads):
-            # A daemon: a program that ends does not wait for pictures that it no longer needs.
+            # A daemon, as a program that ends does not wait for pictures that it no longer needs.
             thread = NamedThread("pictures", self._run_jobs)
             self._threads.append(thread)
             thread.start()
-        if along:
+        if take_part:
             self._run_jobs()
 
     def _run_jobs(self) -> None:
-        """Decode until no job is left. The last thread to finish plans."""
+        """Decode until no job remains. The last thread to finish plans."""
         began = time.perf_counter()
         try:
             while not self._cancelled and self._failure is None:
@@ -253,15 +253,15 @@ class Work:
     def _plan(self) -> None:
         """Plan all views, and start native threads on pictures that can be decoded."""
         decoding, sizes = self._decoding, self._sizes()
-        programs = [planned(v, sizes, self._keys.uniforms, (decoding.width, decoding.height)) for v in decoding.views]
+        programs = [plan_view(v, sizes, self._keys.uniforms, (decoding.width, decoding.height)) for v in decoding.views]
         for program in programs:
-            for i, why in program.refused.items():
-                self._errors.setdefault(i, DataError(why, stream=decoding.stream, hint=decoders.HINT))
-        self._good = np.array([i for i in range(self._count) if i not in self._errors], np.int64)
-        pictures, pixels = self._pictures.of(self._good), self._numbered(self._pixels)
+            for i, reason in program.refused.items():
+                self._errors.setdefault(i, DataError(reason, stream=decoding.stream, hint=decoders.HINT))
+        self._decodable = np.array([i for i in range(self._count) if i not in self._errors], np.int64)
+        pictures, pixels = self._pictures.of(self._decodable), self._by_place(self._pixels)
         color = decoders.COLORS.index(decoding.color)
         shape = decoding.view_shape
-        started = self._started if decoding.device is None else self._started_on_device
+        started = self._start_batch if decoding.device is None else self._start_on_device
         mean, scale = (None, None) if decoding.normalized is None else decoding.normalized
         self._batches = [
             started(pictures, pixels, program, shape, color=color, mean=mean, scale=scale, chw=decoding.chw)
@@ -269,17 +269,16 @@ class Work:
         ]
         self._mask_batches = []
         if self._masks is not None:
-            masks, pixels = self._masks.of(self._good), self._numbered(self._mask_pixels)
+            masks, pixels = self._masks.of(self._decodable), self._by_place(self._mask_pixels)
             shape = (decoding.height, decoding.width, 1)
             self._mask_batches = [
-                self._started(masks, pixels, program.of_mask(decoding.mask_fill), shape, color=GREY)
+                self._start_batch(masks, pixels, program.for_masks(decoding.mask_fill), shape, color=GREY)
                 for program in programs
             ]
-        self._boxes = None if decoding.boxes is None else self._moved(sizes, programs)
+        self._boxes = None if decoding.boxes is None else self._move_boxes(sizes, programs)
 
     def _sizes(self) -> Sizes:
-        """Return width and height of each picture, and 1 for undecodable ones. Record an error for masks of other
-        sizes."""
+        """Return width and height of each picture, and 1 for undecodable ones. A mask of another size is an error."""
         sizes: Sizes = self._headers[:, 1:3].astype(np.int64)
         if self._decoding.upright:
             turned = self._headers[:, 4] >= 5
@@ -296,17 +295,17 @@ class Work:
         sizes[list(self._errors)] = 1
         return sizes
 
-    def _numbered(self, pixels: dict[int, Pixels]) -> dict[int, Pixels]:
-        """Return pixels by place among the pictures that can be decoded."""
-        if len(self._good) == self._count:
+    def _by_place(self, pixels: dict[int, Pixels]) -> dict[int, Pixels]:
+        """Return pixels by the place of their picture among the decodable ones."""
+        if len(self._decodable) == self._count:
             return pixels
-        return {place: pixels[i] for place, i in enumerate(self._good.tolist()) if i in pixels}
+        return {place: pixels[i] for place, i in enumerate(self._decodable.tolist()) if i in pixels}
 
-    def _started(
+    def _start_batch(
         self, encoded: Encoded, pixels: dict[int, Pixels], program: Program, shape: tuple[int, ...], **output: Any
     ) -> tuple[NDArray[Any], Any]:
         decoding = self._decoding
-        out = _memory.empty((len(self._good), *shape), np.uint8 if output.get("mean") is None else np.float32)
+        out = _memory.empty((len(self._decodable), *shape), np.uint8 if output.get("mean") is None else np.float32)
         if not len(out):
             return out, None
         batch = _native.PictureBatch(
@@ -314,7 +313,7 @@ class Work:
             encoded.bounds,
             pixels,
             program.kinds,
-            program.params(self._good),
+            program.params(self._decodable),
             out=out,
             upright=decoding.upright,
             shrink=decoding.shrink,
@@ -324,12 +323,12 @@ class Work:
         )
         return out, batch
 
-    def _started_on_device(
+    def _start_on_device(
         self, encoded: Encoded, pixels: dict[int, Pixels], program: Program, shape: tuple[int, ...], **output: Any
     ) -> tuple[Any, Any]:
-        decoding, headers, good = self._decoding, self._headers, self._good
+        decoding, headers, good = self._decoding, self._headers, self._decodable
 
-        def otherwise(place: int) -> Pixels:
+        def decode_on_cpu(place: int) -> Pixels:
             """Decode on the processor, natively where native code was built with libjpeg-turbo."""
             data, header, color = encoded.at(place), headers[good[place]], "grey" if decoding.color == "grey" else "RGB"
             return decode_pixels(data, header, color=color, upright=decoding.upright, max_pixels=decoding.max_pixels)
@@ -343,27 +342,27 @@ class Work:
             program.params(good),
             device=decoding.device,
             jpeg=torch_pictures().jpeg_decoder(decoding.device),
-            otherwise=otherwise,
+            otherwise=decode_on_cpu,
             shape=shape,
             upright=decoding.upright,
             **output,
         )
         return None, torch_pictures().DevicePictures(job)
 
-    def _moved(self, sizes: Sizes, programs: list[Program]) -> Value:
+    def _move_boxes(self, sizes: Sizes, programs: list[Program]) -> Value:
         assert self._decoding.boxes is not None
         value = self._values[self._decoding.boxes]
-        views = [boxes.moved(value.rows, value.lengths, sizes, program.ops) for program in programs]
+        views = [boxes.move_boxes(value.rows, value.lengths, sizes, program.ops) for program in programs]
         rows = np.stack(views, axis=1) if self._decoding.stacked else views[0]
         return DenseValue(rows, None if value.one_sample_each else value.offsets)
 
     # ---- the end -------------------------------------------------------------------------------------
 
-    def _gathered(self) -> Transformed:
+    def _gather(self) -> Transformed:
         decoding, values = self._decoding, dict(self._values)
-        values[decoding.stream] = self._filled(self._batches, decoding.stream)
+        values[decoding.stream] = self._wait_for_pixels(self._batches, decoding.stream)
         if decoding.mask is not None:
-            masks = self._filled(self._mask_batches, decoding.mask)
+            masks = self._wait_for_pixels(self._mask_batches, decoding.mask)
             values[decoding.mask] = DenseValue(masks.rows[..., 0])
         if decoding.boxes is not None:
             assert self._boxes is not None
@@ -372,35 +371,36 @@ class Work:
         seconds = self._seconds + sum(native)
         return Transformed({name: values[name] for name in self._names}, self._errors, seconds)
 
-    def _filled(self, batches: list[tuple[Any, Any]], stream: str) -> DenseValue:
-        """Wait for native threads or a device, and return the pictures of all sequences, zeros for undecodable ones."""
+    def _wait_for_pixels(self, batches: list[tuple[Any, Any]], stream: str) -> DenseValue:
+        """Wait for native threads or a device. Return the pictures of all sequences, with zeros for undecodable
+        ones."""
         for _, batch in batches:
             for place, what in [] if batch is None else batch.result():
-                i = int(self._good[place])
+                i = int(self._decodable[place])
                 self._errors.setdefault(i, DataError(what, stream=stream, hint=decoders.HINT))
         if batches[0][0] is None:
             refused = sum(batch.job.fallen_back for _, batch in batches)
             if refused and not _reported_refused:
                 _reported_refused.append(refused)
                 _log.warning(
-                    "%s refused %d pictures of a minibatch, which the processor decoded; this is said once",
+                    "%s refused %d pictures of a minibatch, which the processor decoded; this is logged once",
                     self._decoding.device,
                     refused,
                 )
             return self._on_device([batch.out for _, batch in batches])
         outs = [out for out, _ in batches]
         rows = np.stack(outs, axis=1) if self._decoding.stacked else outs[0]
-        if len(self._good) == self._count:
+        if len(self._decodable) == self._count:
             return DenseValue(rows)
-        everything = np.zeros((self._count, *rows.shape[1:]), rows.dtype)
-        everything[self._good] = rows
-        return DenseValue(everything)
+        all_rows = np.zeros((self._count, *rows.shape[1:]), rows.dtype)
+        all_rows[self._decodable] = rows
+        return DenseValue(all_rows)
 
     def _on_device(self, outs: list[Any]) -> DenseValue:
         """Return pictures on the device. Undecodable ones are missing, as the caller drops their sequences."""
         rows = torch_pictures().stacked(outs) if self._decoding.stacked else outs[0]
-        if len(self._good) < self._count:
-            rows = torch_pictures().spread(rows, self._good, self._count)
+        if len(self._decodable) < self._count:
+            rows = torch_pictures().spread(rows, self._decodable, self._count)
         value: DenseValue = torch_pictures().DeviceValue(rows)
         return value
 
@@ -413,7 +413,7 @@ def decode_pixels(
     if not _native.NATIVE_JPEG or kind != decoders.JPEG or not width:
         return decoders.decode(data, header, color=color, upright=upright, max_pixels=max_pixels)
     if width * height > max_pixels:
-        raise decoders.too_large(width, height, max_pixels)
+        raise decoders.too_large_error(width, height, max_pixels)
     rows, columns = (width, height) if upright and orientation >= 5 else (height, width)
     out = np.empty((1, rows, columns, 1 if color == "grey" else 3), np.uint8)
     batch = _native.PictureBatch(
@@ -435,14 +435,14 @@ def decode_pixels(
 
 
 def torch_pictures() -> Any:
-    """Return the module that decodes by torch, which is imported only for a device."""
+    """Return the module that decodes with torch. It is imported only if there is a device."""
     return importlib.import_module("feedline.interop.torch_pictures")
 
 
-class Ahead:
-    """Work that has begun. Deleting this object ends the work."""
+class BegunPictures:
+    """Work that has begun. Deleting this object ends it."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: PictureWork) -> None:
         work.begin()
         self._work = work
 

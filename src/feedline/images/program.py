@@ -1,4 +1,4 @@
-"""Steps of one view, planned for the pictures of a minibatch: their operations, and the pictures that they refuse."""
+"""Plans of the steps of one view: operations for the pictures of a minibatch, and the pictures that steps refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Program(NamedTuple):
     """Operations for the pictures of a minibatch.
 
     Attributes:
-        ops: operations, in this order.
+        ops: operations, in order.
         refused: by index, the reason why a step cannot be applied to a picture.
     """
 
@@ -34,8 +34,8 @@ class Program(NamedTuple):
             return np.empty((len(which), 0))
         return np.ascontiguousarray(np.concatenate([op.params for op in self.ops], axis=1)[which])
 
-    def of_mask(self, fill: int) -> Program:
-        """Return the operations for masks: no changes of colours, no interpolation, borders of ``fill``."""
+    def for_masks(self, fill: int) -> Program:
+        """Return the operations for masks, without changes of colour or interpolation, and with borders of ``fill``."""
         ops = []
         for kind, params in self.ops:
             if kind == JITTER:
@@ -49,15 +49,15 @@ class Program(NamedTuple):
         return Program(ops, self.refused)
 
 
-def planned(
+def plan_view(
     steps: Sequence[tuple[int, PictureStep]], sizes: Sizes, draw: Callable[[int, int], Draws], to: tuple[int, int]
 ) -> Program:
-    """Plan the steps of a view, one after another.
+    """Return the plan of the steps of a view.
 
     Args:
         steps: steps, each with the number that keys its draws.
         sizes: int64 (n, 2), width and height of each picture, at least 1.
-        draw: function of the number of a step and its number of draws for each picture, that returns the draws.
+        draw: function that returns the draws for the number of a step and the number of draws for each picture.
         to: width and height that pictures must have after the last step.
 
     Raises:

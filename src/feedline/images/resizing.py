@@ -14,7 +14,7 @@ from feedline.images.step import (
     PictureOp,
     PictureStep,
     Sizes,
-    chosen,
+    choice,
     numbers,
     same_size,
     width_height,
@@ -26,8 +26,8 @@ class Resize(PictureStep):
 
     Args:
         size: length of the shorter side in pixels, the other in proportion and rounded down, or (height, width).
-        max_size: most pixels of the longer side, if ``size`` is the shorter one: a picture that would become longer
-            is resized to this length instead.
+        max_size: maximum pixels of the longer side, if ``size`` is the shorter one. A picture that would become longer
+            is resized to this length.
         filter: ``"triangle"`` (within one level of Pillow's ``BILINEAR``), or ``"nearest"``.
 
     Raises:
@@ -36,7 +36,7 @@ class Resize(PictureStep):
 
     def __init__(self, size: int | Sequence[int], max_size: int | None = None, filter: str = "triangle") -> None:
         self.size, self.max_size, self.filter = size, max_size, filter
-        self._filter = chosen("filter of Resize", filter, FILTERS)
+        self._filter = choice("filter of Resize", filter, FILTERS)
         width, height = width_height("size of Resize", size)
         self._shorter = width if isinstance(size, (int, np.integer)) or len(size) == 1 else None
         self._to = None if self._shorter else (width, height)
@@ -48,11 +48,11 @@ class Resize(PictureStep):
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
         """See `PictureStep.plan`."""
         n = len(sizes)
-        to = self._proportional(sizes) if self._to is None else same_size(n, self._to)
+        to = self._proportional_sizes(sizes) if self._to is None else same_size(n, self._to)
         return [PictureOp(RESIZE, numbers(n, *to.T, self._filter))], to
 
-    def _proportional(self, sizes: Sizes) -> Sizes:
-        # Sides are far below 2**26, so that products are exact, and quotients are rounded as in Python.
+    def _proportional_sizes(self, sizes: Sizes) -> Sizes:
+        # Sides are far below 2**26, so products are exact, and quotients are rounded as in Python.
         short, long = sizes.min(axis=1), sizes.max(axis=1)
         new_short = np.full(len(sizes), self._shorter, np.int64)
         new_long = (new_short * long / short).astype(np.int64)
@@ -67,5 +67,5 @@ class Resize(PictureStep):
         """Return the size after resizing, or None if only the shorter side is set and pictures differ."""
         if self._to is not None or before is None:
             return self._to
-        width, height = self._proportional(np.array([before], np.int64))[0].tolist()
+        width, height = self._proportional_sizes(np.array([before], np.int64))[0].tolist()
         return width, height

@@ -1,4 +1,4 @@
-"""Steps turn the sizes of pictures and random numbers into operations on pixels. They decode nothing.
+"""Steps turn the sizes of pictures, and random numbers, into operations on pixels. They do not decode.
 
 Steps are planned for all pictures of a minibatch at once. Native code then decodes the part of each picture that its
 first crop needs, and runs its operations on uint8 pixels, one after another.
@@ -23,7 +23,7 @@ PAD_MODES = {"constant": 0, "edge": 1, "reflect": 2, "symmetric": 3}
 
 Sizes: TypeAlias = NDArray[np.int64]
 Draws: TypeAlias = NDArray[np.float64]
-#: Width and height, if all pictures have the same.
+#: Width and height if they are the same for all pictures, else None.
 FixedSize: TypeAlias = tuple[int, int] | None
 
 
@@ -64,16 +64,16 @@ class PictureStep(ABC):
             u: float64 (n, draws), independent and uniform in [0, 1).
 
         Returns:
-            Operations, always of the same kinds in the same order, and sizes int64 (n, 2). Size 0 marks a picture to
-            which this step cannot be applied, and makes it unreadable.
+            Operations, always of the same kinds in the same order, and sizes int64 (n, 2). A size of 0 marks a picture
+            to which this step cannot be applied. The picture becomes unreadable.
         """
 
     @abstractmethod
     def fixed_size(self, before: FixedSize) -> FixedSize:
-        """Return (width, height) after this step if all pictures have the same, else None.
+        """Return (width, height) after this step if they are the same for all pictures, else None.
 
         Args:
-            before: (width, height) before this step if all pictures have the same, else None.
+            before: (width, height) before this step if they are the same for all pictures, else None.
         """
 
     def refused(self, width: int, height: int) -> str:
@@ -87,7 +87,7 @@ class PictureStep(ABC):
 
 
 def numbers(n: int, *columns: NDArray[np.generic] | float) -> NDArray[np.float64]:
-    """Stack columns, each an array (n,) or one number for all rows, into float64 (n, columns)."""
+    """Return columns, each an array (n,) or one number for all rows, stacked as float64 (n, columns)."""
     table = np.empty((n, len(columns)))
     for i, column in enumerate(columns):
         table[:, i] = column
@@ -95,7 +95,7 @@ def numbers(n: int, *columns: NDArray[np.generic] | float) -> NDArray[np.float64
 
 
 def same_size(n: int, size: tuple[int, int]) -> Sizes:
-    """Return int64 (n, 2): the same (width, height) for all."""
+    """Return the same (width, height) for n pictures, int64 (n, 2)."""
     return np.tile(np.array(size, np.int64), (n, 1))
 
 
@@ -151,11 +151,11 @@ def probability(what: str, value: float) -> float:
     return float(value)
 
 
-def chosen(what: str, name: str, choices: dict[str, int]) -> int:
-    """Return the number of a choice.
+def choice(what: str, name: str, choices: dict[str, int]) -> int:
+    """Return the number of the choice ``name``.
 
     Raises:
-        ValueError: there is no choice of that name.
+        ValueError: there is no such choice.
     """
     if name not in choices:
         raise ValueError(f"expected {' or '.join(map(repr, choices))} as {what}, got {name!r}")

@@ -10,11 +10,11 @@ from feedline.images.step import Draws, FixedSize, PictureOp, PictureStep, Sizes
 class MultiView(PictureStep):
     """Several views of each picture, stacked: samples get the shape (views, ...).
 
-    Steps before it are common to all views, which also share their random numbers. Steps after it run for each view
-    with different random numbers. A picture is decoded once for each view.
+    All views share the steps before it, and their random numbers. The steps after it run for each view with different
+    random numbers. A picture is decoded once for each view.
 
     Args:
-        views: number of views, or, for each view, a step or a list of steps that only this view has, run before the
+        views: number of views, or for each view a step or a list of steps that only this view has. They run before the
             following steps. ``MultiView([[], Flip(1.0)])`` is a picture and its mirror image.
 
     Raises:

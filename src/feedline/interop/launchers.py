@@ -26,7 +26,7 @@ _RESERVED_STEPS = 0xFFFFFFF0
 _ALONE = "Set RANK=0 WORLD_SIZE=1 if this program runs by itself"
 
 
-def launched() -> tuple[int, int] | None:
+def launcher_rank() -> tuple[int, int] | None:
     """Return rank and number of ranks from mpiexec or srun. None without them, with one rank, or if ``RANK`` is set.
 
     Raises:
@@ -38,7 +38,9 @@ def launched() -> tuple[int, int] | None:
     several = {who: share for who, share in by_mpi.items() if share[1] > 1}
     if len(set(several.values())) > 1:
         claims = ", but ".join(f"{index} of {count} by {_MPI[who][0]}" for who, (index, count) in several.items())
-        raise RuntimeError(f"expected one rank of this process, got {claims}: unset those of one launcher. {_ALONE}")
+        raise RuntimeError(
+            f"expected one rank of this process, got {claims}: unset the variables of one launcher. {_ALONE}"
+        )
     if by_mpi:
         return next(iter(several.values()), None)
     if not _in_step():
@@ -49,7 +51,7 @@ def launched() -> tuple[int, int] | None:
 
 
 def where_to_meet() -> tuple[str, str]:
-    """Return ``MASTER_ADDR`` and ``MASTER_PORT``, where `launched` ranks meet.
+    """Return ``MASTER_ADDR`` and ``MASTER_PORT``, where `launcher_rank` ranks meet.
 
     Raises:
         RuntimeError: they are not set.
@@ -57,7 +59,7 @@ def where_to_meet() -> tuple[str, str]:
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if address and port:
         return address, port
-    index, count = launched() or (0, 1)
+    index, count = launcher_rank() or (0, 1)
     raise RuntimeError(
         f"expected an address where the {count} ranks meet, of which this is rank {index}, got none: set MASTER_ADDR "
         "to rank 0's machine and MASTER_PORT to a free port there, the same for all ranks, as by\n"

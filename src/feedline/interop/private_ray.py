@@ -108,7 +108,7 @@ class PrivateRay:
                 env={**_without_ray(os.environ), **self.settings, **_PRIVATE, "PYTHONPATH": path},
             )
         try:
-            self.address = self._started(timeout_s)
+            self.address = self._wait_for_start(timeout_s)
             addresses.add(self.address)
         except BaseException:
             self.close()
@@ -139,7 +139,7 @@ class PrivateRay:
         self._supervisor.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _started(self, timeout_s: float) -> str:
+    def _wait_for_start(self, timeout_s: float) -> str:
         """Wait for the supervisor's line. Returns Ray's address."""
         assert self._supervisor.stdout is not None
         answer: dict[str, str] = {"error": f"no answer within {timeout_s:g} s"}

@@ -88,7 +88,7 @@ def join() -> RaySession:
         private = _own()
         address = None if private is not None else running()
         if address is not None:
-            return RaySession(_initialised(address, {}), False)
+            return RaySession(_initialise(address, {}), False)
         if private is None and reads_too_early():
             # Ray was imported before the setting to join a Ray on loopback, so it starts one as `ray.init()` does.
             assert ray is not None
@@ -97,7 +97,7 @@ def join() -> RaySession:
         if private is None:
             private = _private = PrivateRay(cpus=len(os.sched_getaffinity(0)))
             _private_pid = os.getpid()
-        return RaySession(_initialised(private.address, private.settings), True)
+        return RaySession(_initialise(private.address, private.settings), True)
 
 
 def leave() -> None:
@@ -145,7 +145,7 @@ def place() -> tuple[str, bool]:
     return ray.util.get_node_ip_address(), bool(context.runtime_env.get("working_dir"))
 
 
-def _initialised(address: str, settings: Mapping[str, str]) -> Any:
+def _initialise(address: str, settings: Mapping[str, str]) -> Any:
     with environment(settings):
         import ray
 
@@ -153,8 +153,9 @@ def _initialised(address: str, settings: Mapping[str, str]) -> Any:
             ray.init(address=address, configure_logging=False)
         except (ConnectionError, RuntimeError) as error:
             raise ConnectionError(
-                f"expected to join Ray at {address}, got {error}\n  RAY_ADDRESS, or the last `ray start` on this "
-                "machine, says where it is; if it requires a token, so do RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+                f"expected to join Ray at {address}, got {error}\n"
+                "  the address comes from RAY_ADDRESS, or from the last `ray start` on this machine. If Ray requires "
+                "a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
             ) from error
     return ray
 

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def start(folder: Path, memory_bytes: int, cpus: int) -> str:
-    """Start Ray. Returns its address."""
+    """Start Ray. Return its address."""
     import ray
 
     ray.init(

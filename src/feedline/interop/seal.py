@@ -27,7 +27,7 @@ def seal_of(text: bytes, at: int) -> str:
     return hashlib.sha256(text[:at] + BLANK.encode() + text[at + len(BLANK) :]).hexdigest()
 
 
-def sealed(text: bytes, at: int) -> bytes:
+def add_seal(text: bytes, at: int) -> bytes:
     """Return the text with its seal at ``at``, in place of `BLANK`."""
     return text[:at] + seal_of(text, at).encode() + text[at + len(BLANK) :]
 

@@ -28,7 +28,7 @@ import torch
 from feedline import _native
 from feedline.concurrency.named_threads import begin
 from feedline.errors import StateError
-from feedline.interop.seal import BLANK, check_seal, open_regular, sealed
+from feedline.interop.seal import BLANK, add_seal, check_seal, open_regular
 
 VERSION = 2
 
@@ -83,20 +83,20 @@ def replace_tensors(path: Path, tensors: Mapping[str, torch.Tensor], state: Mapp
     other, and the last one's file stays.
     """
     writing = path.with_name(f"{path.name}.tmp")
-    with _claimed(writing) as file:
+    with _claim(writing) as file:
         try:
             file.truncate(0)
             _write(file, tensors, state)
             writing.replace(path)
         except BaseException:
-            if lies_at(file.fileno(), writing):
+            if is_file_at(file.fileno(), writing):
                 writing.unlink()
             raise
     sync(path.parent)
 
 
 @contextlib.contextmanager
-def _claimed(path: Path) -> Iterator[BinaryIO]:
+def _claim(path: Path) -> Iterator[BinaryIO]:
     """Create or open the file at ``path``, and lock it, so that no other process writes it."""
     while True:
         with contextlib.suppress(FileNotFoundError):  # it may have been removed
@@ -106,13 +106,13 @@ def _claimed(path: Path) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "r+b") as file:
             with contextlib.suppress(OSError):  # the file system may have no locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if lies_at(handle, path):
+            if is_file_at(handle, path):
                 yield file
                 return
         # Its previous owner has renamed or removed it: try again.
 
 
-def lies_at(handle: int, path: Path) -> bool:
+def is_file_at(handle: int, path: Path) -> bool:
     """Return whether an open file is the one at a path."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
@@ -175,7 +175,7 @@ def _write(file: BinaryIO, tensors: Mapping[str, torch.Tensor], state: Mapping[s
             thread.join()
     if thread is None:
         compute()
-    filled = sealed(_header(stored, aliases, dict(zip(stored, checksums, strict=True)), state_text), _AT)
+    filled = add_seal(_header(stored, aliases, dict(zip(stored, checksums, strict=True)), state_text), _AT)
     file.seek(0)
     file.write(filled)
     file.flush()
@@ -242,7 +242,7 @@ def load_contents(path: Path, with_tensors: bool = True) -> Contents:
             return Contents(tensors, state, seal)
     except _DAMAGED as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
-        raise StateError(f"expected a file of tensors at {path}, got a torn or foreign file: {why}") from error
+        raise StateError(f"expected a file of tensors at {path}, got a damaged or foreign file: {why}") from error
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int, str]:

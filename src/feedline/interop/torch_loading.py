@@ -326,7 +326,7 @@ class Transfer:
     def start(self, batch: Any) -> tuple[Any, Any]:
         """Return the batch on the device, possibly still being copied, and the argument of `finish`."""
         if self._stream is None:
-            return _moved(batch, lambda tensor: tensor.to(self.device), self._move_custom), None
+            return _move_tensors(batch, lambda tensor: tensor.to(self.device), self._move_custom), None
         sources: list[Any] = []
 
         def move(tensor: Any) -> Any:
@@ -335,7 +335,7 @@ class Transfer:
             return source.to(self.device, non_blocking=True)
 
         with torch.cuda.stream(self._stream):
-            moved = _moved(batch, move, self._move_custom)
+            moved = _move_tensors(batch, move, self._move_custom)
             event = torch.cuda.Event()
             event.record(self._stream)
         return moved, (event, sources)
@@ -353,7 +353,7 @@ class Transfer:
                     tensor.record_stream(current)
                 return tensor
 
-            _moved(batch, record, lambda value: value)
+            _move_tensors(batch, record, lambda value: value)
         return batch
 
     def _move_custom(self, value: Any) -> Any:
@@ -361,21 +361,21 @@ class Transfer:
         return value.to(self.device) if callable(getattr(value, "to", None)) else value
 
 
-def _moved(tree: Any, move: Callable[[Any], Any], otherwise: Callable[[Any], Any]) -> Any:
+def _move_tensors(tree: Any, move: Callable[[Any], Any], otherwise: Callable[[Any], Any]) -> Any:
     if isinstance(tree, Tensor):
         return move(tree)
     if isinstance(tree, np.ndarray) and tree.dtype in DTYPES:
         return move(from_numpy(np.ascontiguousarray(tree)))
     if isinstance(tree, Mapping):
-        moved = {key: _moved(value, move, otherwise) for key, value in tree.items()}
+        moved = {key: _move_tensors(value, move, otherwise) for key, value in tree.items()}
         with contextlib.suppress(TypeError):
             return type(tree)(moved)  # type: ignore[call-arg]
         return moved
     if isinstance(tree, tuple):
-        parts = [_moved(value, move, otherwise) for value in tree]
+        parts = [_move_tensors(value, move, otherwise) for value in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     if isinstance(tree, list):
-        return [_moved(value, move, otherwise) for value in tree]
+        return [_move_tensors(value, move, otherwise) for value in tree]
     return otherwise(tree)
 
 
@@ -385,7 +385,7 @@ def generator_state(generator: Any) -> str:
 
 
 def set_generator_state(generator: Any, state: str) -> None:
-    """Set a ``torch.Generator`` to a state from `generator_state`. None: the global one."""
+    """Set a ``torch.Generator`` to a state from `generator_state`. None means the global one."""
     (generator or torch.default_generator).set_state(torch.frombuffer(bytearray.fromhex(state), dtype=torch.uint8))
 
 

@@ -151,7 +151,7 @@ class DeviceValue(DenseValue):
         return DenseValue, (self.rows,)
 
 
-def stacked(views: list[Tensor]) -> Tensor:
+def stack_views(views: list[Tensor]) -> Tensor:
     """Return (n, views, ...) of views (n, ...)."""
     return torch.stack(views, dim=1)
 
@@ -178,7 +178,7 @@ class PictureJob:
         shape: shape of a finished picture.
         color: 0: RGB, 1: BGR, 2: grey.
         upright: whether to turn pictures by their EXIF orientation.
-        mean, scale: float32 (channels,), for float32 pictures. None: uint8.
+        mean, scale: float32 (channels,), for float32 pictures. None means uint8.
         chw: whether channels come first.
         bad: pictures that could not be decoded, by number, and the reasons.
         seconds: time spent.
@@ -222,7 +222,7 @@ class PictureJob:
                 self._out = self._all()
         self.seconds = time.perf_counter() - began
 
-    def finished(self) -> Tensor:
+    def finish(self) -> Tensor:
         """Return the pictures, safe to use on the current stream."""
         assert self._out is not None
         if self._event is not None:
@@ -238,10 +238,10 @@ class PictureJob:
         if self.mean is not None:
             mean, scale = (torch.from_numpy(of).to(self.device)[:, None, None] for of in (self.mean, self.scale))
         kinds, params = self.kinds.tolist(), self.params.tolist()
-        for i, pixels in enumerate(self._decoded(headers)):
+        for i, pixels in enumerate(self._decode(headers)):
             if pixels is None or self.cancelled:
                 continue
-            picture = _changed(pixels, kinds, params[i])
+            picture = _change(pixels, kinds, params[i])
             if self.color == _BGR:
                 picture = picture.flip(0)
             if self.mean is not None:
@@ -249,7 +249,7 @@ class PictureJob:
             out[i] = picture if self.chw else picture.permute(1, 2, 0)
         return out
 
-    def _decoded(self, headers: NDArray[np.int32]) -> list[Tensor | None]:
+    def _decode(self, headers: NDArray[np.int32]) -> list[Tensor | None]:
         """Return each picture upright on the device, uint8 (channels, height, width) in RGB or grey."""
         pictures: list[Tensor | None] = [None] * len(headers)
         # nvJPEG would decode four components in other colours.
@@ -258,7 +258,7 @@ class PictureJob:
         encoded = [torch.from_numpy(self.data[self.bounds[i] : self.bounds[i + 1]].copy()) for i in jpegs]
         for i, picture in zip(jpegs, self._by_device(encoded), strict=True):
             if picture is not None:
-                pictures[i] = _turned(picture, int(headers[i, 4]) if self.upright else 1)
+                pictures[i] = _turn(picture, int(headers[i, 4]) if self.upright else 1)
         for i in range(len(headers)):
             if pictures[i] is not None or self.cancelled:
                 continue
@@ -273,7 +273,7 @@ class PictureJob:
         return pictures
 
     def _by_device(self, encoded: list[Tensor]) -> list[Tensor | None]:
-        """Decode on the device all at once or, if that fails, one by one. None: refused."""
+        """Decode on the device all at once or, if that fails, one by one. None if they are refused."""
         if not encoded:
             return []
         grey = self.color == _GREY
@@ -325,13 +325,13 @@ class DevicePictures:
     @property
     def out(self) -> Tensor:
         """The pictures, safe to use on the current stream, once `result` has returned."""
-        return self.job.finished()
+        return self.job.finish()
 
     def __del__(self) -> None:
         self.job.cancelled = True
 
 
-def _changed(picture: Tensor, kinds: list[int], params: list[float]) -> Tensor:
+def _change(picture: Tensor, kinds: list[int], params: list[float]) -> Tensor:
     """Run the operations, one after the other."""
     at = 0
     for kind in kinds:
@@ -341,7 +341,7 @@ def _changed(picture: Tensor, kinds: list[int], params: list[float]) -> Tensor:
     return picture
 
 
-def _turned(picture: Tensor, orientation: int) -> Tensor:
+def _turn(picture: Tensor, orientation: int) -> Tensor:
     if orientation >= 5:
         picture = picture.transpose(1, 2)
     if orientation in (2, 3, 6, 7):
@@ -400,13 +400,13 @@ def _jitter(picture: Tensor, brightness: float, contrast: float, saturation: flo
     colors = len(picture) == 3
     for change in _ORDERS[int(order)]:
         if change == 0 and brightness != 1:
-            picture = _blended(picture, 0.0, brightness)
+            picture = _blend(picture, 0.0, brightness)
         elif change == 1 and contrast != 1:
-            picture = _blended(picture, _grey(picture).float().mean(), contrast)
+            picture = _blend(picture, _grey(picture).float().mean(), contrast)
         elif change == 2 and saturation != 1 and colors:
-            picture = _blended(picture, _grey(picture).float(), saturation)
+            picture = _blend(picture, _grey(picture).float(), saturation)
         elif change == 3 and hue != 0 and colors:
-            picture = _hue_shifted(picture, hue)
+            picture = _shift_hue(picture, hue)
     return picture
 
 
@@ -418,11 +418,11 @@ def _grey(picture: Tensor) -> Tensor:
     return (0.2989 * red + 0.587 * green + 0.114 * blue).to(torch.uint8)[None]
 
 
-def _blended(picture: Tensor, base: Tensor | float, factor: float) -> Tensor:
+def _blend(picture: Tensor, base: Tensor | float, factor: float) -> Tensor:
     return (factor * picture.float() + (1 - factor) * base).clamp(0, 255).to(torch.uint8)
 
 
-def _hue_shifted(picture: Tensor, shift: float) -> Tensor:
+def _shift_hue(picture: Tensor, shift: float) -> Tensor:
     """Turn the hue of HSV, and convert back."""
     rgb = picture.double() / 255
     value, low = rgb.amax(0), rgb.amin(0)

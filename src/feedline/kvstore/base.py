@@ -1,4 +1,4 @@
-"""Interface of key-value stores, and the registry of their types.
+"""The interface of key-value stores, and the registry of their types.
 
 A store holds one array for each key. Workers push values for a key (gradients, mostly) and pull the stored array. A
 push sums all values of a key in one call. Then the sum replaces the stored array (the default), or an updater
@@ -9,7 +9,7 @@ Guarantees, for every type of store:
 - A push copies: later changes of the pushed arrays do not affect the store.
 - Keys, shapes and dtypes are checked before anything changes. A refused call leaves the store as it was.
 - An updater's exception reaches the caller, and the store is as it was before the push.
-- Keys are visited in one order, whatever their order in the call: int keys ascending, str keys in the order of `init`.
+- Keys are visited in one order, whatever their order in a call: int keys ascending, str keys in the order of `init`.
 - Stores are thread-safe.
 """
 
@@ -68,12 +68,13 @@ class KVStore(ABC):
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Sum the values of each key, and assign the sum or pass it to the updater.
 
-        Values have the key's shape and dtype.
+        Values have the shape and dtype of the key.
         """
 
     @abstractmethod
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
-        """Copy the stored array to each out. Outs have the key's shape, and any dtype, to which values are cast."""
+        """Copy the stored array to each out. An out has the shape of the key, and any dtype, to which values are
+        cast."""
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push, then pull to ``out``, or back to the values themselves."""
@@ -81,7 +82,7 @@ class KVStore(ABC):
         self.pull(key, value if out is None else out, priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Create keys, and pull them to ``out``: all workers then hold the values of worker 0."""
+        """Create keys, and pull them to ``out``. All workers then hold the values of worker 0."""
         self.init(key, value)
         self.pull(key, out, priority)
 
@@ -107,7 +108,7 @@ class KVStore(ABC):
         Args:
             updater: function called once for each key of a push, in the caller's thread. ``merged`` is the sum, to be
                 read during the call only (a ``torch.sparse_coo`` tensor where only rows were pushed). ``stored`` is
-                the array to change. None: pushes assign.
+                the array to change. None means that pushes assign.
         """
         raise RefusedError(f"expected a store with an updater, got one of type {self.type!r}")
 
@@ -125,11 +126,12 @@ class KVStore(ABC):
         raise RefusedError(f"expected a store with an optimizer, got one of type {self.type!r}")
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """Compress pushed values. See `feedline.kvstore.compression`. None: no compression."""
+        """Compress pushed values. See `feedline.kvstore.compression`. None means no compression."""
         raise RefusedError(f"expected a store that compresses, got one of type {self.type!r}")
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
-        """Write the optimizer's states to a file, whole or not at all: safetensors and JSON.
+        """Write the states of the optimizer to a file of safetensors and JSON. The file is written completely or not at
+        all.
 
         Args:
             path: path of the file, which is replaced if it exists.

@@ -1,8 +1,8 @@
-"""Sums of gradients by a store, bucket by bucket, without keys: see `feedline.collective.sums`.
+"""Sums of gradients by a store, bucket by bucket and without keys. See `feedline.collective.sums`.
 
 A ``dist_sync`` store sums buckets in place. Under compression a tensor is encoded directly into the send buffer, with a
-separate residual, and received codes are decoded into the bucket. Any other store is pushed to and pulled from by key,
-once all tensors have arrived.
+separate residual, and received codes are decoded into the bucket. With any other store,
+all tensors are pushed and pulled by key at the end of the step.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from feedline.kvstore.key_table import Table
 class StoreSums(PlainSums):
     """Sums over the workers of a `DistStore`, with the store's compression.
 
-    Without one, buckets are added up in place. With one, all workers exchange their codes, and each worker decodes and
-    adds them in the order of ranks.
+    Without compression, buckets are added up in place. With compression, all workers exchange their codes, and each
+    worker decodes and adds them in the order of ranks.
 
     Args:
         exchanges: exchanges of the workers.
@@ -41,14 +41,14 @@ class StoreSums(PlainSums):
         super().__init__(exchanges, buckets)
         self._table = table
         self._compression: Compression | None = None
-        self._coded: list[_CodedBucket] = []
+        self._coded_buckets: list[_CodedBucket] = []
         self._current_compression()
 
     def _current_compression(self) -> Compression | None:
         """Return the store's compression, and allocate buffers when it has changed."""
         compression = self._table.compression
         if compression is not self._compression:
-            self._coded = [] if compression is None else [_CodedBucket(compression, bucket) for bucket in self.buckets]
+            self._coded_buckets = [] if compression is None else [_CodedBucket(compression, b) for b in self.buckets]
             self._compression = compression
         return compression
 
@@ -69,13 +69,13 @@ class StoreSums(PlainSums):
         if compression is None:
             super().put(bucket, slot, tensor)
         else:
-            compression.encode([self._coded[bucket].channels[slot].job(tensor.detach())])
+            compression.encode([self._coded_buckets[bucket].channels[slot].job(tensor.detach())])
 
     def send(self, bucket: int) -> list[Any]:
         """See `BucketSums`."""
         if self._current_compression() is None:
             return super().send(bucket)
-        coded = self._coded[bucket]
+        coded = self._coded_buckets[bucket]
         if coded.rows is None:
             coded.rows = [torch.empty_like(coded.codes) for _ in range(self._exchanges.count)]
         return self._exchanges.begin_sharing(coded.codes, coded.rows)
@@ -86,7 +86,7 @@ class StoreSums(PlainSums):
         if compression is None:
             return
         jobs, used = [], []
-        for bucket, coded in zip(self.buckets, self._coded, strict=True):
+        for bucket, coded in zip(self.buckets, self._coded_buckets, strict=True):
             assert coded.rows is not None
             arrived = zip(*[coded.layout.views(row) for row in coded.rows], strict=True)
             for i, view, channel, codes in zip(bucket.places, bucket.views, coded.channels, arrived, strict=True):
@@ -111,7 +111,7 @@ class StoreSums(PlainSums):
 
     def _channels(self) -> Iterator[tuple[int, Channel]]:
         if self._current_compression() is not None:
-            for bucket, coded in zip(self.buckets, self._coded, strict=True):
+            for bucket, coded in zip(self.buckets, self._coded_buckets, strict=True):
                 yield from zip(bucket.places, coded.channels, strict=True)
 
 
@@ -119,8 +119,8 @@ class _CodedBucket:
     """The codes of a bucket: one buffer, in which each tensor has a slice.
 
     Attributes:
-        codes: the buffer (uint8).
-        channels: a `Channel` for each tensor, which codes into its slice.
+        codes: buffer of all codes (uint8).
+        channels: a `Channel` for each tensor, which encodes into its slice.
         layout: offset of each tensor's codes in such a buffer.
         rows: buffers of all ranks. None before the first `send`.
     """

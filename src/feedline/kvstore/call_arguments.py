@@ -1,4 +1,4 @@
-"""Arguments of store calls, normalized to one list of tensors for each key. Only types and lengths are checked."""
+"""The arguments of store calls as one list of tensors for each key. Only types and lengths are checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from feedline.collective.refusal import RefusedError
 from feedline.kvstore.base import Key
 
 
-def checked_key(key: Any) -> Key:
+def plain_key(key: Any) -> Key:
     """Return a key as plain int or str.
 
     Raises:
@@ -24,25 +24,25 @@ def checked_key(key: Any) -> Key:
     raise TypeError(f"expected an int or str as key, got {key!r}, of type {type(key).__name__}")
 
 
-def grouped(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
+def group_by_key(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
     """Return the arrays of each key, in the order of the call. The arrays of a repeated key are joined.
 
     Raises:
-        TypeError: a key or value of a wrong type, or keys of both kinds.
+        TypeError: a key or value of a wrong type, or both int and str keys.
         RefusedError: lists of different lengths, or a key without a value.
     """
     arrays: dict[Key, list[Any]] = {}
     if not isinstance(key, (list, tuple)):
-        arrays[checked_key(key)] = listed(value, name)
+        arrays[plain_key(key)] = as_tensors(value, name)
         return arrays
-    keys = [k if type(k) is int or type(k) is str else checked_key(k) for k in key]
+    keys = [k if type(k) is int or type(k) is str else plain_key(k) for k in key]
     if len({type(k) for k in keys}) > 1:
         raise TypeError(f"expected keys of one kind, got both int and str: {keys}")
     if not isinstance(value, (list, tuple)) or len(value) != len(keys):
         got = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
         raise RefusedError(f"expected a list of {len(keys)} {name}s, one for each key, got {got}")
     for k, item in zip(keys, value, strict=True):
-        tensors = listed(item, name)
+        tensors = as_tensors(item, name)
         if k in arrays:
             arrays[k] += tensors
         else:
@@ -50,13 +50,13 @@ def grouped(key: Any, value: Any, name: str) -> dict[Key, list[Any]]:
     return arrays
 
 
-def listed(value: Any, name: str) -> list[Any]:
+def as_tensors(value: Any, name: str) -> list[Any]:
     """Return one value, or a list of them, as a list of tensors."""
     if not isinstance(value, (list, tuple)):
         return [as_tensor(value, name)]
     if not value:
         raise RefusedError(f"expected at least one {name} for each key, got an empty list")
-    # Most values are plain tensors already; calling a function for each would dominate the cost.
+    # Most values are plain tensors already. Calling a function for each would dominate the cost.
     plain = torch.Tensor
     return [item if type(item) is plain and not item.requires_grad else as_tensor(item, name) for item in value]
 
@@ -67,7 +67,7 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
         return value.detach() if value.requires_grad else value
     if not isinstance(value, np.ndarray):
         raise TypeError(f"expected a torch tensor or NumPy array as {name}, got {type(value).__name__}")
-    if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch supports neither
+    if not value.flags.writeable or min(value.strides, default=0) < 0:  # torch does not support these arrays
         if name == "out":
             got = "a reversed one" if value.flags.writeable else "a read-only array"
             raise RefusedError(f"expected an out that torch can write to, got {got}")
@@ -78,7 +78,7 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
         raise TypeError(f"expected a NumPy array that torch supports as {name}: {error}") from error
 
 
-def checked_priority(priority: Any) -> None:
+def check_priority(priority: Any) -> None:
     """Raise TypeError for a priority that is not an int."""
     if not isinstance(priority, int):
         raise TypeError(f"expected an int as priority, got {priority!r}")

@@ -2,12 +2,13 @@
 
 ``{"type": "2bit", "threshold": 0.5}`` sends plus or minus the threshold for an element whose sum of values not yet sent
 has reached it, otherwise zero. ``{"type": "1bit", "threshold": 0.0}`` always sends plus or minus 1. Both keep a
-residual, so that values sent and residual add up to the values pushed. Both take only float32, and encode as MXNet
-does, bit for bit (native/include/feedline/codes.h). ``{"type": "fp16"}`` and ``"bf16"`` round without a residual,
+residual, so that the values sent and the residual add up to the values pushed. Both take only float32, and encode as
+MXNet does, bit for bit (native/include/feedline/codes.h). ``{"type": "fp16"}`` and ``"bf16"`` round without a residual,
 and take any floating point dtype.
 
-A sender keeps one `Channel` for each array. Costs: one native pass to encode, one to decode and sum what all senders
-have sent, for float32 on the CPU. Two residuals for each channel: the new one takes effect when the push succeeds.
+A sender keeps one `Channel` for each array. Costs for float32 on the CPU: one native pass to encode, and one to
+decode and sum the codes of all senders. Each channel has two residuals, as the new one takes effect when the push
+succeeds.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from feedline import _native
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore.base import Key
 
-#: Largest threshold, which is kept in single precision.
+#: Largest threshold, as thresholds are stored in single precision.
 LARGEST = float(np.finfo(np.float32).max)
 
 
-#: A value, its residual, the remainder (may share the residual's memory), and codes, contiguous on one device.
+#: A value, its residual, the remainder, which may share the memory of the residual, and codes. All are contiguous on
+#: one device.
 EncodeJob = tuple[Any, Any, Any, Any]
 #: Codes of several senders, and the tensor for the sum of their values, contiguous on one device.
 SumJob = tuple[Sequence[Any], Any]
@@ -39,7 +41,7 @@ class Compression(ABC):
 
     Args:
         name: ``type`` among the parameters.
-        threshold: threshold of the encoding; 0 if it has none.
+        threshold: threshold of the encoding, 0 if it has none.
     """
 
     def __init__(self, name: str, threshold: float = 0.0) -> None:
@@ -82,7 +84,8 @@ class Compression(ABC):
 
     @abstractmethod
     def encode_by_torch(self, value: Any, residual: Any, remainder: Any, codes: Any) -> None:
-        """Encode ``value + residual`` into ``codes``, and the rest into ``remainder``, all contiguous on one device."""
+        """Encode ``value + residual`` into ``codes``, and write the rest to ``remainder``. All are contiguous on one
+        device."""
 
     @abstractmethod
     def decode_by_torch(self, codes: Any, out: Any) -> None:
@@ -212,10 +215,10 @@ class Channel:
         shape: shape of the arrays sent.
         dtype: dtype of the arrays sent.
         device: device on which they are encoded.
-        codes: buffer for codes; None: allocate one.
+        codes: buffer for codes. None means a new one.
 
     Attributes:
-        codes: codes of the value encoded last.
+        codes: codes of the last encoded value.
         residual: sum of the values pushed and not yet sent.
     """
 

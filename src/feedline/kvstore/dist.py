@@ -1,29 +1,29 @@
-"""Synchronous stores of several processes: ``dist_sync`` keeps arrays on the CPU, ``dist_device_sync`` on the device.
+"""Synchronous stores of several processes. ``dist_sync`` keeps arrays on the CPU, ``dist_device_sync`` on the device.
 
 Every worker holds a replica. A push sums the values of all workers, and every replica then assigns the same sum, or
-makes the same update with it. So replicas stay equal bit for bit. Each call is one round: all workers make the same
+makes the same update with it. So replicas stay equal bit for bit. Each call is one round. All workers make the same
 calls with the same keys in the same order, which is checked. Their values may differ in number, be row-sparse on one
 worker and dense on another, or be absent (``push(key, None)``).
 
-`init` is a round, too, in which worker 0's values count. So are `barrier`, `set_updater`, `set_optimizer` and
+`init` is a round, too, in which the values of worker 0 count. So are `barrier`, `set_updater`, `set_optimizer` and
 `set_gradient_compression`. A `pull` is local.
 
-`init` lays out keys in flat buffers; keys created one by one share buffers from their first push together. A push
-copies its values into them and starts the all-reduce. The next call that needs the sums waits for them, so the caller
-computes in the meantime. An updater that may fail, such as a plain function, makes a push wait at once, so that its
-exceptions are raised there. If it fails on one worker, it fails on all.
+`init` lays out keys in flat buffers. Keys created one by one share buffers from their first push together. A push
+copies its values into the buffers and starts the all-reduce. The next call that needs the sums waits for them, so the
+caller computes in the meantime. An updater that may fail, such as a plain function, makes a push wait at once, so that
+its exceptions are raised there. If it fails on one worker, it fails on all.
 
 **Pushes of a single key are collected**, and sent together: when all keys of the store or 25 MB are collected, before a
-push of a key that is among them, with a push of several keys or of a priority above 0, and before any other call, most
-often a pull. So pushing key by key costs about as much as one call. A push that other workers do not make is detected
-at that call. Workers need not collect the same pushes: the pushes that all of them have made are sent, in their common
-order, and a worker with further pushes waits for the next call of its peers.
+further push of a collected key, with a push of several keys or of a priority above 0, and before any other call, most
+often a pull. So pushing key by key costs about as much as one call. A push that other workers do not make is
+detected when the pushes are sent. Workers need not have collected the same pushes. The pushes that all of them have
+made are sent, in their common order, and a worker with further pushes waits for the next call of its peers.
 
 Failures are reported as by `feedline.collective.communicator`: a `StoreError` names the missing worker, stored arrays
 stay as they were, and all workers have to be restarted.
 
-**Ctrl-C drops nothing.** It interrupts a call at once where it waits for other workers. The call stays pending: the
-next call of this store completes it first, with the values of that call. (A note on the KeyboardInterrupt says so.)
+**Ctrl-C drops nothing.** It interrupts a call at once where it waits for other workers. The call stays pending, and the
+next call of this store completes it first, with its values. (A note on the KeyboardInterrupt explains this.)
 If a call cannot be completed, the store refuses every further call.
 
 Costs of a push: one small exchange, and an all-reduce of each buffer, or of the part that holds the keys sent together.
@@ -44,8 +44,8 @@ import torch
 
 from feedline.collective.communicator import TIMEOUT_S, Communicator
 from feedline.collective.deferred_interrupts import DeferredInterrupt
-from feedline.collective.exchanges import SHARED_BYTES, SUMMED, Waiting, checked_count, digest_of, named
-from feedline.collective.flat_buffers import BUCKET_BYTES, Bucket, laid_out
+from feedline.collective.exchanges import SHARED_BYTES, SUMMED, Waiting, check_count, digest_of, list_ranks
+from feedline.collective.flat_buffers import BUCKET_BYTES, Bucket, lay_out_buckets
 from feedline.collective.refusal import RefusedError
 from feedline.collective.sums import BucketSums
 from feedline.errors import StoreError
@@ -54,29 +54,30 @@ from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.aligned import Layout
 from feedline.kvstore.base import Key, Updater, check_updater
 from feedline.kvstore.bucket_sums import StoreSums
-from feedline.kvstore.call_arguments import checked_key, checked_priority, grouped
+from feedline.kvstore.call_arguments import check_priority, group_by_key, plain_key
 from feedline.kvstore.compression import Channel, Compression, compression
 from feedline.kvstore.key_table import Entry, Group
 from feedline.kvstore.local_store import LocalStore
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
 
-#: Kinds of values that a worker has for a key; a number from 0 on counts rows.
+#: Kinds of values that a worker has for a key. A number from 0 on is a number of rows.
 DENSE, NOTHING = -1, -2
 
 
 class DistStore(LocalStore):
-    """Synchronous store of several processes; see the module, and `KVStore`.
+    """A synchronous store of several processes. See the module, and `KVStore`.
 
     Args:
         type: ``dist_sync`` or ``dist_device_sync``.
-        group: torch.distributed group of the workers. None: see `feedline.collective.communicator.Communicator`.
-        address: ``"host:port"`` where worker 0 listens.
+        group: torch.distributed group of the workers. For None see `feedline.collective.communicator.Communicator`.
+        address: ``"host:port"`` at which worker 0 listens.
         rank: number of this worker, with ``address``.
         num_workers: number of workers, with ``address``.
         timeout: seconds to wait for other workers. They have at least five minutes to start.
 
     Attributes:
-        ranks: communicator of the workers. Exchanges through it come in one order with the store's on every worker.
+        ranks: communicator of the workers. Every worker makes exchanges through it, and calls of the store, in one
+            order.
 
     Raises:
         RuntimeError: neither a process group nor an address is known.
@@ -95,7 +96,7 @@ class DistStore(LocalStore):
     ) -> None:
         super().__init__(type)
         self.ranks = Communicator(group, address=address, rank=rank, count=num_workers, timeout_s=timeout)
-        self._lock = self.ranks.turn  # a second lock could deadlock two threads
+        self._lock = self.ranks.lock  # a second lock could deadlock two threads
         self.ranks.agree(f"create {type!r}")
         #: Values pushed and not yet sent, in the order of the pushes, each key once.
         self._collected: list[PushedValue] = []
@@ -121,35 +122,35 @@ class DistStore(LocalStore):
     def bucket_sums(self, buckets: Sequence[Bucket]) -> BucketSums:
         """Return sums of buckets over the workers, sent as this store sends values, but without keys.
 
-        For strategies of distributed learning, within a `Communicator.step` of `ranks`.
+        Strategies of distributed learning call this, within a `Communicator.step` of `ranks`.
         """
         return StoreSums(self.ranks.exchanges, self._table, buckets)
 
     # ---- the six verbs --------------------------------------------------------------------------------------
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """See `KVStore`. ``value`` None: this worker has no values for these keys."""
-        checked_priority(priority)
-        with self._calling(settled=False):
+        """See `KVStore`. If ``value`` is None, this worker has no values for these keys."""
+        check_priority(priority)
+        with self._calling(send_collected=False):
             self._push(self._table.values(_values_by_key(key, value)), at_once=priority > 0)
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
+        check_priority(priority)
         with self._lock:
-            self._settle()
+            self._complete_pushes()
             self._table.pull_to(key, out)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """See `KVStore`. ``value`` may be None, as for `push`. Then ``out`` is required."""
-        checked_priority(priority)
+        check_priority(priority)
         if value is None and out is None:
             raise TypeError("expected an out in a pushpull without a value, got None")
-        with self._calling(settled=False):
+        with self._calling(send_collected=False):
             values = self._table.values(_values_by_key(key, value))
-            outs = self._table.outs(grouped(key, value if out is None else out, "out"))
+            outs = self._table.outs(group_by_key(key, value if out is None else out, "out"))
             self._push(values, at_once=True)
-            self._settle()
+            self._complete_pushes()
             self._table.pull(outs)
 
     # ---- who updates ----------------------------------------------------------------------------------------
@@ -166,27 +167,27 @@ class DistStore(LocalStore):
             self._states_digest = ""
 
         with self._calling():
-            self._run(self._together(f"set the updater to {what}", change))
+            self._run(self._change_on_all(f"set the updater to {what}", change))
 
     def set_optimizer(self, optimizer: str | Optimizer, **parameters: Any) -> None:
         """See `KVStore`. All workers set the same optimizer."""
         with self._calling():
-            self._settle()  # before an optimizer that is set again forgets its states
+            self._complete_pushes()  # as an optimizer that is set again forgets its states
             self.set_updater(optimizer_for(optimizer, parameters, self))
 
     def _before_numbers_change(self) -> None:
         with self._lock:
-            self._settle()
+            self._complete_pushes()
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """See `KVStore`. Each worker's sum is compressed before it is sent to the others. Dense values only."""
+        """See `KVStore`. The sum of each worker is compressed before it is sent. Only for dense values."""
         encoding = None if parameters is None else compression(parameters)
         what = f"compress by {None if encoding is None else encoding.parameters()}"
         with self._calling():
-            self._run(self._together(what, lambda: self._table.compress(encoding)))
+            self._run(self._change_on_all(what, lambda: self._table.compress(encoding)))
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """See `KVStore`. All workers load the same file, which the next push verifies. One worker saves it."""
+        """See `KVStore`. All workers load the same file, which the next push verifies. One worker saves the file."""
         with self._calling():
             super().load_optimizer_states(path)
             self._states_digest = hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
@@ -194,15 +195,15 @@ class DistStore(LocalStore):
     def barrier(self) -> None:
         """See `KVStore`."""
         with self._calling():
-            self._run(self._together("barrier"))
+            self._run(self._change_on_all("barrier"))
 
     def close(self) -> None:
-        """See `KVStore`. Notify peers: if one pushes afterwards, its error names this worker."""
+        """See `KVStore`. Notifies peers. If a peer pushes afterwards, its error names this worker."""
         with self._lock:
             try:
                 if not self._table.closed:
                     with contextlib.suppress(StoreError):
-                        self._settle()  # peers may be waiting for this worker's part
+                        self._complete_pushes()  # peers may be waiting for the values of this worker
             finally:
                 self.ranks.close()
                 self._table.close(self)
@@ -210,22 +211,22 @@ class DistStore(LocalStore):
     # ---- rounds ---------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _calling(self, settled: bool = True) -> Iterator[None]:
-        """Run a call, after completing any interrupted one. Ctrl-C interrupts it only while it waits for other workers.
+    def _calling(self, send_collected: bool = True) -> Iterator[None]:
+        """Open a block for a call, after completing an interrupted one. Ctrl-C interrupts only waits for other workers.
 
         Args:
-            settled: whether to send collected pushes first.
+            send_collected: whether to send collected pushes first.
         """
         with self._lock, DeferredInterrupt(may_leave=True):
             self._complete()
-            if settled:
+            if send_collected:
                 self._send_collected()
             yield
 
     @contextlib.contextmanager
-    def _settled(self) -> Iterator[None]:
+    def _after_pushes(self) -> Iterator[None]:
         with self._calling():
-            self._settle()
+            self._complete_pushes()
             yield
 
     def _complete(self) -> None:
@@ -244,7 +245,7 @@ class DistStore(LocalStore):
         while self._collected and not self._table.updating:
             self._run(self._push_collected())
 
-    def _settle(self) -> None:
+    def _complete_pushes(self) -> None:
         """Complete an interrupted call, collected pushes, and the sums in flight."""
         self._complete()
         self._send_collected()
@@ -258,29 +259,29 @@ class DistStore(LocalStore):
     def _raise_failure(self) -> None:
         if self._update_error is not None:
             try:
-                raise self._update_error  # not from a variable: it would hold on to this frame, and that to it
+                raise self._update_error  # not from a variable, which would make a reference cycle with this frame
             finally:
                 self._update_error = None
 
-    async def _together(self, what: str, change: Callable[[], object] = lambda: None) -> None:
+    async def _change_on_all(self, what: str, change: Callable[[], object] = lambda: None) -> None:
         """Make a change on all workers, once the sums of earlier pushes are assigned."""
         await self._await_sums()
         await self.ranks.exchanges.meet(what)
         change()
 
-    def _make(self, initial: Mapping[Key, Sequence[Any]]) -> None:
-        about = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in initial.items())
+    def _create(self, initial: Mapping[Key, Sequence[Any]]) -> None:
+        description = "; ".join(f"{key!r} {tuple(v[0].shape)} {v[0].dtype}" for key, v in initial.items())
         for key, values in initial.items():
             if values[0].dtype not in SUMMED:
                 raise RefusedError(f"expected a dtype that workers can sum for key {key!r}, got {values[0].dtype}")
-        self._run(self._make_together(about, self._table.entries_of(initial)))
+        self._run(self._create_on_all(description, self._table.entries_of(initial)))
 
-    async def _make_together(self, about: str, entries: Sequence[Entry]) -> None:
+    async def _create_on_all(self, description: str, entries: Sequence[Entry]) -> None:
         await self._await_sums()
-        await self.ranks.exchanges.meet(f"init {about}")
+        await self.ranks.exchanges.meet(f"init {description}")
         await self.ranks.exchanges.broadcast([entry.stored for entry in entries if entry.stored.numel()])
         like = [entry.stored for entry in entries]
-        for bucket, sums in zip(laid_out(like), laid_out(like), strict=True):
+        for bucket, sums in zip(lay_out_buckets(like), lay_out_buckets(like), strict=True):
             bucket.fill(like)
             for place, stored, merged in zip(bucket.places, bucket.views, sums.views, strict=True):
                 entries[place].stored, entries[place].merged = stored, merged
@@ -288,19 +289,19 @@ class DistStore(LocalStore):
         self._table.add(entries)
 
     def _push(self, groups: Sequence[Group], at_once: bool) -> None:
-        mine = {entry.key for entry, _ in groups}
-        if any(push.entry.key in mine for push in self._collected):
+        keys = {entry.key for entry, _ in groups}
+        if any(push.entry.key in keys for push in self._collected):
             self._send_collected()
-        if any(entry.key in mine for _, entries in self._in_flight for entry in entries):
-            self._settle()
+        if any(entry.key in keys for _, entries in self._in_flight for entry in entries):
+            self._complete_pushes()
         if isinstance(self._table.updater, Optimizer):
             for entry, _ in groups:
                 self._table.updater.prepare(entry.key, entry.stored)
         # Values are copied before the first wait, which Ctrl-C may interrupt.
         if self._table.compression is None:
-            self._collected += [_summed(entry, values) for entry, values in groups]
+            self._collected += [_sum_values(entry, values) for entry, values in groups]
         else:
-            self._collected += self._coded(self._table.compression, groups)
+            self._collected += self._encode(self._table.compression, groups)
         if (
             at_once
             or len(groups) > 1
@@ -310,8 +311,8 @@ class DistStore(LocalStore):
         ):
             self._send_collected()
 
-    def _about(self, pushes: Sequence[PushedValue]) -> str:
-        """Description of a push, which has to be the same on all workers."""
+    def _describe(self, pushes: Sequence[PushedValue]) -> str:
+        """Return the description of a push, which has to be the same on all workers."""
         rule = ""
         if isinstance(self._table.updater, Optimizer):
             # Replicas would diverge if one worker alone changed a number or loaded states.
@@ -323,15 +324,15 @@ class DistStore(LocalStore):
     async def _push_collected(self) -> None:
         """Send the pushes that all workers have collected, in their common order."""
         pushes, exchanges = self._collected, self.ranks.exchanges
-        about = self._about(pushes)
+        action = self._describe(pushes)
         try:
-            rows = await exchanges.meet(about, [len(pushes), digest_of(about), float(_has_rows(pushes))], kind="push")
-            common = min(checked_count(r, row[0], 1 << 40, "keys") for r, row in enumerate(rows))
+            rows = await exchanges.meet(action, [len(pushes), digest_of(action), float(_has_rows(pushes))], kind="push")
+            common = min(check_count(r, row[0], 1 << 40, "keys") for r, row in enumerate(rows))
             sparse = any(row[2] for row in rows)
             if any(row[:2] != rows[0][:2] for row in rows):
                 pushes = pushes[:common]
-                about = self._about(pushes)
-                sparse = any(flag for (flag,) in await exchanges.meet(about, [float(_has_rows(pushes))]))
+                action = self._describe(pushes)
+                sparse = any(flag for (flag,) in await exchanges.meet(action, [float(_has_rows(pushes))]))
         except StoreError:
             self._collected = []
             raise
@@ -339,32 +340,32 @@ class DistStore(LocalStore):
         if self._table.compression is not None:
             await self._push_compressed(pushes)
         elif sparse:
-            await self._push_rows(about, pushes)
+            await self._push_rows(action, pushes)
         else:
             self._send(pushes)
             if self._may_fail():
                 await self._await_sums()
 
     def _may_fail(self) -> bool:
-        """Whether the updater may raise, in which case a push waits for it."""
-        return self._table.updater is not None and not self._table.trusted
+        """Return whether the updater may raise an exception, in which case a push waits for it."""
+        return self._table.updater is not None and not self._table.cannot_fail
 
     def _send(self, pushes: Sequence[PushedValue]) -> None:
         """Start all-reduces of dense values."""
-        self._lay_together([push.entry for push in pushes])
+        self._share_buffers([push.entry for push in pushes])
         for run in _runs([push.entry for push in pushes]):
             first, total = run[0].merged, sum(entry.merged.numel() for entry in run)
             if total:
                 flat = first.as_strided((total,), (1,))
                 self._in_flight.append((self.ranks.exchanges.sum(flat), run))
 
-    def _lay_together(self, entries: Sequence[Entry]) -> None:
+    def _share_buffers(self, entries: Sequence[Entry]) -> None:
         """Move keys created one by one, and pushed together, to shared buffers."""
         lone = sorted([entry for entry in entries if entry.lone], key=lambda entry: entry.place)
         if len(lone) > 1:
             for name in ("stored", "merged"):
                 tensors = [getattr(entry, name) for entry in lone]
-                for bucket in laid_out(tensors):
+                for bucket in lay_out_buckets(tensors):
                     bucket.fill(tensors)
                     for place, view in zip(bucket.places, bucket.views, strict=True):
                         setattr(lone[place], name, view)
@@ -377,7 +378,7 @@ class DistStore(LocalStore):
             return
         try:
             await Waiting([work for work, _ in self._in_flight])
-        finally:  # dropped after an error, while an interrupted wait resumes here
+        finally:  # also after an error. An interrupted wait resumes here.
             finished, self._in_flight = self._in_flight, []
         await self._apply([(entry, entry.merged) for _, entries in finished for entry in entries])
 
@@ -392,9 +393,9 @@ class DistStore(LocalStore):
         elif not self._may_fail():
             self._table.update(sums)
         else:
-            await self._update_together(sums)
+            await self._update_on_all(sums)
 
-    async def _update_together(self, sums: Sequence[tuple[Entry, Any]]) -> None:
+    async def _update_on_all(self, sums: Sequence[tuple[Entry, Any]]) -> None:
         exchanges = self.ranks.exchanges
         undo = None
         try:
@@ -410,19 +411,19 @@ class DistStore(LocalStore):
             undo()
             why = "; ".join(f"rank {r}: {reasons[r].decode(errors='replace')}" for r in failed)
             self._update_error = StoreError(
-                f"expected an updater that succeeds on every worker, but it failed on {named(failed)}; the push was "
-                f"undone on all workers\n  {why}",
+                f"expected an updater that succeeds on every worker, but it failed on {list_ranks(failed)}; the push "
+                f"was undone on all workers\n  {why}",
                 ranks=failed,
             )
 
-    def _coded(self, compression: Compression, groups: Sequence[Group]) -> list[PushedValue]:
-        """Codes of dense values."""
+    def _encode(self, compression: Compression, groups: Sequence[Group]) -> list[PushedValue]:
+        """Return the pushes of dense values, which are encoded in their channels."""
         jobs = []
         for entry, values in groups:
             stored = entry.stored
             if not entry.channels:
                 entry.channels = [Channel(compression, stored.shape, stored.dtype, stored.device)]
-            value = values[0] if len(values) == 1 else _summed(entry, values).entry.merged
+            value = values[0] if len(values) == 1 else _sum_values(entry, values).entry.merged
             jobs.append(entry.channels[0].job(value))
         compression.encode(jobs)
         return [PushedValue(entry, True, None) for entry, _ in groups]
@@ -432,7 +433,7 @@ class DistStore(LocalStore):
         assert compression is not None
         await self._await_sums()
         entries = [push.entry for push in pushes]
-        sent, layout = _codes_in_a_row([entry.channels[0] for entry in entries])
+        sent, layout = _join_codes([entry.channels[0] for entry in entries])
         if sent.numel():
             if self._rows is None or self._rows[0].shape != sent.shape or self._rows[0].device != sent.device:
                 self._rows = [torch.empty_like(sent) for _ in range(self.ranks.count)]
@@ -453,37 +454,37 @@ class DistStore(LocalStore):
             for entry in entries:
                 entry.channels[0].commit()
 
-    async def _push_rows(self, about: str, pushes: Sequence[PushedValue]) -> None:
-        """Push when some worker has rows: keys without dense values on any worker are exchanged as rows."""
+    async def _push_rows(self, description: str, pushes: Sequence[PushedValue]) -> None:
+        """Push when some worker has rows. Keys for which no worker has dense values are exchanged as rows."""
         exchanges = self.ranks.exchanges
         await self._await_sums()
         kinds = [DENSE if push.dense else NOTHING if push.rows is None else push.rows._nnz() for push in pushes]
-        everywhere = await exchanges.meet(f"rows of {about}", [float(kind) for kind in kinds])
+        kinds_of_ranks = await exchanges.meet(f"rows of {description}", [float(kind) for kind in kinds])
         pending = []
         sums = []
         for k, push in enumerate(pushes):
-            entry, counts = push.entry, [row[k] for row in everywhere]
+            entry, counts = push.entry, [row[k] for row in kinds_of_ranks]
             if DENSE in counts or not entry.stored.dim():
                 if push.rows is not None:
                     entry.merged.add_(push.rows)
                 pending.append(exchanges.sum(entry.merged.view(-1)))
                 sums.append((entry, entry.merged))
             else:
-                most = len(entry.stored)
-                row_counts = [0 if n == NOTHING else checked_count(r, n, most, "rows") for r, n in enumerate(counts)]
-                sums.append((entry, await self._gathered(entry, push.rows, row_counts)))
+                limit = len(entry.stored)
+                row_counts = [0 if n == NOTHING else check_count(r, n, limit, "rows") for r, n in enumerate(counts)]
+                sums.append((entry, await self._gather_rows(entry, push.rows, row_counts)))
         await Waiting(pending)
         await self._apply(sums)
 
-    async def _gathered(self, entry: Entry, local: Any, counts: Sequence[int]) -> Any:
-        """The sum of all workers' rows, coalesced."""
-        stored, most = entry.stored, max(counts)
-        ids = torch.zeros(most, dtype=torch.int64, device=stored.device)
-        values = torch.zeros((most, *stored.shape[1:]), dtype=stored.dtype, device=stored.device)
+    async def _gather_rows(self, entry: Entry, local: Any, counts: Sequence[int]) -> Any:
+        """Return the sum of the rows of all workers, coalesced."""
+        stored, length = entry.stored, max(counts)
+        ids = torch.zeros(length, dtype=torch.int64, device=stored.device)
+        values = torch.zeros((length, *stored.shape[1:]), dtype=stored.dtype, device=stored.device)
         if local is not None:
             ids[: local._nnz()], values[: local._nnz()] = local.indices()[0], local.values()
-        if most == 0:
-            everything = [torch.sparse_coo_tensor(ids[None], values, stored.shape)]
+        if length == 0:
+            addends = [torch.sparse_coo_tensor(ids[None], values, stored.shape)]
         else:
             all_ids = await self.ranks.exchanges.gather_tensors(ids)
             all_values = await self.ranks.exchanges.gather_tensors(values)
@@ -492,20 +493,21 @@ class DistStore(LocalStore):
                     rows.check_ids(entry.key, rank_ids[:count], len(stored))
                 except RefusedError as error:
                     raise StoreError(f"{error} from rank {r}", ranks=(r,)) from None
-            everything = [
+            addends = [
                 torch.sparse_coo_tensor(rank_ids[None, :count], table[:count], stored.shape, check_invariants=False)
                 for rank_ids, table, count in zip(all_ids, all_values, counts, strict=True)
             ]
-        return rows.merged(everything, stored.device)
+        return rows.sum_rows(addends, stored.device)
 
 
 class PushedValue(NamedTuple):
-    """A worker's values for a key, summed. The sum of dense values is in ``entry.merged``, which is zero without any.
+    """The sum of the values of a worker for a key. The sum of dense values is in ``entry.merged``, zeros if there are
+    none.
 
     Attributes:
         entry: entry of the key.
         dense: whether there were dense values.
-        rows: sum of the row-sparse values, in memory of its own. None without any.
+        rows: sum of the row-sparse values, in separate memory. None if there are none.
     """
 
     entry: Entry
@@ -513,7 +515,7 @@ class PushedValue(NamedTuple):
     rows: Any
 
 
-def _summed(entry: Entry, values: Sequence[Any]) -> PushedValue:
+def _sum_values(entry: Entry, values: Sequence[Any]) -> PushedValue:
     """Sum values into memory of the store."""
     dense = [value for value in values if value.layout is torch.strided]
     sparse = [value for value in values if value.layout is not torch.strided]
@@ -523,7 +525,7 @@ def _summed(entry: Entry, values: Sequence[Any]) -> PushedValue:
         entry.merged.zero_()
     summed = None
     if sparse:
-        summed = rows.merged(sparse, entry.stored.device)
+        summed = rows.sum_rows(sparse, entry.stored.device)
         if len(sparse) == 1 and sparse[0].is_coalesced():
             summed = summed.clone()
     return PushedValue(entry, bool(dense), summed)
@@ -533,8 +535,8 @@ def _has_rows(pushes: Sequence[PushedValue]) -> bool:
     return any(push.rows is not None for push in pushes)
 
 
-def _codes_in_a_row(channels: Sequence[Channel]) -> tuple[Any, Layout]:
-    """Return one buffer with the codes of all channels, and its layout. From now on the codes are kept in it."""
+def _join_codes(channels: Sequence[Channel]) -> tuple[Any, Layout]:
+    """Return one buffer with the codes of all channels, and its layout. The channels encode into it from now on."""
     layout = Layout([(channel.codes.shape, channel.codes.dtype) for channel in channels])
     first = channels[0].codes
     storage = first.untyped_storage()
@@ -549,10 +551,10 @@ def _codes_in_a_row(channels: Sequence[Channel]) -> tuple[Any, Layout]:
 
 
 def _values_by_key(key: Any, value: Any) -> dict[Key, list[Any]]:
-    """Return values by key: an empty list for each key if ``value`` is None."""
+    """Return values by key, an empty list for each key if ``value`` is None."""
     if value is not None:
-        return grouped(key, value, "value")
-    return {checked_key(k): [] for k in (key if isinstance(key, (list, tuple)) else [key])}
+        return group_by_key(key, value, "value")
+    return {plain_key(k): [] for k in (key if isinstance(key, (list, tuple)) else [key])}
 
 
 def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:

@@ -1,10 +1,10 @@
-"""Table of keys: entries, argument checks, sums, updates. Each store has one, guarded by the store's lock.
+"""The table of keys of a store: entries, argument checks, sums, updates. The lock of the store guards it.
 
-Costs: a push reads each value once and writes the sum once. With an updater, the sum is written to a buffer, allocated
-at the first push of a key, and the stored array is copied first so that a failed update can be undone (the optimizers
-of `feedline.kvstore.optimizers` need neither). A pull reads the stored array once for all outs. All keys of a call
-share one call of the native kernel. The steady state allocates nothing, except for row-sparse gradients and values on
-other devices.
+Costs: a push reads each value once and writes the sum once. With an updater, the sum is written to a buffer, which is
+allocated at the first push of a key, and the stored array is copied first so that a failed update can be undone. (The
+optimizers of `feedline.kvstore.optimizers` need neither.) A pull reads the stored array once for all outs. All keys of
+a call share one call of the native kernel. The steady state allocates nothing, except for row-sparse gradients and
+values on other devices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from feedline.collective.refusal import RefusedError
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.base import Key, Updater
-from feedline.kvstore.call_arguments import checked_key, grouped
+from feedline.kvstore.call_arguments import group_by_key, plain_key
 from feedline.kvstore.compression import Channel, Compression
 from feedline.kvstore.optimizers import Optimizer
 
@@ -31,8 +31,8 @@ class Entry:
         key: the key.
         place: number of keys created before it.
         stored: stored array, contiguous.
-        merged: buffer for sums that an updater receives; allocated when first needed.
-        spare: copy of `stored` from before an update; allocated when first needed.
+        merged: buffer for sums that an updater receives, allocated when first needed.
+        spare: copy of `stored` from before an update, allocated when first needed.
         channels: compression channel for each value of a push.
         lone: whether the key was created alone, in buffers that it does not share.
     """
@@ -55,11 +55,11 @@ class Table:
     """Entries by key, and their updater. Not thread-safe.
 
     Args:
-        on_cpu: whether arrays are kept on the CPU; otherwise on the device of a key's first value.
+        on_cpu: whether arrays are kept on the CPU. Otherwise each is on the device of the first value of its key.
 
     Attributes:
         entries: entries by key.
-        updater: updater that a push calls. None: a push assigns the sum.
+        updater: updater that a push calls. None means that a push assigns the sum.
         compression: compression of pushed values, or None.
         updating: whether the updater is running.
         closed: whether the store was closed.
@@ -79,9 +79,9 @@ class Table:
         if self.closed:
             raise RefusedError("expected an open store, got one that was closed")
 
-    def simple(self, key: Any, tensor: Any) -> Entry | None:
-        """Return the entry in the most frequent case, one key and one plain tensor of its shape. Otherwise None."""
-        # 1.0 is equal to 1, but no key.
+    def plain_entry(self, key: Any, tensor: Any) -> Entry | None:
+        """Return the entry in the most frequent case, one key and one plain tensor of its shape, otherwise None."""
+        # 1.0 equals 1, but is not a key.
         if type(key) is not int and type(key) is not str:
             return None
         entry = self.entries.get(key)
@@ -99,7 +99,7 @@ class Table:
     def groups(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
         """Return the entries of keys, in the order in which keys are visited."""
         self.check_open()
-        return visited(self.entries, arrays)
+        return in_order(self.entries, arrays)
 
     def check_new(self, initial: Mapping[Key, Sequence[Any]], outs: Mapping[Key, Sequence[Any]] | None = None) -> None:
         """Raise RefusedError for keys that cannot be created, and for outs of their broadcast that do not fit."""
@@ -116,7 +116,7 @@ class Table:
             raise RefusedError("expected no push or init from within an updater; change `stored` in place instead")
 
     def values(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """Check the values of a push. Returns them by entry."""
+        """Check the values of a push, and return them by entry."""
         self.check_idle()
         groups = self.groups(arrays)
         for entry, values in groups:
@@ -129,7 +129,7 @@ class Table:
         return groups
 
     def outs(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        """Check the outs of a pull. Returns them by entry."""
+        """Check the outs of a pull, and return them by entry."""
         groups = self.groups(arrays)
         if merging.all_like([(e.stored, outs) for e, outs in groups], False):
             return groups
@@ -144,7 +144,7 @@ class Table:
         self.entries.update({entry.key: entry for entry in entries})
 
     def entries_of(self, initial: Mapping[Key, Sequence[Any]]) -> list[Entry]:
-        """Create entries with copies of the values, to be added by `add`."""
+        """Create entries with copies of the values. `add` adds them."""
         entries = []
         for place, (key, values) in enumerate(initial.items(), len(self.entries)):
             value = values[0]
@@ -153,14 +153,14 @@ class Table:
             if value.layout is torch.strided:
                 stored.copy_(value)
             else:
-                rows.assign(stored, rows.merged([value], device))
+                rows.assign(stored, rows.sum_rows([value], device))
             entries.append(Entry(key, place, stored))
         return entries
 
     # ---- pushes and pulls -----------------------------------------------------------------------------------
 
     @property
-    def trusted(self) -> bool:
+    def cannot_fail(self) -> bool:
         """Whether the updater is an optimizer that cannot fail, so that no copy to undo an update is needed."""
         return isinstance(self.updater, Optimizer) and self.updater.cannot_fail
 
@@ -170,18 +170,19 @@ class Table:
         return self.updater is None and self.compression is None
 
     def push_one(self, key: Any, value: Any) -> bool:
-        """Push in the most frequent case, one plain tensor to one key. False: nothing was done."""
-        entry = self.simple(key, value)
+        """Push in the most frequent case, one plain tensor to one key. Return False if this was not possible."""
+        entry = self.plain_entry(key, value)
         if entry is None or not self._plain or value.dtype is not entry.stored.dtype:
             return False
         entry.stored.copy_(value)
         return True
 
     def update_one(self, key: Any, value: Any) -> bool:
-        """Push one plain tensor to one key under an optimizer that cannot fail. False: nothing was done."""
-        if not self.trusted or self.compression is not None:
+        """Push one plain tensor to one key under an optimizer that cannot fail. Return False if this was not
+        possible."""
+        if not self.cannot_fail or self.compression is not None:
             return False
-        entry = self.simple(key, value)
+        entry = self.plain_entry(key, value)
         if entry is None or value.dtype is not entry.stored.dtype or value.device != entry.stored.device:
             return False
         self.update([(entry, value)])
@@ -189,34 +190,34 @@ class Table:
 
     def pull_to(self, key: Any, out: Any) -> None:
         """Copy stored arrays to every out."""
-        entry = self.simple(key, out)
+        entry = self.plain_entry(key, out)
         if entry is not None and out.is_contiguous():
             out.copy_(entry.stored)
         else:
-            self.pull(self.outs(grouped(key, out, "out")))
+            self.pull(self.outs(group_by_key(key, out, "out")))
 
     def pull_rows(self, outs: Mapping[Key, Sequence[Any]], ids: Mapping[Key, Sequence[Any]]) -> None:
         """Copy rows to every out."""
-        todo = [(e.stored, rows.paired(e.key, e.stored, tensors, ids[e.key])) for e, tensors in self.groups(outs)]
-        for stored, pairs in todo:
+        jobs = [(e.stored, rows.pair_outs(e.key, e.stored, tensors, ids[e.key])) for e, tensors in self.groups(outs)]
+        for stored, pairs in jobs:
             for out, row_ids in pairs:
                 rows.pull(stored, row_ids, out)
 
     def can_fuse(self, values: Sequence[Group], outs: Sequence[Group]) -> bool:
-        """Whether a push and a pull can be one pass: same keys, dense values, no updater, no compression."""
+        """Return whether a push and a pull can be one pass: same keys, dense values, no updater, no compression."""
         strided = torch.strided
         return (
             self._plain
             and len(values) == len(outs)
             and all([entry is target for (entry, _), (target, _) in zip(values, outs, strict=True)])  # noqa: C419
             and all([value.layout is strided for _, tensors in values for value in tensors])  # noqa: C419
-            and (len(values) == 1 or _apart(values, outs))
+            and (len(values) == 1 or _shares_no_memory(values, outs))
         )
 
     def push(self, groups: Sequence[Group]) -> None:
         """Sum the values, and assign the sums or pass them to the updater."""
         if self.compression is not None:
-            groups = self._sent(groups)
+            groups = self._compress_values(groups)
         if self.updater is None:
             with DeferredInterrupt():  # Ctrl-C must not leave some keys assigned
                 jobs = []
@@ -227,7 +228,7 @@ class Table:
                         self._assign_rows(entry, values)
                 merging.run(jobs)
         else:
-            self.update(self._merged(groups))
+            self.update(self._sum_values(groups))
         if self.compression is not None:
             for entry, values in groups:
                 for channel in entry.channels[: len(values)]:
@@ -237,8 +238,8 @@ class Table:
         """Copy stored arrays to outs."""
         merging.run([((entry.stored,), outs) for entry, outs in groups])
 
-    def _sent(self, groups: Sequence[Group]) -> list[Group]:
-        """Return the values as decoded after compression."""
+    def _compress_values(self, groups: Sequence[Group]) -> list[Group]:
+        """Return the values as they are after compression and decoding."""
         assert self.compression is not None
         arrived: list[Group] = []
         for entry, values in groups:
@@ -250,22 +251,22 @@ class Table:
 
     def _assign_rows(self, entry: Entry, values: Sequence[Any]) -> None:
         dense = [value for value in values if value.layout is torch.strided]
-        total = rows.merged([v for v in values if v.layout is not torch.strided], entry.stored.device)
+        total = rows.sum_rows([v for v in values if v.layout is not torch.strided], entry.stored.device)
         if dense:
             merging.run([(dense, (entry.stored,))])
             entry.stored.add_(total)
         else:
             rows.assign(entry.stored, total)
 
-    def _merged(self, groups: Sequence[Group]) -> list[tuple[Entry, Any]]:
-        """Return the sum of each key's values, as the updater receives it."""
-        jobs, sums, trusted = [], [], self.trusted
+    def _sum_values(self, groups: Sequence[Group]) -> list[tuple[Entry, Any]]:
+        """Return the sum of the values of each key, as the updater receives it."""
+        jobs, sums, cannot_fail = [], [], self.cannot_fail
         for entry, values in groups:
             sparse = [value for value in values if value.layout is not torch.strided]
             dense = [value for value in values if value.layout is torch.strided] if sparse else values
             if not dense:
-                sums.append((entry, rows.merged(sparse, entry.stored.device)))
-            elif trusted and len(values) == 1 and dense[0].device == entry.stored.device:
+                sums.append((entry, rows.sum_rows(sparse, entry.stored.device)))
+            elif cannot_fail and len(values) == 1 and dense[0].device == entry.stored.device:
                 sums.append((entry, dense[0]))
             else:
                 if entry.merged is None:
@@ -274,7 +275,7 @@ class Table:
                 jobs.append((dense, (entry.merged,)))
                 if sparse:
                     merging.run([jobs.pop()])
-                    entry.merged.add_(rows.merged(sparse, entry.stored.device))
+                    entry.merged.add_(rows.sum_rows(sparse, entry.stored.device))
         merging.run(jobs)
         return sums
 
@@ -289,11 +290,11 @@ class Table:
         if isinstance(updater, Optimizer):
             for entry, _ in sums:
                 updater.prepare(entry.key, entry.stored)
-            if self.trusted:
+            if self.cannot_fail:
                 with DeferredInterrupt():  # without copies, an interrupted update could not be undone
                     self._apply(updater, sums)
                 return lambda: None
-        undo = self._backed_up(updater, sums)
+        undo = self._back_up(updater, sums)
         try:
             self._apply(updater, sums)
         except BaseException:
@@ -313,8 +314,8 @@ class Table:
         finally:
             self.updating = False
 
-    def _backed_up(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
-        """Copy everything that an updater may change. Returns a function that restores it."""
+    def _back_up(self, updater: Updater, sums: Sequence[tuple[Entry, Any]]) -> Callable[[], None]:
+        """Copy everything that an updater may change. Return a function that restores it."""
         rule = updater if isinstance(updater, Optimizer) else None
         states: dict[Key, Any] = {}
         if rule is not None:
@@ -334,20 +335,20 @@ class Table:
 
     # ---- updaters -------------------------------------------------------------------------------------------
 
-    def set_updater(self, updater: Updater | None, holder: Any = None) -> None:
+    def set_updater(self, updater: Updater | None, owner: Any = None) -> None:
         """Set the updater.
 
         Args:
-            updater: function or optimizer. None: pushes assign.
-            holder: store to notify before a parameter of an optimizer changes. None: this table.
+            updater: function or optimizer. None means that pushes assign.
+            owner: store to notify before a parameter of an optimizer changes. None means this table.
         """
-        for rule, verb in ((self.updater, Optimizer.release), (updater, Optimizer.hold)):
+        for rule, method in ((self.updater, Optimizer.release), (updater, Optimizer.hold)):
             if isinstance(rule, Optimizer):
-                verb(rule, holder or self)
+                method(rule, owner or self)
         self.updater = updater
 
     def _before_numbers_change(self) -> None:
-        """Do nothing: earlier pushes have been applied with the old parameter."""
+        """Do nothing, as earlier pushes have been applied with the old parameter."""
 
     def compress(self, compression: Compression | None) -> None:
         """Set the compression of later pushes, and drop residuals."""
@@ -371,13 +372,13 @@ class Table:
         """Return the stored arrays by key."""
         return {key: entry.stored for key, entry in self.entries.items()}
 
-    def close(self, holder: Any = None) -> None:
+    def close(self, owner: Any = None) -> None:
         """Drop everything. Idempotent."""
-        self.set_updater(None, holder)
+        self.set_updater(None, owner)
         self.entries, self.closed = {}, True
 
 
-def visited(entries: Mapping[Key, Any], arrays: Mapping[Key, Sequence[Any]]) -> list[tuple[Any, Sequence[Any]]]:
+def in_order(entries: Mapping[Key, Any], arrays: Mapping[Key, Sequence[Any]]) -> list[tuple[Any, Sequence[Any]]]:
     """Return the entries of keys, in the order in which keys are visited: ints ascending, strs as they were created.
 
     Raises:
@@ -405,7 +406,7 @@ def check_new_key(existing: Collection[Key], key: Key, values: Sequence[Any]) ->
 
 
 def check_values(key: Key, values: Sequence[Any], like: Any, compression: Compression | None) -> None:
-    """Raise RefusedError for pushed values without the stored array's shape and dtype."""
+    """Raise RefusedError for pushed values that do not have the shape and dtype of the stored array."""
     shape, dtype, strided = like.shape, like.dtype, torch.strided
     for value in values:
         if value.shape != shape or value.dtype is not dtype:
@@ -428,10 +429,10 @@ def _check_kind(existing: Iterable[Key], key: Key) -> None:
         break
 
 
-def _apart(values: Sequence[Group], outs: Sequence[Group]) -> bool:
-    """Whether no out of a key shares memory with a value of another, which may still have to be read."""
+def _shares_no_memory(values: Sequence[Group], outs: Sequence[Group]) -> bool:
+    """Return whether no out of a key shares memory with a value of another key, which may still have to be read."""
     owners = {value.data_ptr(): entry for entry, tensors in values for value in tensors}
-    # A value of several keys is assigned to the last one, so the others' outs do not count as apart.
+    # A value of several keys is assigned to the last one, so outs of the other keys count as sharing its memory.
     return all([owners.get(out.data_ptr(), entry) is entry for entry, to in outs for out in to])  # noqa: C419
 
 
@@ -446,7 +447,7 @@ def check_outs(key: Key, outs: Sequence[Any], shape: Any) -> None:
         rows.check_memory(key, out)
 
 
-def grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> dict[Key, list[Any]]:
+def group_ids_by_key(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> dict[Key, list[Any]]:
     """Return the arrays of row numbers by key: one, or one for each out."""
     if isinstance(key, (list, tuple)):
         if not isinstance(row_ids, (list, tuple)) or len(row_ids) != len(key):
@@ -454,6 +455,6 @@ def grouped_ids(key: Any, row_ids: Any, outs: Mapping[Key, Sequence[Any]]) -> di
             raise RefusedError(f"expected a list of {len(key)} row_ids, one for each key, got {got}")
         ids_by_key: dict[Key, list[Any]] = {}
         for k, ids in zip(key, row_ids, strict=True):
-            ids_by_key.setdefault(checked_key(k), []).extend(ids if isinstance(ids, (list, tuple)) else [ids])
+            ids_by_key.setdefault(plain_key(k), []).extend(ids if isinstance(ids, (list, tuple)) else [ids])
         return ids_by_key
     return {name: list(row_ids) if isinstance(row_ids, (list, tuple)) else [row_ids] for name in outs}

@@ -1,6 +1,6 @@
 """Stores within one process: ``local`` keeps arrays on the CPU, ``device`` on the device of a key's first value.
 
-Costs: as `feedline.kvstore.key_table`. A `pushpull` reads values, sums them and writes outs in one pass.
+Costs: see `feedline.kvstore.key_table`. A `pushpull` reads values, sums them and writes outs in one pass.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from feedline.collective.refusal import RefusedError
 from feedline.kvstore import merging
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
-from feedline.kvstore.call_arguments import checked_priority, grouped
+from feedline.kvstore.call_arguments import check_priority, group_by_key
 from feedline.kvstore.compression import compression
-from feedline.kvstore.key_table import Table, grouped_ids
+from feedline.kvstore.key_table import Table, group_ids_by_key
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, optimizer_for
 
@@ -42,11 +42,11 @@ class LocalStore(KVStore):
         """Return the context of a call that may change the store."""
         return self._lock
 
-    def _settled(self) -> AbstractContextManager[Any]:
+    def _after_pushes(self) -> AbstractContextManager[Any]:
         """Return the context of a call that sees all earlier pushes."""
         return self._lock
 
-    def _make(self, initial: Mapping[Key, Sequence[Any]]) -> None:
+    def _create(self, initial: Mapping[Key, Sequence[Any]]) -> None:
         """Create keys after `Table.check_new`."""
         self._table.add(self._table.entries_of(initial))
 
@@ -54,37 +54,37 @@ class LocalStore(KVStore):
 
     def init(self, key: Any, value: Any) -> None:
         """See `KVStore`."""
-        initial = grouped(key, value, "value")
+        initial = group_by_key(key, value, "value")
         with self._calling():
             self._table.check_new(initial)
-            self._make(initial)
+            self._create(initial)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
+        check_priority(priority)
         with self._lock:
             if not (self._table.push_one(key, value) or self._table.update_one(key, value)):
-                self._table.push(self._table.values(grouped(key, value, "value")))
+                self._table.push(self._table.values(group_by_key(key, value, "value")))
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
+        check_priority(priority)
         with self._lock:
             self._table.pull_to(key, out)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
+        check_priority(priority)
         table = self._table
         with self._lock:
             if out is None and table.push_one(key, value):
                 return  # a single value is its own sum
-            entry = None if out is None else table.simple(key, out)
+            entry = None if out is None else table.plain_entry(key, out)
             if entry is not None and out.numel() < SMALL and out.is_contiguous() and table.push_one(key, value):
                 out.copy_(entry.stored)
                 return
-            values = table.values(grouped(key, value, "value"))
-            outs = table.outs(grouped(key, value if out is None else out, "out"))
+            values = table.values(group_by_key(key, value, "value"))
+            outs = table.outs(group_by_key(key, value if out is None else out, "out"))
             if table.can_fuse(values, outs):
                 merging.run([(inputs, [e.stored, *to]) for (e, inputs), (_, to) in zip(values, outs, strict=True)])
             else:
@@ -93,19 +93,19 @@ class LocalStore(KVStore):
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
-        initial, outs = grouped(key, value, "value"), grouped(key, out, "out")
+        check_priority(priority)
+        initial, outs = group_by_key(key, value, "value"), group_by_key(key, out, "out")
         with self._calling():
             self._table.check_new(initial, outs)
-            self._make(initial)
+            self._create(initial)
             self._table.pull([(self._table.entries[name], tensors) for name, tensors in outs.items()])
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
-        outs = grouped(key, out, "out")
-        ids = grouped_ids(key, row_ids, outs)
-        with self._settled():
+        check_priority(priority)
+        outs = group_by_key(key, out, "out")
+        ids = group_ids_by_key(key, row_ids, outs)
+        with self._after_pushes():
             self._table.pull_rows(outs, ids)
 
     # ---- who updates ----------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class LocalStore(KVStore):
         self.set_updater(optimizer_for(optimizer, parameters, self._table))
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
-        """See `KVStore`. Only for ``device`` stores: values of a ``local`` one are not sent anywhere."""
+        """See `KVStore`. Only for ``device`` stores, as a ``local`` store sends no values."""
         if self.type == "local":
             raise RefusedError("expected a store of type 'device' for compression, got 'local'")
         encoding = None if parameters is None else compression(parameters)
@@ -132,12 +132,12 @@ class LocalStore(KVStore):
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
         """See `KVStore`."""
-        with self._settled():
+        with self._after_pushes():
             save_states(path, self._table.optimizer, dump_optimizer)
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
         """See `KVStore`."""
-        with self._settled():
+        with self._after_pushes():
             load_states(path, self._table.optimizer, self._table.stored())
 
     def is_capable(self, capability: str) -> bool:

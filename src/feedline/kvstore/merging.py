@@ -1,9 +1,9 @@
 """Sums of dense tensors, and copies of each sum, in as few passes over memory as possible.
 
 All jobs of a call whose tensors are contiguous float32 or float64 on the CPU share one native pass, on as many threads
-as torch uses. Torch does the other jobs. Either way values are added from first to last. Only lists are allocated.
-Where torch has DLPack's C exchange API (since 2.10), native code inspects tensors itself, at a tenth of the cost of
-Python.
+as torch uses. Torch does the other jobs. In both cases values are added from the first to the last. Only lists are
+allocated. Where torch has DLPack's C exchange API (since 2.10), native code inspects tensors itself, at a tenth of the
+cost of Python.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_sum(key: Key, dtype: Any) -> None:
 def _adds(dtype: Any) -> bool:
     try:
         torch.zeros(1, dtype=dtype).add_(torch.zeros(1, dtype=dtype))
-    except RuntimeError:  # NotImplementedError is one
+    except RuntimeError:  # which includes NotImplementedError
         return False
     return True
 

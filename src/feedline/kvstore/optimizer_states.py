@@ -1,4 +1,4 @@
-"""Files of optimizer states: tensors as safetensors, everything else as JSON, nothing pickled.
+"""Files of optimizer states, with tensors as safetensors and everything else as JSON. Nothing is pickled.
 
 A file is replaced atomically.
 """
@@ -13,22 +13,22 @@ from typing import Any
 from feedline.errors import StateError
 from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore.base import Key
-from feedline.kvstore.call_arguments import checked_key
+from feedline.kvstore.call_arguments import plain_key
 from feedline.kvstore.optimizers import MASTER, Optimizer, optimizer
 
 VERSION = 1
 
 
 def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: bool) -> None:
-    """Write all states of an optimizer and, with ``dump_optimizer``, its parameters, except those of the present run.
+    """Write all states of an optimizer and, with ``dump_optimizer``, its parameters, except `Optimizer.of_the_run`.
 
     Raises:
         OSError: no space, no permission. An existing file is untouched.
     """
-    # If a parameter has changed since the last push, the rule may keep other states now.
+    # If a parameter has changed since the last push, the rule may now keep other states.
     current = {key: saved for key, saved in rule.states().items() if {*saved[0]} - {MASTER} == {*rule.keeps}}
     tensors = {f"{i}.{name}": t for i, (states, _) in enumerate(current.values()) for name, t in states.items()}
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "feedline": VERSION,
         "optimizer": rule.name,
         "parameters": rule.lasting_parameters() if dump_optimizer else None,
@@ -36,7 +36,7 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
         "keys": list(current),
         "counts": [count for _, count in current.values()],
     }
-    replace_tensors(Path(path), tensors, about)
+    replace_tensors(Path(path), tensors, metadata)
 
 
 def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[Key, Any]) -> None:
@@ -52,21 +52,21 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
     Raises:
         StateError: the file is missing or damaged, or was written by another optimizer or for other shapes.
     """
-    tensors, about = load_tensors(Path(path))
+    tensors, metadata = load_tensors(Path(path))
     try:
-        saved = {"version": about["feedline"], "optimizer": about["optimizer"], "states": about["states"]}
-        parameters, keys, counts = about["parameters"], about["keys"], about["counts"]
+        saved = {"version": metadata["feedline"], "optimizer": metadata["optimizer"], "states": metadata["states"]}
+        parameters, keys, counts = metadata["parameters"], metadata["keys"], metadata["counts"]
     except (KeyError, TypeError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got something else: no {error}") from error
     try:
-        again = rule if parameters is None or about["optimizer"] != rule.name else optimizer(rule.name, **parameters)
-        current = {"version": VERSION, "optimizer": rule.name, "states": list(again.keeps)}
+        new_rule = rule if parameters is None or saved["optimizer"] != rule.name else optimizer(rule.name, **parameters)
+        current = {"version": VERSION, "optimizer": rule.name, "states": list(new_rule.keeps)}
         if saved != current:
             raise StateError(f"expected states of this store's optimizer in {path}", saved=saved, current=current)
         loaded: dict[Key, tuple[dict[str, Any], int]] = {}
         for i, (key, count) in enumerate(zip(keys, counts, strict=True)):
-            names = [*again.keeps, MASTER] if f"{i}.{MASTER}" in tensors else again.keeps
-            loaded[checked_key(key)] = {name: tensors[f"{i}.{name}"] for name in names}, _checked_count(count)
+            names = [*new_rule.keeps, MASTER] if f"{i}.{MASTER}" in tensors else new_rule.keeps
+            loaded[plain_key(key)] = {name: tensors[f"{i}.{name}"] for name in names}, _check_count(count)
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got malformed ones: {error}") from error
     for key, (states, _) in loaded.items():
@@ -79,12 +79,12 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
                     saved={"shape": tuple(state.shape)},
                     current={"shape": tuple(weights[key].shape)},
                 )
-    rule.set_parameters(again.lasting_parameters())
+    rule.set_parameters(new_rule.lasting_parameters())
     rule.forget()
     rule.set_states(loaded)
 
 
-def _checked_count(count: Any) -> int:
+def _check_count(count: Any) -> int:
     if type(count) is not int or not 0 <= count < 1 << 63:
         raise ValueError(f"expected a non-negative count of updates, got {count!r}")
     return count

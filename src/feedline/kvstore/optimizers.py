@@ -1,15 +1,16 @@
-"""Optimizers that run inside a store: a registered name and numbers, so that they can be sent as JSON.
+"""Optimizers that run inside a store. Each has a registered name and numbers, so that it can be sent as JSON.
 
-The rules are MXNet 1.9.1's, with its names and defaults. All of them multiply the gradient by ``rescale_grad``, then
-clip it to ``clip_gradient`` in absolute value. ``wd`` is the weight decay. Pushed gradients are sums over devices and
-workers: for a mean, set ``rescale_grad`` to one over their number.
+The rules come from MXNet 1.9.1, with its names and defaults. All of them multiply the gradient by ``rescale_grad``,
+then clip it to ``clip_gradient`` in absolute value. ``wd`` is the weight decay. Pushed gradients are sums over devices
+and workers: for a mean, set ``rescale_grad`` to one over their number.
 
-A rule is one of `feedline.updates.formulas`: native code scales, clips, decays and updates in one pass. Weights in half
-precision are computed in single precision, then rounded, like their states. With ``multi_precision`` weights have a
-copy in single precision, and so do states. The copy is updated, and rounded into the weight.
+A rule is one of `feedline.updates.formulas`: native code scales, clips, decays and updates in one pass. Updates
+of weights in half precision are computed in single precision, then rounded, like their states. With ``multi_precision``
+a copy of such weights, and their states, are kept in single precision. The copy is updated, and then rounded into the
+weight.
 
-With ``lazy_update``, row-sparse gradients update only their rows, with the states and weight decay of those rows. Rules
-without it treat all other rows as zeros.
+With ``lazy_update``, row-sparse gradients update only their rows, with the states and weight decay of these rows.
+Without it, all other rows count as zeros.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from feedline.collective.refusal import RefusedError
 from feedline.errors import StateError
 from feedline.kvstore.base import Key
 from feedline.updates import formulas
-from feedline.updates.adjustments import UpdateStages
+from feedline.updates.adjustments import Adjustments
 from feedline.updates.formulas import Formula
 from feedline.updates.update import update
 
@@ -39,8 +40,8 @@ States = dict[str, Any]
 #: Name of the state that is a copy of a weight in single precision.
 MASTER = "master"
 
-#: Largest absolute value of a parameter, so that products with weights fit into single precision.
-MOST = 1e30
+#: Largest absolute value of a parameter, so that its products with weights fit into single precision.
+MAX_NUMBER = 1e30
 
 
 class KeyUpdate(NamedTuple):
@@ -70,7 +71,7 @@ class Optimizer(ABC):
         learning_rate: factor of the step.
         wd: weight decay.
         rescale_grad: factor of gradients, never saved, as it depends on the number of workers.
-        clip_gradient: largest absolute value of a gradient's elements; None: no limit.
+        clip_gradient: largest absolute value of a gradient's elements. None means no limit.
         multi_precision: whether weights and states of half precision are kept in single precision.
         key: key of the current update, for rules that depend on it.
     """
@@ -128,18 +129,18 @@ class Optimizer(ABC):
         """
         if isinstance(value, np.generic):
             value = value.item()
-        number = not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= MOST
+        number = not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= MAX_NUMBER
         default = self.__dataclass_fields__[name].default
         flag = isinstance(default, bool)
         if not (isinstance(value, bool) if flag else number or (default is None and value is None)):
-            raise RefusedError(f"expected a number of at most {MOST:g} as {name} of {self.name}, got {value!r}")
+            raise RefusedError(f"expected a number of at most {MAX_NUMBER:g} as {name} of {self.name}, got {value!r}")
         if name in self.decays and not 0 <= value < 1:
             raise RefusedError(f"expected {name} of {self.name} from 0 to below 1, got {value}")
         # torch accepts integer factors of up to 64 bits, and any float.
         return float(value) if number and abs(value) >= 2**63 else value
 
     def lasting_parameters(self) -> dict[str, Any]:
-        """Return all `parameters` but `of_the_run`, which depend on the number of workers."""
+        """Return all `parameters` except `of_the_run`, which depend on the number of workers."""
         return {name: value for name, value in self.parameters().items() if name not in self.of_the_run}
 
     def agreed(self) -> str:
@@ -147,7 +148,7 @@ class Optimizer(ABC):
         return str(self.parameters())
 
     def set_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Set parameters without notifying stores. The store itself calls this.
+        """Set parameters without notifying stores. A store calls this itself.
 
         Raises:
             RefusedError: an unknown name, or a value that is not a number.
@@ -162,7 +163,7 @@ class Optimizer(ABC):
     # ---- stores ---------------------------------------------------------------------------------------------
 
     def check_free(self, store: Any) -> None:
-        """Raise RefusedError if another store uses this rule, so that their states would mix."""
+        """Raise RefusedError if another store uses this rule, as the states of both would mix."""
         if self.keeps and any(user is not store for user in _alive(self._stores)):
             raise RefusedError(f"expected one optimizer per store, as {self.name} keeps states, got one for two")
 
@@ -202,7 +203,7 @@ class Optimizer(ABC):
             return
         if not weight.dtype.is_floating_point:
             raise RefusedError(f"expected floating point for key {key!r} under {self.name}, got {weight.dtype}")
-        # Which states a rule keeps depends on its parameters, which may have changed.
+        # The states that a rule keeps depend on its parameters, which may have changed.
         saved = self._states.get(key, {})
         wide = self.multi_precision and weight.dtype in (torch.float16, torch.bfloat16)
         dtype = torch.float32 if wide else weight.dtype
@@ -221,21 +222,22 @@ class Optimizer(ABC):
         self._states[key], self._prepared[key] = states, weakref.ref(weight)
 
     def initial(self, name: str, weight: Any) -> Any:
-        """Return the state of that name before the first update: zeros, in a new tensor like the weight."""
+        """Return the state of that name before the first update: zeros in the shape of the weight."""
         return weight if name == MASTER else torch.zeros_like(weight)
 
     def at(self, key: Key, count: int) -> KeyUpdate:
-        """Return the numbers for an update of a key: the parameters, unless they depend on key or count."""
+        """Return the numbers for an update of a key. They are the parameters, unless they depend on key or count."""
         return KeyUpdate(key, count, self.learning_rate, self.wd)
 
-    def _begin(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_Planned]:
-        """Apply the rule, or return the update to make, which alone writes ``rounded``, a copy of the weight."""
+    def _begin(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_PlannedUpdate]:
+        """Apply the rule, or return the update that remains to be made, which then writes ``rounded``, a copy of the
+        weight."""
         self.key = now.key
         self.rule(weight, gradient, states, now.number)
         return []
 
     def name_of(self, key: Key) -> str:
-        """Return the name of a key's parameter: the key."""
+        """Return the name of the parameter of a key, by default the key."""
         return str(key)
 
     def __call__(self, key: Key, gradient: Any, weight: Any) -> None:
@@ -247,7 +249,7 @@ class Optimizer(ABC):
 
         One native call makes all updates of a `FormulaOptimizer` with the same numbers.
         """
-        planned: list[_Planned] = []
+        planned: list[_PlannedUpdate] = []
         plain = type(self).__call__ is Optimizer.__call__  # a subclass may do more than the update
         try:
             for key, gradient, weight in updates:
@@ -259,8 +261,8 @@ class Optimizer(ABC):
             # After a failure, the updates before it are made, as they have been counted.
             self._run(planned)
 
-    def _update(self, key: Key, gradient: Any, weight: Any) -> list[_Planned]:
-        """Update a weight. Returns the updates that remain to be made."""
+    def _update(self, key: Key, gradient: Any, weight: Any) -> list[_PlannedUpdate]:
+        """Update a weight. Return the updates that remain to be made."""
         if key not in self._states:
             self.prepare(key, weight)
         count, states = self._counts.get(key, 0) + 1, self._states[key]
@@ -288,26 +290,26 @@ class Optimizer(ABC):
         self._counts[key] = count
         return planned
 
-    def _run(self, planned: list[_Planned]) -> None:
-        """Make updates: those with the same formula and numbers by one native call."""
-        together: dict[Any, list[_Planned]] = {}
+    def _run(self, planned: list[_PlannedUpdate]) -> None:
+        """Make updates, with one native call for all that have the same formula and numbers."""
+        groups: dict[Any, list[_PlannedUpdate]] = {}
         limit = math.inf if self.clip_gradient is None else self.clip_gradient
         for plan in planned:
             step, weight, _, rounded = plan
-            numbers = step.formula.numbers(), step.inner, step.outer, step.bound, step.noise_factor
+            numbers = step.formula.numbers(), step.early_decay, step.late_decay, step.bound, step.noise_factor
             kind = type(step.formula), numbers, weight.dtype, weight.device, rounded is None, step.noise is None
-            together.setdefault(kind, []).append(plan)
-        for same in together.values():
-            step, _, _, rounded = same[0]
+            groups.setdefault(kind, []).append(plan)
+        for group in groups.values():
+            step, _, _, rounded = group[0]
             update(
                 step.formula,
-                [plan.weight for plan in same],
-                [plan.gradient for plan in same],
-                [list(states) for states in zip(*[plan.step.states for plan in same], strict=True)],
-                UpdateStages(step.inner, limit, step.outer, step.noise_factor, bound=step.bound),
-                factors=[self.rescale_grad] * len(same),
-                noise=None if step.noise is None else [plan.step.noise for plan in same],
-                copies=None if rounded is None else [plan.rounded for plan in same],
+                [plan.weight for plan in group],
+                [plan.gradient for plan in group],
+                [list(states) for states in zip(*[plan.step.states for plan in group], strict=True)],
+                Adjustments(step.early_decay, limit, step.late_decay, step.noise_factor, bound=step.bound),
+                factors=[self.rescale_grad] * len(group),
+                noise=None if step.noise is None else [plan.step.noise for plan in group],
+                copies=None if rounded is None else [plan.rounded for plan in group],
             )
 
     # ---- states ---------------------------------------------------------------------------------------------
@@ -345,18 +347,18 @@ class FormulaStep(NamedTuple):
     Attributes:
         formula: formula.
         states: states in the formula's order.
-        inner: weight decay that is added to the gradient before it is clipped.
-        outer: weight decay that is added afterwards.
+        early_decay: weight decay that is added to the gradient before it is clipped.
+        late_decay: weight decay that is added afterwards.
         bound: largest absolute value of the weight's elements.
-        gradient: gradient that replaces the pushed one. None: the pushed one.
-        noise: noise added to the weight, times ``noise_factor``. None: no noise.
+        gradient: gradient that replaces the pushed one. None means the pushed one.
+        noise: noise added to the weight, times ``noise_factor``. None means no noise.
         noise_factor: factor of the noise.
     """
 
     formula: Formula
     states: Sequence[Any] = ()
-    inner: float = 0.0
-    outer: float = 0.0
+    early_decay: float = 0.0
+    late_decay: float = 0.0
     bound: float = math.inf
     gradient: Any = None
     noise: Any = None
@@ -364,43 +366,43 @@ class FormulaStep(NamedTuple):
 
 
 class FormulaOptimizer(Optimizer):
-    """A rule that is a formula with numbers for each weight and update, so that one call can update many weights."""
+    """A rule that is a formula, with numbers for each weight and update. One call can then update many weights."""
 
     cannot_fail: ClassVar[bool] = True
 
     @abstractmethod
     def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
-        """Return the step of a weight. None: no step in this update.
+        """Return the step of a weight, or None to make no step in this update.
 
         Args:
             weight: see `Optimizer.rule`.
             gradient: see `Optimizer.rule`.
             states: see `Optimizer.rule`.
-            now: the update.
+            now: numbers of the update.
         """
 
     def rule(self, weight: Any, gradient: Any, states: States, count: int) -> None:
         """See `Optimizer`."""
         self._run(self._plan(weight, gradient, states, KeyUpdate(self.key, count, self.learning_rate, self.wd), None))
 
-    def _begin(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_Planned]:
+    def _begin(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_PlannedUpdate]:
         if type(self).rule is not FormulaOptimizer.rule:  # it may do more than the formula
             return super()._begin(weight, gradient, states, now, rounded)
         return self._plan(weight, gradient, states, now, rounded)
 
-    def _plan(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_Planned]:
+    def _plan(self, weight: Any, gradient: Any, states: States, now: KeyUpdate, rounded: Any) -> list[_PlannedUpdate]:
         step = self.step(weight, gradient, states, now)
         if step is None:
             return []
-        planned = [_Planned(step, weight, gradient if step.gradient is None else step.gradient, rounded)]
+        planned = [_PlannedUpdate(step, weight, gradient if step.gradient is None else step.gradient, rounded)]
         if step.noise is None:
             return planned
-        self._run(planned)  # at once, so that the noise of only one weight is in memory
+        self._run(planned)  # at once, so that memory holds the noise of only one weight
         return []
 
 
-class _Planned(NamedTuple):
-    """An update of a weight, and of its copy in another precision, if ``rounded`` is one."""
+class _PlannedUpdate(NamedTuple):
+    """An update of a weight. ``rounded`` is its copy in another precision, if it has one."""
 
     step: FormulaStep
     weight: Any
@@ -429,9 +431,9 @@ class SGD(FormulaOptimizer):
     def step(self, weight: Any, gradient: Any, states: States, now: KeyUpdate) -> FormulaStep | None:
         """See `FormulaOptimizer`."""
         if "momentum" not in states:
-            return FormulaStep(formulas.StepFormula(-now.learning_rate), outer=now.wd)
+            return FormulaStep(formulas.StepFormula(-now.learning_rate), late_decay=now.wd)
         formula = formulas.MomentumFormula(self.momentum, -now.learning_rate, 1.0)
-        return FormulaStep(formula, [states["momentum"]], outer=now.wd)
+        return FormulaStep(formula, [states["momentum"]], late_decay=now.wd)
 
 
 @dataclass
@@ -444,7 +446,10 @@ class Momentum(SGD):
 
 @dataclass
 class NAG(SGD):
-    """Nesterov's: ``v = momentum v - lr (g + wd w)``, ``w += momentum v - lr (g + wd w)``. SGD without momentum."""
+    """Nesterov's momentum: ``v = momentum v - lr (g + wd w)``, ``w += momentum v - lr (g + wd w)``.
+
+    Without momentum it is SGD.
+    """
 
     name: ClassVar[str] = "nag"
     lazy_update: bool = False
@@ -454,7 +459,7 @@ class NAG(SGD):
         if "momentum" not in states:
             return super().step(weight, gradient, states, now)
         formula = formulas.MomentumFormula(self.momentum, -now.learning_rate, self.momentum, -now.learning_rate)
-        return FormulaStep(formula, [states["momentum"]], outer=now.wd)
+        return FormulaStep(formula, [states["momentum"]], late_decay=now.wd)
 
 
 @dataclass
@@ -481,8 +486,8 @@ class Adam(FormulaOptimizer):
         """See `FormulaOptimizer`."""
         beta1, beta2 = self.beta1, self.beta2
         rate = now.learning_rate * math.sqrt(1 - beta2**now.number) / (1 - beta1**now.number)
-        formula = formulas.AdamFormula(beta1, _rest(beta1), beta2, _rest(beta2), 1.0, self.epsilon, -rate)
-        return FormulaStep(formula, [states["mean"], states["variance"]], inner=now.wd)
+        formula = formulas.AdamFormula(beta1, _complement(beta1), beta2, _complement(beta2), 1.0, self.epsilon, -rate)
+        return FormulaStep(formula, [states["mean"], states["variance"]], early_decay=now.wd)
 
 
 @dataclass
@@ -497,7 +502,8 @@ class RMSProp(FormulaOptimizer):
         gamma2: momentum of the centered rule.
         epsilon: added to the mean square.
         centered: whether the square of the mean is subtracted from the mean square.
-        clip_weights: largest absolute value of a weight's elements after an update. None, or not above 0: no limit.
+        clip_weights: largest absolute value of a weight's elements after an update. None, or a number not above 0,
+            means no limit.
     """
 
     name: ClassVar[str] = "rmsprop"
@@ -523,7 +529,7 @@ class RMSProp(FormulaOptimizer):
             state_list = [states["square"], states["mean"], states["step"]]
         else:
             formula, state_list = formulas.AdaGradFormula(keep, fresh, self.epsilon, 1.0, along), [states["square"]]
-        return FormulaStep(formula, state_list, inner=now.wd, bound=bound)
+        return FormulaStep(formula, state_list, early_decay=now.wd, bound=bound)
 
 
 @dataclass
@@ -559,8 +565,9 @@ class Test(Optimizer):
 
 
 @cache
-def _rest(beta: float) -> float:
-    """Return one minus beta in single precision, like MXNet's Adam, as steps would differ by about 1e-5 of it."""
+def _complement(beta: float) -> float:
+    """Return one minus beta in single precision, as MXNet's Adam does. In double precision steps would differ by
+    1e-5."""
     return float(np.float32(1) - np.float32(beta))
 
 
@@ -615,8 +622,8 @@ def optimizer(name: str, **parameters: Any) -> Optimizer:
     return rule(**parameters)
 
 
-def optimizer_for(rule: str | Optimizer, parameters: Mapping[str, Any], holder: Any) -> Optimizer:
-    """Return an optimizer without states, for a store or another holder."""
+def optimizer_for(rule: str | Optimizer, parameters: Mapping[str, Any], owner: Any) -> Optimizer:
+    """Return an optimizer without states, for the store or table ``owner``."""
     if isinstance(rule, str):
         return optimizer(rule, **parameters)
     if not isinstance(rule, Optimizer):
@@ -624,6 +631,6 @@ def optimizer_for(rule: str | Optimizer, parameters: Mapping[str, Any], holder: 
     if parameters:
         got = ", ".join(parameters)
         raise RefusedError(f"expected parameters only with the name of an optimizer, got {got} with an object")
-    rule.check_free(holder)
+    rule.check_free(owner)
     rule.forget()
     return rule

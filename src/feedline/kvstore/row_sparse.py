@@ -1,7 +1,8 @@
 """Row-sparse values: gradients of few rows, and pulls of few rows.
 
-They are ``torch.sparse_coo`` tensors with one sparse dimension, the first. Repeated rows are summed. Row numbers out of
-range are an error. Stored arrays are always dense, so a pull of rows is a gather and costs nothing for other rows.
+Row-sparse values are ``torch.sparse_coo`` tensors with one sparse dimension, the first. Repeated rows are summed. Row
+numbers out of range are an error. Stored arrays are always dense, so a pull of rows is a gather and costs nothing for
+other rows.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def check_ids(key: Key, ids: Any, rows: int) -> None:
         raise RefusedError(f"expected rows 0 to {rows - 1} of key {key!r}, got {low if low < 0 else high}")
 
 
-def merged(values: Sequence[Any], device: Any) -> Any:
-    """Return the sum of sparse values: coalesced, with each row once, ascending."""
+def sum_rows(values: Sequence[Any], device: Any) -> Any:
+    """Return the sum of sparse values: coalesced, with each row distinct, ascending."""
     if len(values) == 1:
         return values[0].to(device).coalesce()
     indices = torch.cat([value._indices().to(device) for value in values], 1)
@@ -51,7 +52,7 @@ def assign(stored: Any, value: Any) -> None:
     stored.index_copy_(0, value.indices()[0], value.values())
 
 
-def checked_ids(key: Key, row_ids: Any, rows: int) -> Any:
+def as_ids(key: Key, row_ids: Any, rows: int) -> Any:
     """Return row numbers as a checked tensor of integers."""
     ids = as_tensor(row_ids, "row_ids") if isinstance(row_ids, np.ndarray) else row_ids
     if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
@@ -83,15 +84,15 @@ def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
         )
 
 
-def paired(key: Key, stored: Any, outs: Sequence[Any], row_ids: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return each out of a pull with its row numbers: an array for each out, or one array for all. Both are checked.
+def pair_outs(key: Key, stored: Any, outs: Sequence[Any], row_ids: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return each out of a pull with its checked row numbers, given an array for each out, or one array for all.
 
     Raises:
         RefusedError: the stored array is a scalar, or outs and row numbers do not fit it or each other.
     """
     if not stored.dim():
         raise RefusedError(f"expected a key with rows, got {key!r}, which is a scalar")
-    all_ids = [checked_ids(key, numbers, stored.shape[0]) for numbers in row_ids]
+    all_ids = [as_ids(key, numbers, stored.shape[0]) for numbers in row_ids]
     all_ids = all_ids * len(outs) if len(all_ids) == 1 else all_ids
     if len(all_ids) != len(outs):
         raise RefusedError(f"expected row_ids for {len(outs)} outs of key {key!r}, or one for all, got {len(all_ids)}")
@@ -104,8 +105,8 @@ def pull(stored: Any, ids: Any, out: Any) -> None:
     """Fill an out that `check_out` has accepted. Rows are cast to its dtype."""
     ids = ids.to(stored.device)
     if out.layout is not torch.strided:
-        once = torch.unique(ids.reshape(-1))
-        fill_sparse(out, once, stored.index_select(0, once))
+        distinct = torch.unique(ids.reshape(-1))
+        fill_sparse(out, distinct, stored.index_select(0, distinct))
     elif out.device == stored.device and out.dtype is stored.dtype and out.is_contiguous():
         torch.index_select(stored, 0, ids.reshape(-1), out=out.view(-1, *stored.shape[1:]))
     else:
@@ -113,5 +114,5 @@ def pull(stored: Any, ids: Any, out: Any) -> None:
 
 
 def fill_sparse(out: Any, ids: Any, rows: Any) -> None:
-    """Replace a sparse out by these rows, cast to its dtype, with their ascending numbers."""
+    """Replace the content of a sparse out by rows, cast to its dtype, with ascending row numbers."""
     out.copy_(torch.sparse_coo_tensor(ids[None], rows, out.shape, is_coalesced=True, check_invariants=False))

@@ -35,7 +35,7 @@ from feedline.mxnet import ndarray as nd
 from feedline.mxnet import random as rnd
 from feedline.mxnet import symbol as sym
 from feedline.mxnet import visualization as viz
-from feedline.mxnet._launch import launched
+from feedline.mxnet._launch import set_torch_variables
 from feedline.mxnet._names import names_of
 from feedline.mxnet.attribute import AttrScope
 from feedline.mxnet.base import MXNetError
@@ -54,5 +54,5 @@ def install() -> None:
     Raises:
         CompatError: another package was already imported as ``mxnet``.
     """
-    launched()
+    set_torch_variables()
     _facades.install("mxnet")

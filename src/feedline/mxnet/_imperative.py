@@ -15,10 +15,10 @@ import torch
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import current_context
 from feedline.mxnet.ndarray import NDArray
-from feedline.mxnet.symbol._make import arranged
+from feedline.mxnet.symbol._make import arrange
 from feedline.mxnet.symbol._node import Node, within
 from feedline.mxnet.symbol._operator import CALLED, Operator
-from feedline.mxnet.symbol._parameters import written
+from feedline.mxnet.symbol._parameters import to_text
 
 
 def invoke(called: str, inputs: Sequence[Any], settings: Mapping[str, Any], out: Any = None) -> Any:
@@ -28,7 +28,7 @@ def invoke(called: str, inputs: Sequence[Any], settings: Mapping[str, Any], out:
         called: any name of the operator.
         inputs: arrays in the operator's order.
         settings: settings by name.
-        out: array that gets the result, or a list of them. None: new arrays.
+        out: array that gets the result, or a list of them. None means new arrays.
 
     Returns:
         An array, or a list of them for an operator with several outputs.
@@ -37,7 +37,7 @@ def invoke(called: str, inputs: Sequence[Any], settings: Mapping[str, Any], out:
         MXNetError: settings, shapes or a number of inputs that the operator does not take.
     """
     operator = CALLED[called]
-    attributes = {key: written(value) for key, value in settings.items()}
+    attributes = {key: to_text(value) for key, value in settings.items()}
     if operator.variadic:
         attributes.setdefault("num_args", str(len(inputs)))
     node = Node(operator, called, attributes)
@@ -47,7 +47,7 @@ def invoke(called: str, inputs: Sequence[Any], settings: Mapping[str, Any], out:
         raise MXNetError(f"{called}: expected arrays for {', '.join(expected) or 'nothing'}, got {len(present)}")
     context = next((x.context for x in inputs if isinstance(x, NDArray)), current_context())
     with torch.no_grad(), within(called):
-        result = operator.bound(node.p, False)(*(_tensor(x, context) for x in inputs))
+        result = operator.bind(node.p, False)(*(_tensor(x, context) for x in inputs))
     several = result if isinstance(result, tuple) else (result,)
     arrays = [NDArray(x, context) for x in several[: node.visible]]
     if out is None:
@@ -70,15 +70,15 @@ def function(called: str) -> Callable[..., Any]:
     operator = CALLED[called]
 
     def run(*args: Any, out: Any = None, name: str | None = None, **kwargs: Any) -> Any:
-        inputs, settings = arranged(operator, called, args, kwargs, NDArray)
+        inputs, settings = arrange(operator, called, args, kwargs, NDArray)
         return invoke(called, inputs, settings, out)
 
     run.__name__ = run.__qualname__ = called
-    run.__doc__ = _described(operator, called)
+    run.__doc__ = _describe(operator, called)
     return run
 
 
-def _described(operator: Operator, called: str) -> str:
+def _describe(operator: Operator, called: str) -> str:
     below = "any number of arrays" if operator.variadic else f"arrays {operator.inputs}" if operator.inputs else "none"
     settings = ", ".join(operator.parameters) or "none"
     return (

@@ -17,11 +17,11 @@ from feedline.errors import CompatError
 _NUMBERS = ("DMLC_WORKER_ID", "DMLC_TASK_ID")
 
 
-def launched(environment: MutableMapping[str, str] | None = None) -> None:
+def set_torch_variables(environment: MutableMapping[str, str] | None = None) -> None:
     """Take the role in ``DMLC_ROLE``, or do nothing if it is not set.
 
     Args:
-        environment: variables to read and extend. None: the process's.
+        environment: variables to read and extend. None means the variables of this process.
 
     Raises:
         SystemExit: a server or the scheduler, with the exit code 0.

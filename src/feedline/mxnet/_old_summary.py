@@ -14,7 +14,7 @@ def print_rows(symbol: Any, shapes: Mapping[str, Any] | None, table: Any) -> Non
 
     Args:
         symbol: symbol to print.
-        shapes: shapes of all outputs of all nodes, by name. None: not shown.
+        shapes: shapes of all outputs of all nodes, by name. None if they are not shown.
         table: printer of rows.
 
     Raises:

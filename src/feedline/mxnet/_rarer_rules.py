@@ -75,7 +75,7 @@ class AdamaxOptimizer(FormulaOptimizer):
         """See `FormulaOptimizer`."""
         rate = now.learning_rate / (1 - self.beta1**now.number)
         formula = formulas.AdaMaxFormula(self.beta1, 1 - self.beta1, self.beta2, 1.0, 0.0, -rate)
-        return FormulaStep(formula, [states["mean"], states["largest"]], inner=now.wd)
+        return FormulaStep(formula, [states["mean"], states["largest"]], early_decay=now.wd)
 
 
 @register_optimizer
@@ -118,7 +118,7 @@ class NadamOptimizer(FormulaOptimizer):
             along=-rate * later / (1 - product * later),
             ahead=-rate * (1 - momentum) / (1 - product),
         )
-        return FormulaStep(formula, [states["mean"], states["variance"]], inner=now.wd)
+        return FormulaStep(formula, [states["mean"], states["variance"]], early_decay=now.wd)
 
 
 def _nesterov(beta1: float, decay: float, t: int) -> float:
@@ -175,7 +175,7 @@ class FTMLOptimizer(FormulaOptimizer):
             (1 - self.beta1**now.number) / now.learning_rate,
         )
         moments = (states["divisor"], states["variance"], states["leader"])
-        return FormulaStep(formula, moments, inner=now.wd)
+        return FormulaStep(formula, moments, early_decay=now.wd)
 
 
 @register_optimizer
@@ -231,7 +231,7 @@ class SignumOptimizer(FormulaOptimizer):
         if "momentum" not in states:
             return FormulaStep(formulas.SignFormula(1 - lr * now.wd, -lr))
         formula = formulas.SignumFormula(self.momentum, self.momentum - 1, 1 - lr * self.wd_lh, lr)
-        return FormulaStep(formula, [states["momentum"]], outer=now.wd)
+        return FormulaStep(formula, [states["momentum"]], late_decay=now.wd)
 
 
 @register_optimizer
@@ -289,7 +289,7 @@ class SGLDOptimizer(FormulaOptimizer):
         lr = now.learning_rate
         noise = torch.randn(weight.shape, generator=drawn_by(self.seed, now.key, now.number), dtype=weight.dtype)
         formula = formulas.StepFormula(-lr / 2)
-        return FormulaStep(formula, outer=now.wd, noise=noise.to(weight.device), noise_factor=math.sqrt(lr))
+        return FormulaStep(formula, late_decay=now.wd, noise=noise.to(weight.device), noise_factor=math.sqrt(lr))
 
 
 def drawn_by(seed: int, key: Key, count: int) -> torch.Generator:
@@ -310,8 +310,8 @@ class LAMBOptimizer(FormulaOptimizer):
         beta1: decay of the mean.
         beta2: decay of the mean square.
         epsilon: added to the root of the mean square.
-        lower_bound: lowest norm of the weight in the quotient. None: no bound.
-        upper_bound: highest norm of the weight. None: no bound.
+        lower_bound: lowest norm of the weight in the quotient. None means no bound.
+        upper_bound: highest norm of the weight. None means no bound.
         bias_correction: whether mean and mean square are divided by one minus their beta to the power of the count.
     """
 
@@ -397,8 +397,8 @@ class LARSOptimizer(_LargeBatch):
             if length and of_gradient:
                 rate *= self.eta * length / (of_gradient + now.wd * length + self.eps)
         if "momentum" not in states:
-            return FormulaStep(formulas.StepFormula(-rate), outer=now.wd)
-        return FormulaStep(formulas.MomentumFormula(momentum, -rate, 1.0), [states["momentum"]], outer=now.wd)
+            return FormulaStep(formulas.StepFormula(-rate), late_decay=now.wd)
+        return FormulaStep(formulas.MomentumFormula(momentum, -rate, 1.0), [states["momentum"]], late_decay=now.wd)
 
 
 @register_optimizer

@@ -41,9 +41,9 @@ class Trainer:
             several devices, a list of copies for each parameter.
         optimizer: optimizer of `mxnet.optimizer`, or its name.
         optimizer_params: parameters of an optimizer passed by name.
-        kvstore: store, or its type. None: no store. A type without ``dist`` creates no store for one device.
+        kvstore: store, or its type. None means no store. A type without ``dist`` creates no store for one device.
         compression_params: see `KVStore.set_gradient_compression`. Ignored without a store.
-        update_on_kvstore: whether the store updates. None: if it can.
+        update_on_kvstore: whether the store updates. By default it does if it can.
 
     Raises:
         ValueError: params that are not a list or dict, or optimizer_params with an optimizer object.
@@ -59,7 +59,7 @@ class Trainer:
         compression_params: Mapping[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
     ) -> None:
-        self._names, self._copies = _listed(params)
+        self._names, self._copies = _as_lists(params)
         if isinstance(optimizer, Optimizer):
             if optimizer_params:
                 raise ValueError("expected optimizer_params only with an optimizer's name, got them with an object")
@@ -255,7 +255,7 @@ class Trainer:
                 load_states(Path(fname), self._optimizer, {i: copies[0] for i, copies in enumerate(self._copies)})
 
 
-def _listed(params: Any) -> tuple[list[str], list[list[Any]]]:
+def _as_lists(params: Any) -> tuple[list[str], list[list[Any]]]:
     """Return the names of parameters, and the copies of each."""
     if isinstance(params, Mapping):
         items: Iterator[tuple[str, Any]] = ((name, params[name]) for name in sorted(params))

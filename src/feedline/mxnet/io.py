@@ -143,7 +143,7 @@ class NDArrayIter(DataIter):
 
     Args:
         data: array ``(N, ...)``, a list of them, or a dict by name. All but NDArrays are converted to float32.
-        label: like ``data``. None: no labels.
+        label: like ``data``. None means no labels.
         batch_size: number of rows of a batch.
         shuffle: whether every epoch has another order.
         last_batch_handle: treatment of an incomplete last batch: ``"pad"`` fills it with the first rows of the epoch,
@@ -173,8 +173,8 @@ class NDArrayIter(DataIter):
         if last_batch_handle not in ("pad", "discard", "roll_over"):
             raise ValueError(f"expected last_batch_handle pad, discard or roll_over, got {last_batch_handle!r}")
         self.data, self.label = (
-            _named(data, data_name),
-            _named(label, label_name),
+            _name_arrays(data, data_name),
+            _name_arrays(label, label_name),
         )
         if not self.data:
             raise ValueError("expected data, got none")
@@ -198,14 +198,14 @@ class NDArrayIter(DataIter):
     @property
     def provide_data(self) -> list[DataDesc]:
         """Names and shapes of a batch's data."""
-        return [self._described(name, rows) for name, rows in self.data]
+        return [self._describe(name, rows) for name, rows in self.data]
 
     @property
     def provide_label(self) -> list[DataDesc]:
         """Names and shapes of a batch's labels."""
-        return [self._described(name, rows) for name, rows in self.label]
+        return [self._describe(name, rows) for name, rows in self.label]
 
-    def _described(self, name: str, rows: Any) -> DataDesc:
+    def _describe(self, name: str, rows: Any) -> DataDesc:
         return DataDesc(name, (self.batch_size, *rows.shape[1:]), rows.dtype.type)
 
     @property
@@ -293,7 +293,7 @@ class NDArrayIter(DataIter):
         self._at = self._source.position.samples
 
 
-def _named(arrays: Any, name: str) -> list[tuple[str, Any]]:
+def _name_arrays(arrays: Any, name: str) -> list[tuple[str, Any]]:
     """Return the name and NumPy array of each array."""
     if arrays is None or (isinstance(arrays, (list, tuple)) and not arrays):
         return []

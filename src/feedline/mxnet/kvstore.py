@@ -77,14 +77,14 @@ class KVStore:
         """Create keys, each with a copy of its value."""
         pairs = _pairs(key, value)
         with as_mxnet():
-            self._store.init(_keys(key), _unwrapped(value))
+            self._store.init(_keys(key), _unwrap(value))
         self._sparse.update({k: isinstance(item, RowSparseNDArray) for k, item in pairs})
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Sum the values of each key, and assign the sum or pass it to the updater."""
         pairs = _pairs(key, value)
         with as_mxnet():
-            self._store.push(_keys(key), _unwrapped(value), priority)
+            self._store.push(_keys(key), _unwrap(value), priority)
         if self._assigns:
             dense = {k for k, item in pairs if isinstance(item, NDArray)}
             self._sparse.update({k: k not in dense for k, _ in pairs})
@@ -116,14 +116,14 @@ class KVStore:
             self.pull(key, value if out is None else out, priority)
             return
         with as_mxnet():
-            self._store.pushpull(_keys(key), _unwrapped(value), None if out is None else _unwrapped(out), priority)
+            self._store.pushpull(_keys(key), _unwrap(value), None if out is None else _unwrap(out), priority)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Create keys, and pull them to ``out``."""
         pairs = _pairs(key, value)
         _pairs(key, out)
         with as_mxnet():
-            self._store.broadcast(_keys(key), _unwrapped(value), _unwrapped(out), priority)
+            self._store.broadcast(_keys(key), _unwrap(value), _unwrap(out), priority)
         self._sparse.update({k: isinstance(item, RowSparseNDArray) for k, item in pairs})
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
@@ -159,17 +159,18 @@ class KVStore:
     # ---- updates ----------------------------------------------------------------------------------------
 
     def set_updater(self, updater: Callable[[Any, Any, Any], None] | None) -> None:
-        """Set ``updater(key, received, stored)``, which changes stored arrays in place at each push. None: assign."""
+        """Set ``updater(key, received, stored)``, which changes stored arrays in place at each push. None means that
+        pushes assign."""
         if isinstance(updater, Updater):
             self.set_optimizer(updater.optimizer)
             return
         self._assigns, self._has_optimizer = updater is None, False
         with as_mxnet():
-            self._store.set_updater(None if updater is None else self._wrapped(updater))
+            self._store.set_updater(None if updater is None else self._wrap(updater))
 
     _set_updater = set_updater
 
-    def _wrapped(self, updater: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    def _wrap(self, updater: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
         def wrapped(key: Any, merged: Any, stored: Any) -> None:
             context = gpu(stored.device.index) if stored.is_cuda else cpu()
             received: Any = NDArray(merged, context)
@@ -236,10 +237,10 @@ def _keys(key: Any) -> Any:
     return key if isinstance(key, str) else int(key)
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     """Convert NDArrays, or lists or nested lists of them, for the store."""
     if isinstance(value, (list, tuple)):
-        return [_unwrapped(item) for item in value]
+        return [_unwrap(item) for item in value]
     return value.coo() if isinstance(value, RowSparseNDArray) else value.tensor
 
 

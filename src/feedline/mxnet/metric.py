@@ -51,8 +51,8 @@ class EvalMetric:
 
     Attributes:
         name: name of the metric.
-        output_names: predictions that `update_dict` uses. None: all.
-        label_names: labels that `update_dict` uses. None: all.
+        output_names: predictions that `update_dict` uses. None means all.
+        label_names: labels that `update_dict` uses. None means all.
         sum_metric: sum since the last `reset_local`.
         num_inst: count since the last `reset_local`.
         global_sum_metric: sum since the last `reset`.
@@ -126,17 +126,17 @@ class EvalMetric:
 
     def get_name_value(self) -> list[tuple[str, float]]:
         """Return pairs of names and values."""
-        return _paired(*self.get())
+        return _pair(*self.get())
 
     def get_global_name_value(self) -> list[tuple[str, float]]:
         """Return pairs of names and values since the last `reset`."""
-        return _paired(*self.get_global())
+        return _pair(*self.get_global())
 
     def __str__(self) -> str:
         return f"EvalMetric: {dict(self.get_name_value())}"
 
 
-def _paired(name: Any, value: Any) -> list[tuple[str, float]]:
+def _pair(name: Any, value: Any) -> list[tuple[str, float]]:
     return list(zip(name, value, strict=True)) if isinstance(name, list) else [(name, value)]
 
 

@@ -25,7 +25,7 @@ def save_checkpoint(
     Args:
         prefix: beginning of the paths.
         epoch: number of the epoch.
-        symbol: network. None: its file is not written.
+        symbol: network. None means that its file is not written.
         arg_params: parameters by name.
         aux_params: states by name, such as running means.
         remove_amp_cast: accepted without effect, as there are no such operators here.

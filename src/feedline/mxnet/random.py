@@ -26,7 +26,7 @@ def seed(seed_state: int, ctx: Any = "all") -> None:
     torch.manual_seed(seed_state)
 
 
-def _drawn(fill: Callable[[Any], Any], shape: Any, dtype: Any, ctx: Context | None, out: NDArray | None) -> NDArray:
+def _draw(fill: Callable[[Any], Any], shape: Any, dtype: Any, ctx: Context | None, out: NDArray | None) -> NDArray:
     if out is not None:
         fill(out.tensor)
         return out
@@ -41,14 +41,14 @@ def uniform(
     low: float = 0, high: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
 ) -> NDArray:
     """Uniform from ``low`` to ``high``."""
-    return _drawn(lambda t: t.uniform_(low, high), shape, dtype, ctx, out)
+    return _draw(lambda t: t.uniform_(low, high), shape, dtype, ctx, out)
 
 
 def normal(
     loc: float = 0, scale: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
 ) -> NDArray:
     """Normal with this mean and standard deviation."""
-    return _drawn(lambda t: t.normal_(loc, scale), shape, dtype, ctx, out)
+    return _draw(lambda t: t.normal_(loc, scale), shape, dtype, ctx, out)
 
 
 def randn(*shape: int, loc: float = 0, scale: float = 1, dtype: Any = None, ctx: Any = None) -> NDArray:
@@ -58,7 +58,7 @@ def randn(*shape: int, loc: float = 0, scale: float = 1, dtype: Any = None, ctx:
 
 def exponential(scale: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None) -> NDArray:
     """Exponential with the mean ``scale``."""
-    return _drawn(lambda t: t.exponential_(1 / scale), shape, dtype, ctx, out)
+    return _draw(lambda t: t.exponential_(1 / scale), shape, dtype, ctx, out)
 
 
 def gamma(
@@ -69,19 +69,19 @@ def gamma(
     def fill(tensor: Any) -> None:
         tensor.copy_(torch._standard_gamma(torch.full_like(tensor, alpha)) * beta)
 
-    return _drawn(fill, shape, dtype, ctx, out)
+    return _draw(fill, shape, dtype, ctx, out)
 
 
 def poisson(lam: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None) -> NDArray:
     """Poisson with the mean ``lam``."""
-    return _drawn(lambda t: t.copy_(torch.poisson(torch.full_like(t, lam))), shape, dtype, ctx, out)
+    return _draw(lambda t: t.copy_(torch.poisson(torch.full_like(t, lam))), shape, dtype, ctx, out)
 
 
 def negative_binomial(
     k: float = 1, p: float = 1, shape: Any = None, dtype: Any = None, ctx: Any = None, out: Any = None
 ) -> NDArray:
     """Negative binomial: failures before ``k`` successes of probability ``p``."""
-    return _drawn(lambda t: _failures(t, k, (1 - p) / p), shape, dtype, ctx, out)
+    return _draw(lambda t: _failures(t, k, (1 - p) / p), shape, dtype, ctx, out)
 
 
 def generalized_negative_binomial(
@@ -90,7 +90,7 @@ def generalized_negative_binomial(
     """Negative binomial with the mean ``mu`` and the variance ``mu + alpha mu^2``, Poisson if ``alpha`` is 0."""
     if alpha == 0:
         return poisson(mu, shape, dtype, ctx, out)
-    return _drawn(lambda t: _failures(t, 1 / alpha, mu * alpha), shape, dtype, ctx, out)
+    return _draw(lambda t: _failures(t, 1 / alpha, mu * alpha), shape, dtype, ctx, out)
 
 
 def _failures(tensor: Any, shape: float, scale: float) -> None:
@@ -100,7 +100,7 @@ def _failures(tensor: Any, shape: float, scale: float) -> None:
 
 def randint(low: int, high: int, shape: Any = None, dtype: Any = "int32", ctx: Any = None, out: Any = None) -> NDArray:
     """Integers from ``low`` up to ``high``, which is excluded."""
-    return _drawn(lambda t: t.random_(low, high), shape, dtype, ctx, out)
+    return _draw(lambda t: t.random_(low, high), shape, dtype, ctx, out)
 
 
 def shuffle(data: NDArray, out: NDArray | None = None) -> NDArray:
@@ -114,7 +114,7 @@ def multinomial(data: NDArray, shape: Any = None, get_prob: bool = False, dtype:
 
     Args:
         data: probabilities along the last axis.
-        shape: shape of the draws from each row. None: one.
+        shape: shape of the draws from each row. None means one.
         get_prob: whether to return the logarithms of their probabilities, too.
         dtype: element type of the classes.
     """

@@ -48,7 +48,7 @@ def _tolerances(a: Any, b: Any, rtol: float | None, atol: float | None) -> tuple
 
 
 def almost_equal(a: Any, b: Any, rtol: float | None = None, atol: float | None = None, equal_nan: bool = False) -> bool:
-    """Return whether ``|a - b| <= atol + rtol |b|`` everywhere. None: the tolerance of the element types."""
+    """Return whether ``|a - b| <= atol + rtol |b|`` everywhere. None means the tolerance of the element types."""
     a, b = _numpy(a), _numpy(b)
     rtol, atol = _tolerances(a, b, rtol, atol)
     return bool(np.allclose(a, b, rtol, atol, equal_nan))
@@ -106,9 +106,9 @@ def rand_ndarray(
     Args:
         shape: shape of the array.
         stype: ``default`` or ``row_sparse``.
-        density: fraction of the rows of a row-sparse array that are not 0. None: random.
-        dtype: element type. None: float32.
-        ctx: context. None: the default one.
+        density: fraction of the rows of a row-sparse array that are not 0. None means random.
+        dtype: element type. None means float32.
+        ctx: context. None means the default one.
     """
     numbers = np.random.uniform(-1, 1, tuple(shape))
     if stype == "row_sparse":

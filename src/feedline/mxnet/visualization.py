@@ -74,8 +74,8 @@ def plot_network(
         raise ImportError(f"Draw network requires graphviz library: {install_line('viz')}") from error
     if not isinstance(symbol, Symbol):
         raise TypeError(f"symbol must be a Symbol, got {type(symbol).__name__}")
-    shapes = None if shape is None else _inferred(symbol, "shape", shape)
-    types = None if dtype is None else _inferred(symbol, "type", dtype)
+    shapes = None if shape is None else _infer_shapes(symbol, "shape", shape)
+    types = None if dtype is None else _infer_shapes(symbol, "type", dtype)
     nodes, order = json.loads(symbol.tojson())["nodes"], topological(symbol.entries)
     _warn_of_repeated([node["name"] for node in nodes])
     dot = Digraph(name=title, format=save_format)
@@ -101,7 +101,7 @@ def plot_network(
 _ARROW = {"dir": "back", "arrowtail": "open"}
 
 
-def _inferred(symbol: Symbol, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _infer_shapes(symbol: Symbol, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return shapes or types of all outputs of all nodes, by name."""
     internals = symbol.get_internals()
     infer = internals.infer_shape if what == "shape" else internals.infer_type
@@ -199,10 +199,10 @@ def print_summary(
     if exact_mxnet:
         from feedline.mxnet._old_summary import print_rows
 
-        print_rows(symbol, None if shape is None else _inferred(symbol, "shape", shape), table)
+        print_rows(symbol, None if shape is None else _infer_shapes(symbol, "shape", shape), table)
         return
     if shape is not None:
-        _inferred(symbol, "shape", shape)
+        _infer_shapes(symbol, "shape", shape)
     _print_rows(symbol, shape, table)
 
 

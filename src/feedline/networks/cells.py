@@ -10,7 +10,7 @@ from feedline.networks.registry import apply
 CELLS = ("lstm", "rnn")
 
 
-def opened(cell: Node) -> tuple[Node, dict[Node, Node]]:
+def open_cell(cell: Node) -> tuple[Node, dict[Node, Node]]:
     """Return the output of one step of a fused recurrence, and its next states.
 
     Args:
@@ -21,7 +21,7 @@ def opened(cell: Node) -> tuple[Node, dict[Node, Node]]:
     """
     x, w, h, b, *initial = cell.inputs
     steps = -1 if cell.attributes.get("backwards", False) else 1
-    states = [Node("placeholder", given=cell.type if cell.type.known else Type()) for _ in initial]
+    states = [Node("placeholder", given=cell.type if cell.type.is_known else Type()) for _ in initial]
     before = [apply("delay", pair, {"steps": steps}) for pair in zip(states, initial, strict=True)]
     total = _plus(_plus(b, apply("times", [x, w])), apply("times", [before[0], h]))
     if cell.op == "rnn":
@@ -30,8 +30,8 @@ def opened(cell: Node) -> tuple[Node, dict[Node, Node]]:
     # The order of gates is input, candidate, forget, output.
     cells = h.type.shape[0] if h.type.shape is not None else 0
     i, g, f, o = (_part(total, k * cells, (k + 1) * cells) for k in range(4))
-    c = _plus(_gated(f, before[1]), _gated(i, apply("tanh", [g])))
-    output = _gated(o, apply("tanh", [c]), cell.name)
+    c = _plus(_gate(f, before[1]), _gate(i, apply("tanh", [g])))
+    output = _gate(o, apply("tanh", [c]), cell.name)
     return output, {states[0]: output, states[1]: c}
 
 
@@ -39,7 +39,7 @@ def _plus(*nodes: Node) -> Node:
     return apply("plus", nodes)
 
 
-def _gated(gate: Node, node: Node, label: str = "") -> Node:
+def _gate(gate: Node, node: Node, label: str = "") -> Node:
     return apply("element_times", [apply("sigmoid", [gate]), node], label=label)
 
 

@@ -23,7 +23,7 @@ from feedline.networks.loop_outputs import outside
 from feedline.networks.node import FREE, Node, Weights, fits, input_node
 from feedline.networks.packed_minibatch import PackedBatch, PackedRows, Run, Sequences, SparseRows
 from feedline.networks.registry import op
-from feedline.networks.traverse import behind, reads, replace, topological
+from feedline.networks.traverse import reads, replace, resolve_alias, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch
 
 
@@ -34,7 +34,7 @@ def tensor_of(weights: Weights) -> torch.nn.Parameter:
         ValueError: its shape is not known yet.
     """
     if weights.tensor is None:
-        if not weights.settled:
+        if not weights.is_fixed:
             raise ValueError(f"expected a parameter of known shape, got {weights.shape}: apply its layer to data first")
         value = weights.fill(weights.shape)
         tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
@@ -66,7 +66,7 @@ class Network(torch.nn.Module):
         self.roots = tuple(roots)
         # By the shapes of inputs with free dimensions: the network for these shapes, and its inputs.
         self._by_shapes: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
-        ends = [behind(root) for root in outside(self.roots)]
+        ends = [resolve_alias(root) for root in outside(self.roots)]
         order = topological(ends, _below)
         for node in order:
             if node.op == "placeholder":
@@ -89,7 +89,7 @@ class Network(torch.nn.Module):
         last = {slot[child]: slot[node] for node, (below, _) in steps.items() for child in below}
         for i, node in enumerate(order):
             if node.weights is not None:
-                if node.weights.settled or not self._free:
+                if node.weights.is_fixed or not self._free:
                     self._add_weights(i, node)
             elif node in steps:
                 below, run = steps[node]
@@ -134,7 +134,7 @@ class Network(torch.nn.Module):
 
         Args:
             feeds: value of each of `inputs`, or rows that are on the device already.
-            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`. None: sequences are whole.
+            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`. None means that sequences are whole.
 
         Returns:
             The rows of each root.
@@ -207,7 +207,7 @@ class Network(torch.nn.Module):
                 raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
             axes = node.axes
             try:
-                packed = _packed(node, feed, device, dtype, is_labels) if isinstance(feed, Value) else feed
+                packed = _pack(node, feed, device, dtype, is_labels) if isinstance(feed, Value) else feed
             except ValueError as error:
                 raise ValueError(f"{node.label}: {error}") from error
             data = values[i] = packed.data
@@ -276,7 +276,7 @@ def _labels(order: Sequence[Node], ends: Sequence[Node]) -> set[Node]:
     return labels
 
 
-def _packed(node: Node, value: Value, device: torch.device, dtype: torch.dtype, labels: bool) -> PackedRows:
+def _pack(node: Node, value: Value, device: torch.device, dtype: torch.dtype, labels: bool) -> PackedRows:
     """Convert a value for an input. Sparse rows of an input that is declared dense take its shape."""
     packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, not node.sparse, labels=labels)
     data = packed.data

@@ -26,7 +26,7 @@ def add_recipe(name: str, make: Recipe) -> None:
 
 def is_known(nodes: Sequence[Node]) -> bool:
     """Whether the shapes and axes of all nodes are known, without free dimensions."""
-    return all(node.type.known and FREE not in node.shape for node in nodes)
+    return all(node.type.is_known and FREE not in node.shape for node in nodes)
 
 
 def later(name: str, nodes: Sequence[Node], settings: Mapping[str, Any], label: str = "") -> Node:
@@ -52,9 +52,7 @@ def _shape(site: Site) -> Shape:
 
 
 def _never(node: Node) -> Callable[..., Any]:
-    raise ValueError(
-        f"{node.label}: expected known shapes, to make its parts, got {[str(n.type) for n in node.inputs]}"
-    )
+    raise ValueError(f"{node.label}: expected known shapes to make its parts, got {[str(n.type) for n in node.inputs]}")
 
 
 declare("late", _shape, _never)

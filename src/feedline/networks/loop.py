@@ -15,17 +15,17 @@ import torch
 from feedline.networks.node import Node
 from feedline.networks.packed_minibatch import PackedBatch, PackedStep, Run, SparseRows, Steps
 from feedline.networks.registry import op
-from feedline.networks.traverse import behind, loop_parts, reads, topological
+from feedline.networks.traverse import loop_parts, reads, resolve_alias, topological
 
 
-def _parts_behind(node: Node) -> tuple[list[Node], list[Node]]:
+def _resolved_parts(node: Node) -> tuple[list[Node], list[Node]]:
     outputs, states = loop_parts(node)
-    return [behind(output) for output in outputs], list(states)
+    return [resolve_alias(output) for output in outputs], list(states)
 
 
 def inside(node: Node) -> set[Node]:
     """Return the nodes of a recurrence that depend on its state, and are therefore computed step by step."""
-    outputs, states = _parts_behind(node)
+    outputs, states = _resolved_parts(node)
     dependent: set[Node] = set(states)
     for below in topological(outputs, reads):
         if any(child in dependent for child in reads(below)):
@@ -36,7 +36,7 @@ def inside(node: Node) -> set[Node]:
 def operands(node: Node) -> list[Node]:
     """Return the nodes outside a recurrence that are computed before its first step, in a fixed order."""
     stepped = inside(node)
-    outputs, _ = _parts_behind(node)
+    outputs, _ = _resolved_parts(node)
     needed: dict[Node, None] = {}
     for below in topological(outputs, lambda n: reads(n) if n in stepped else ()):
         if below not in stepped:
@@ -46,7 +46,7 @@ def operands(node: Node) -> list[Node]:
 
 def loop(node: Node) -> Run:
     """Lower a recurrence to a function of its `operands` that returns its outputs."""
-    outputs, states = _parts_behind(node)
+    outputs, states = _resolved_parts(node)
     stepped = inside(node)
     outside = operands(node)
     ends = dict(zip(states, outputs[len(outputs) - len(states) :], strict=True))
@@ -80,7 +80,7 @@ def loop(node: Node) -> Run:
 
     def run(batch: PackedBatch, *tensors: Any) -> list[Any]:
         steps = batch.sequences[axis].steps(backwards)
-        entering = [_arranged(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
+        entering = [_arrange(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
         history: dict[int, list[Any]] = {k: [] for k in recorded}
         carried = None if batch.cut is None else begun(batch, tensors, steps)
         values: list[Any] = [*entering, *[None] * (size - len(entering))]
@@ -160,7 +160,7 @@ def _direction(node: Node, delays: Sequence[Node], order: Sequence[Node]) -> tup
     return next(iter(axes))[1], not signs.pop()
 
 
-def _arranged(x: Any, axes: int, steps: Steps) -> Any:
+def _arrange(x: Any, axes: int, steps: Steps) -> Any:
     """Reorder rows by steps, or by sequences, longest first."""
     if axes == 0:
         return x

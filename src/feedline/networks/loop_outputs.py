@@ -22,7 +22,7 @@ def remember(roots: Sequence[Node], nodes: Iterable[Node]) -> None:
     """Note the recurrence of ``roots`` to which each node belongs, if it reads a state of one."""
     nodes = list(nodes)
     loops = _loops(roots)
-    loops += [loop for root in roots if (loop := _remembered(root)) is not None]
+    loops += [loop for root in roots if (loop := _find_remembered(root)) is not None]
     if loops:
         for node in nodes:
             loop = _of(node, loops)
@@ -38,13 +38,13 @@ def outside(roots: Sequence[Node]) -> list[Node]:
     if not any(_open(root) for root in roots):
         return list(roots)
     loops = _loops(roots)
-    return [_picked(root, loops) for root in roots]
+    return [_pick(root, loops) for root in roots]
 
 
-def _picked(node: Node, loops: Sequence[Node]) -> Node:
+def _pick(node: Node, loops: Sequence[Node]) -> Node:
     loop = _of(node, loops)
     if loop is None:
-        loop = _remembered(node)
+        loop = _find_remembered(node)
     if loop is None:
         return node
     outputs, states = loop_parts(loop)
@@ -52,7 +52,7 @@ def _picked(node: Node, loops: Sequence[Node]) -> Node:
     return apply("pick", [extended], {"index": 0}, node.name)
 
 
-def _remembered(node: Node) -> Node | None:
+def _find_remembered(node: Node) -> Node | None:
     reference = _recurrences.get(node)
     return None if reference is None else reference()
 

@@ -29,15 +29,15 @@ class Type:
     """Type of a node's result.
 
     Attributes:
-        shape: shape of one sample. None: unknown until placeholders are replaced.
-        axes: dynamic axes, ``()``, ``(BATCH,)`` or ``(BATCH, name)``. None: unknown.
+        shape: shape of one sample. None until placeholders are replaced.
+        axes: dynamic axes, ``()``, ``(BATCH,)`` or ``(BATCH, name)``. None if unknown.
     """
 
     shape: tuple[int, ...] | None = None
     axes: tuple[str, ...] | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether shape and axes are known."""
         return self.shape is not None and self.axes is not None
 
@@ -79,11 +79,11 @@ class Weights:
         return self._shape
 
     @property
-    def settled(self) -> bool:
+    def is_fixed(self) -> bool:
         """Whether all dimensions are known."""
         return UNKNOWN not in self._shape
 
-    def settle(self, shape: tuple[int, ...]) -> None:
+    def fix_shape(self, shape: tuple[int, ...]) -> None:
         """Fix the unknown dimensions. The first, if unknown, may become several.
 
         Raises:

@@ -45,7 +45,7 @@ class Sequences:
         return self is other or np.array_equal(self.offsets, other.offsets)
 
     def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
-        return _moved(torch.from_numpy(array), self.device, None)
+        return _move(torch.from_numpy(array), self.device, None)
 
     @cached_property
     def _owner(self) -> NDArray[np.int64]:
@@ -121,8 +121,8 @@ class Padded:
     """Sequences in the layout of kernels: steps first, (longest, count, ...), padded at the end of each.
 
     Attributes:
-        which: indices of the sequences, int64 (count,). None: all.
-        rows: their rows, int64 (num_samples,). None: all.
+        which: indices of the sequences, int64 (count,). None means all.
+        rows: their rows, int64 (num_samples,). None means all.
         places: index of each row among ``longest * count``, int64 (num_samples,).
     """
 
@@ -182,11 +182,11 @@ class SparseRows:
 
     Attributes:
         indices: column of each entry, int64 (entries,).
-        values: value of each entry, (entries,). None: all are 1.
+        values: value of each entry, (entries,). None means that all are 1.
         width: number of columns.
         one_hot: whether every row has exactly one entry, a 1.
         dense_dtype: element type in which operations without a sparse form make them dense, as the data of an input
-            that is declared dense. None: such operations refuse them.
+            that is declared dense. None means that such operations refuse them.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class PackedRows:
 
     Attributes:
         data: rows, see the module.
-        sequences: sequences of the rows. None: one row per sequence, or no dynamic axis.
+        sequences: sequences of the rows. None means one row per sequence, or no dynamic axis.
     """
 
     __slots__ = ("data", "sequences")
@@ -345,10 +345,10 @@ class PackedRows:
 def _tensor(array: NDArray[Any], device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
     if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
         array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
-    return _moved(torch.from_numpy(array), device, dtype)
+    return _move(torch.from_numpy(array), device, dtype)
 
 
-def _moved(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+def _move(tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
     # Cheaper than a torch call that has nothing to do.
     if device.type == "cpu" and dtype in (None, tensor.dtype):
         return tensor

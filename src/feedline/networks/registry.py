@@ -49,11 +49,11 @@ class Site:
             raise UnknownShapeError
         return shape
 
-    def settle(self, i: int, shape: Shape) -> None:
+    def fix_shape(self, i: int, shape: Shape) -> None:
         """Fix the unknown dimensions of parameter ``i``."""
         weights = self.inputs[i].weights
         if weights is not None and UNKNOWN in weights.shape and not self.guessing:
-            weights.settle(shape)
+            weights.fix_shape(shape)
 
     def refuse(self, expected: str) -> NoReturn:
         """Raise ValueError that names the node and its inputs with their shapes."""
@@ -157,7 +157,7 @@ def infer(site: Site) -> Type:
     declared = op(site.op)
     if not site.types:
         site = replace(site, types=tuple(n.type for n in site.inputs))
-    if not site.guessing and not all(t.known for t in site.types):
+    if not site.guessing and not all(t.is_known for t in site.types):
         return Type()
     if any(FREE in t.shape for t in site.types if t.shape is not None):
         return _free(declared, site)
@@ -183,7 +183,7 @@ class _Trial(Site):
 
     fixed: dict[int, Shape] = field(default_factory=dict)
 
-    def settle(self, i: int, shape: Shape) -> None:
+    def fix_shape(self, i: int, shape: Shape) -> None:
         self.fixed[i] = tuple(shape)
 
 
@@ -205,7 +205,7 @@ def _free(declared: Op, site: Site) -> Type:
         fixed.append(trial.fixed)
     for i, shape in fixed[0].items():
         if fixed[1].get(i) == shape:
-            site.settle(i, shape)
+            site.fix_shape(i, shape)
     if len(shapes[0]) != len(shapes[1]):
         return Type(None, axes)
     return Type(tuple(a if a == b else FREE for a, b in zip(*shapes, strict=True)), axes)

@@ -24,7 +24,7 @@ def scalar(site: Site) -> Shape:
     return ()
 
 
-def declared(site: Site) -> Shape:
+def declared_shape(site: Site) -> Shape:
     """Shape in the attribute ``shape``."""
     return tuple(site.attributes["shape"])
 
@@ -40,8 +40,8 @@ def broadcast(site: Site) -> Shape:
     for i, mine in enumerate(site.shapes):
         if mine is not None and UNKNOWN in mine:
             # With a number, a single unknown axis vanishes. Otherwise it takes the last axis of the other inputs.
-            fixed = shape if mine == (UNKNOWN,) and not shape else _filled(mine, shape, site)
-            site.settle(i, fixed)
+            fixed = shape if mine == (UNKNOWN,) and not shape else _fill_inferred(mine, shape, site)
+            site.fix_shape(i, fixed)
             shape = broadcast_shapes(site, [shape, fixed])
     return shape
 
@@ -61,7 +61,7 @@ def broadcast_shapes(site: Site, shapes: Sequence[Shape]) -> Shape:
     return tuple(out)
 
 
-def _filled(shape: Shape, reference: Shape, site: Site) -> Shape:
+def _fill_inferred(shape: Shape, reference: Shape, site: Site) -> Shape:
     if len(shape) > len(reference):
         site.refuse("an input with as many axes as the parameter, to fix its unknown dimensions")
     tail = reference[len(reference) - len(shape) :]
@@ -89,8 +89,8 @@ def axes_of(axis: int | Sequence[int] | None, rank: int, site: Site | None = Non
     return tuple(from_end(a, rank, site) for a in ((axis,) if isinstance(axis, int) else axis))
 
 
-def reduced(site: Site) -> Shape:
-    """Attributes ``axis`` (None: all) and ``keepdims``. Without axis the result is one number per sample."""
+def reduced_shape(site: Site) -> Shape:
+    """Attributes ``axis`` (None means all) and ``keepdims``. Without axis the result is one number per sample."""
     shape, axis = site.shape(0), site.attributes.get("axis")
     if axis is None and not site.attributes.get("keepdims", False):
         return ()
@@ -100,7 +100,7 @@ def reduced(site: Site) -> Shape:
     return tuple(n for i, n in enumerate(shape) if i - len(shape) not in gone)
 
 
-def reshaped(site: Site) -> Shape:
+def reshaped_shape(site: Site) -> Shape:
     """Attributes ``shape``, with at most one -1, and ``begin`` and ``end``, the axes that it replaces."""
     old, new = site.shape(0), tuple(site.attributes["shape"])
     begin = site.attributes.get("begin") or 0
@@ -120,7 +120,7 @@ def reshaped(site: Site) -> Shape:
     return old[:start] + new + old[stop:]
 
 
-def transposed(site: Site) -> Shape:
+def transposed_shape(site: Site) -> Shape:
     """Attribute ``perm``: the source of each axis."""
     shape, perm = site.shape(0), site.attributes["perm"]
     if sorted(perm) != list(range(len(shape))):
@@ -128,7 +128,7 @@ def transposed(site: Site) -> Shape:
     return tuple(shape[i] for i in perm)
 
 
-def spliced(site: Site) -> Shape:
+def spliced_shape(site: Site) -> Shape:
     """Attribute ``axis``. Inputs with fewer axes, or with axes of length 1, repeat along the other axes.
 
     An axis one before the first creates a new one.
@@ -143,7 +143,7 @@ def spliced(site: Site) -> Shape:
     return (*around[:at], sum(s[at] for s in padded), *around[at:])
 
 
-def sliced(site: Site) -> Shape:
+def sliced_shape(site: Site) -> Shape:
     """Attributes ``axis``, ``begin``, ``end`` and ``strides``, of equal length. An end of 0 is the end of the axis."""
     shape = list(site.shape(0))
     for axis, part, stride in slices(site.attributes, len(shape), site):
@@ -193,7 +193,7 @@ def product(site: Site) -> Shape:
             taken = tuple(b if a == UNKNOWN else a for a, b in zip(inner, taken, strict=True))
         if site.inputs[1].weights is None:
             site.refuse("a right operand of known shape")
-        site.settle(1, (*taken, *right[len(right) - out :]))
+        site.fix_shape(1, (*taken, *right[len(right) - out :]))
         inner = taken
     elif map_rank is not None and inner != left[map_rank:]:
         site.refuse(f"the left operand's axes after the first {map_rank} to be the first of the right operand")

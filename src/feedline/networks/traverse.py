@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from feedline.networks import deferred
-from feedline.networks.cells import CELLS, opened
+from feedline.networks.cells import CELLS, open_cell
 from feedline.networks.node import Node, Type, Weights
 from feedline.networks.registry import Site, apply, infer
 
@@ -74,7 +74,7 @@ def loop_parts(loop: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     return loop.inputs[:count], loop.inputs[count:]
 
 
-def behind(node: Node) -> Node:
+def resolve_alias(node: Node) -> Node:
     """Return the node to which an alias, a name or a block, refers."""
     while node.op == "alias":
         node = node.inputs[0]
@@ -83,7 +83,7 @@ def behind(node: Node) -> Node:
 
 def reads(node: Node) -> list[Node]:
     """Return the nodes whose values a node needs, with names and blocks resolved."""
-    return [behind(child) for child in node.inputs]
+    return [resolve_alias(child) for child in node.inputs]
 
 
 def find_all(roots: Iterable[Node], condition: Callable[[Node], bool]) -> list[Node]:
@@ -125,7 +125,7 @@ def clone(roots: Sequence[Node], method: str = "share", changes: Mapping[Node, N
     def copied(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op in ("input", "placeholder") or (node.is_leaf and method == "share"):
             return node
-        return _copied(node, method) if node.is_leaf else remade(node, inputs)
+        return _copy(node, method) if node.is_leaf else remade(node, inputs)
 
     return _rebuilt(roots, changes or {}, copied)
 
@@ -141,7 +141,7 @@ def _rebuilt(
     return [new[root] for root in roots]
 
 
-def _copied(node: Node, method: str) -> Node:
+def _copy(node: Node, method: str) -> Node:
     old = node.weights
     assert old is not None
     if node.op == "constant" and not old.keeps:
@@ -177,18 +177,18 @@ def close(roots: Sequence[Node], states: Mapping[Node, Node]) -> list[Node]:
 
 def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
     """Create the loop node. Infer the types of states from the bodies, unless these have open placeholders."""
-    bodies, states = _merged(bodies, states)
+    bodies, states = _merge(bodies, states)
     settings, ends = {"count": len(bodies)}, bodies[len(bodies) - len(states) :]
-    if not all(state.type.known for state in states):
-        unknown = [n for n in leaves(bodies, "placeholder") if n not in states and not n.type.known]
+    if not all(state.type.is_known for state in states):
+        unknown = [n for n in leaves(bodies, "placeholder") if n not in states and not n.type.is_known]
         if unknown:
             return apply("loop", [*bodies, *states], settings)
-        guess = _guessed(bodies, states, 1)
-        if not all(guess[end].known for end in ends):
-            guess = _guessed(bodies, states, 2)
+        guess = _guess_types(bodies, states, 1)
+        if not all(guess[end].is_known for end in ends):
+            guess = _guess_types(bodies, states, 2)
         changes = {}
         for state, end in zip(states, ends, strict=True):
-            if not guess[end].known:
+            if not guess[end].is_known:
                 raise ValueError(
                     f"expected a type for the state {state.label}, which the recurrence does not determine; give the "
                     "placeholder a shape and dynamic axes"
@@ -197,12 +197,12 @@ def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
         bodies, states = tuple(replace(bodies, changes)), tuple(changes[state] for state in states)
         ends = bodies[len(bodies) - len(states) :]
     for state, end in zip(states, ends, strict=True):
-        if end.type.known and state.type != end.type:
+        if end.type.is_known and state.type != end.type:
             raise ValueError(f"expected the state {state.label} to stay {state.type}, got {end.type} after a step")
     return apply("loop", [*bodies, *states], settings)
 
 
-def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+def _merge(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     """Merge recurrences that depend on this one's states into it: one recurrence, with the states of all."""
     dependent: set[Node] = set(states)
     order = topological(bodies)
@@ -225,7 +225,7 @@ def _merged(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[N
             outputs, closed = loop_parts(node)
             merged.update(zip(closed, (new[end] for end in outputs[len(outputs) - len(closed) :]), strict=True))
         elif node.op in CELLS:
-            new[node], cell_states = opened(remade(node, inputs))
+            new[node], cell_states = open_cell(remade(node, inputs))
             merged.update(cell_states)
         else:
             new[node] = remade(node, inputs)
@@ -246,7 +246,7 @@ def remade(node: Node, inputs: tuple[Node, ...]) -> Node:
     return apply(node.op, inputs, node.attributes, node.name)
 
 
-def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int) -> dict[Node, Type]:
+def _guess_types(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int) -> dict[Node, Type]:
     """Infer types when nothing is known about the states, in two rounds, as one state may determine another."""
     types: dict[Node, Type] = {}
     assumed: dict[Node, Type] = {p: p.type for p in placeholders}
@@ -255,7 +255,7 @@ def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int
         for node in topological(bodies):
             if node in types:
                 continue
-            if node.is_leaf or node.type.known:
+            if node.is_leaf or node.type.is_known:
                 types[node] = node.type
                 continue
             below = tuple(types[child] for child in node.inputs)
@@ -269,6 +269,6 @@ def _guessed(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int
     return types
 
 
-def renamed(node: Node, name: str) -> Node:
+def rename_node(node: Node, name: str) -> Node:
     """Return the node with another name."""
     return changed(node, name=name, uid=node.uid)

@@ -1,6 +1,6 @@
 """Reports of runs, from their logs.
 
-`feeding` sums up the minibatches of a feed, `log` reads the lines of a run, `report_page` makes one page of them.
+`feeding` sums up the minibatches of a feed, `log` reads the lines of a run, and `report_page` makes a page of them.
 Requires only NumPy.
 """
 

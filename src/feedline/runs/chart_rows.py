@@ -1,8 +1,8 @@
 """The numbers of a chart: rows along one axis, and the thinning of long tables.
 
-Thinning keeps rows whole. Law (tests/runs/test_table.py): the first, last, lowest and highest number of every column
-are kept, overall and in each stretch of the axis, in order. Nothing is averaged, so every number shown is in the log.
-Curves of several runs in one chart are averaged instead, as their mixed extremes would look like teeth.
+Thinning keeps whole rows. Law (tests/runs/test_chart_rows.py): the first, last, lowest and highest number of every
+column are kept, overall and in each stretch of the axis, in order. Nothing is averaged, so every number shown is in the
+log. Curves of several runs in one chart are averaged instead, as their mixed extremes would look like teeth.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ChartTable:
         return [value for row in self.rows for value in row.values if value is not None]
 
 
-def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None]]]) -> ChartTable:
+def join_columns(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None]]]) -> ChartTable:
     """Return a table of columns from (place, number) pairs. Columns without a number are omitted."""
     defined = {name: pairs for name, column in columns.items() if (pairs := [p for p in column if p[1] is not None])}
     at: dict[Number, list[Number | None]] = {}
@@ -55,24 +55,24 @@ def joined(axis: str, columns: Mapping[str, Iterable[tuple[Number, Number | None
     return ChartTable(axis, tuple(defined), rows, len(rows))
 
 
-def thinned(table: ChartTable, most: int = MAX_ROWS) -> ChartTable:
-    """Thin a table to about ``most`` rows. See the module. A table that is small enough is returned unchanged."""
-    if len(table.rows) <= most:
+def thin(table: ChartTable, limit: int = MAX_ROWS) -> ChartTable:
+    """Thin a table to about ``limit`` rows. See the module. A table that is small enough is returned unchanged."""
+    if len(table.rows) <= limit:
         return table
     per_stretch = 2 + 2 * len(table.columns)
-    stretches = max(1, (most - per_stretch) // per_stretch)
-    keep = _telling(table.rows, 0, len(table.rows))
+    stretches = max(1, (limit - per_stretch) // per_stretch)
+    keep = _extremes(table.rows, 0, len(table.rows))
     for i in range(stretches):
-        keep |= _telling(table.rows, i * len(table.rows) // stretches, (i + 1) * len(table.rows) // stretches)
+        keep |= _extremes(table.rows, i * len(table.rows) // stretches, (i + 1) * len(table.rows) // stretches)
     return ChartTable(table.axis, table.columns, tuple(table.rows[i] for i in sorted(keep)), table.total)
 
 
-def averaged(table: ChartTable, most: int = MAX_ROWS) -> ChartTable:
-    """Average a table in stretches, to ``most`` rows, between its first and last. A small enough one is unchanged."""
+def average_rows(table: ChartTable, limit: int = MAX_ROWS) -> ChartTable:
+    """Average stretches of a table, to ``limit`` rows, but not its first and last row. A small table is unchanged."""
     rows = table.rows
-    if len(rows) <= most:
+    if len(rows) <= limit:
         return table
-    inner, count = rows[1:-1], most - 2
+    inner, count = rows[1:-1], limit - 2
     averages = [rows[0]]
     for i in range(count):
         stretch = inner[i * len(inner) // count : (i + 1) * len(inner) // count]
@@ -82,7 +82,7 @@ def averaged(table: ChartTable, most: int = MAX_ROWS) -> ChartTable:
     return ChartTable(table.axis, table.columns, (*averages, rows[-1]), table.total)
 
 
-def _telling(rows: Sequence[TableRow], start: int, stop: int) -> set[int]:
+def _extremes(rows: Sequence[TableRow], start: int, stop: int) -> set[int]:
     """Return the rows of a stretch that have the first, last, lowest or highest number of a column."""
     indices: set[int] = set()
     for k in range(len(rows[0].values)):

@@ -1,4 +1,4 @@
-"""The charts of a run: from its history to tables of numbers.
+"""The charts of a run, which turn its history into tables of numbers.
 
 A chart without numbers is omitted. `drawing` draws them.
 """
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from feedline.runs.chart_rows import ChartTable, Number, joined, thinned
+from feedline.runs.chart_rows import ChartTable, Number, join_columns, thin
 from feedline.runs.feeding import Fed
-from feedline.runs.history import History, ProgressLine, added
+from feedline.runs.history import History, ProgressLine, add_seconds
 
 Pairs = Sequence[tuple[Number, Number | None]]
-# Activities besides training, and the field of a span with the share of each.
+# Activities besides training, and the field of a span that has the share of each.
 _PARTS = {"waiting for data": "waiting", "evaluating": "evaluating", "saving": "saving"}
 _MAY_SPAN_DECADES = ("loss", "metric", "rate")  # for others, the distance from zero matters
 _MAY_BE_NOISY = ("loss", "metric", "speed", "waiting", "disk", "pages")
-MIN_BUSY = 0.01  # threads that read and decode. Fewer are not shown, as mapping a store takes next to nothing
+MIN_BUSY = 0.01  # threads that read and decode. Fewer are not shown, as mapping a store takes almost no time
 _NOISY_FROM = 30  # numbers
 NOT_FINITE = "NaN or ∞"  # logs do not distinguish them
 MAX_COLUMNS = 6  # as many as colours and dashes can distinguish
@@ -72,20 +72,20 @@ class Chart:
     Attributes:
         key: identifier, unique on the page.
         title: heading.
-        says: description, in a sentence or two.
+        description: description, in a sentence or two.
         unit: unit of the numbers, ``"%"`` for shares in percent.
         table: numbers to show.
-        logarithmic: whether the numbers span so much that only a logarithmic scale shows all.
-        labels: names of the rows, if they are classes, drawn as bars. Empty: rows are places along the run.
+        logarithmic: whether only a logarithmic scale shows all numbers, as they span decades.
+        labels: names of the rows, if they are classes, drawn as bars. Empty if rows are places along the run.
         faint: columns drawn thin, under their moving means.
-        colours: the colour of each column, from 1. Empty: in order.
+        colours: colour of each column, from 1. Empty for colours in order.
         until: end of the axis, if later than the last number, as the numbers after it are not finite.
-        last_on_top: whether later columns are drawn over earlier ones, dashed, so that equal ones are both visible.
+        last_on_top: whether later columns are drawn over earlier ones, dashed, so that equal columns are both visible.
     """
 
     key: str
     title: str
-    says: str
+    description: str
     unit: str
     table: ChartTable
     logarithmic: bool = False
@@ -101,7 +101,7 @@ class Chart:
 
 
 def constant_rates(history: History) -> str:
-    """Return a sentence with the learning rates if they never change, otherwise nothing."""
+    """Return a sentence with the learning rates if they never change, otherwise an empty text."""
     values = {name: {rate for _, rate in pairs} for name, pairs in _rates(history).items()}
     if not values or any(len(rates) != 1 for rates in values.values()):
         return ""
@@ -183,7 +183,7 @@ def _unless_zero(pairs: Sequence[tuple[Number, Number]]) -> Pairs:
 
 
 def ragged_streams(fed: Fed | None) -> list[str]:
-    """Return the streams with a sequence of another length than 1, most padding first."""
+    """Return the streams that have a sequence of another length than 1, with the most padding first."""
     if fed is None:
         return []
     ragged = [name for name, stream in fed.streams.items() if sum(stream.lengths) != sum(stream.lengths[1:2])]
@@ -196,7 +196,7 @@ def _length_class(k: int) -> str:
 
 
 def _averages(history: History, what: str) -> dict[str, Pairs]:
-    """Return the averages of training, updates and validations. A test, a single number, is a tile."""
+    """Return the averages of training, updates and validations. A test is a single number, and shown as a tile."""
     curves: dict[str, Pairs] = {"training": [(span.samples, getattr(span, what)) for span in history.spans]}
     for kind, name in (("update", "each update"), ("validation", "validation")):
         curves[name] = [(row.samples, getattr(row, what)) for row in history.averages if row.kind == kind]
@@ -228,20 +228,20 @@ def _lengths(total: Fed | None) -> list[Chart]:
     names = ragged_streams(total)[:MAX_COLUMNS]
     if total is None or not names:
         return []
-    table = joined("class", {name: enumerate(total.streams[name].lengths) for name in names})
+    table = join_columns("class", {name: enumerate(total.streams[name].lengths) for name in names})
     first = min(row.at for row in table.rows if any(row.values))
     rows = tuple(row for row in table.rows if row.at >= first)
     labels = tuple(_length_class(int(row.at)) for row in rows)
-    says = "Sequences by their number of samples, over the whole run; classes double in width."
+    description = "Sequences by their number of samples, over the whole run; classes double in width."
     table = ChartTable("samples", table.columns, rows, len(rows))
-    return [Chart("lengths", "Lengths of sequences", says, "sequences", table, labels=labels)]
+    return [Chart("lengths", "Lengths of sequences", description, "sequences", table, labels=labels)]
 
 
 def _line(history: History, key: str, columns: Mapping[str, Pairs]) -> list[Chart]:
     about = history.about
     words = {f"of_{what}": f": {name}" if (name := about.get(f"{what}_name")) else "" for what in ("loss", "metric")}
     words |= {"metric": about.get("metric_name", "metric"), "counts": history.counts.capitalize()}
-    title, says, unit = (text.format(columns=", ".join(columns).capitalize(), **words) for text in _WORDS[key])
+    title, description, unit = (text.format(columns=", ".join(columns).capitalize(), **words) for text in _WORDS[key])
     shown = dict(list(columns.items())[:MAX_COLUMNS])
     faint: tuple[str, ...] = ()
     if key in _MAY_BE_NOISY and len(shown) < MAX_COLUMNS:
@@ -249,21 +249,21 @@ def _line(history: History, key: str, columns: Mapping[str, Pairs]) -> list[Char
         means, width = moving_means(pairs)
         if means:
             shown, faint = {f"{first}, mean of {width} spans": means, **shown}, (first,)
-    table = joined(history.counts, shown)
+    table = join_columns(history.counts, shown)
     if not table.rows:
         return []
     if len(columns) > MAX_COLUMNS:
-        says += f" {MAX_COLUMNS} of {len(columns)} are shown."
+        description += f" {MAX_COLUMNS} of {len(columns)} are shown."
     steep = key in _MAY_SPAN_DECADES and spans_decades(table)
-    lost = _lost(history, key)
-    if lost:
-        says += f" In training it is {NOT_FINITE} from {lost[0]:,} {history.counts} on."
-    until = lost[-1] if lost else None
-    return [Chart(key, title, says, unit, thinned(table), steep, faint=faint, until=until)]
+    not_finite = _not_finite_places(history, key)
+    if not_finite:
+        description += f" In training it is {NOT_FINITE} from {not_finite[0]:,} {history.counts} on."
+    until = not_finite[-1] if not_finite else None
+    return [Chart(key, title, description, unit, thin(table), steep, faint=faint, until=until)]
 
 
-def _lost(history: History, what: str) -> list[int]:
-    """Return the places at the end where the training loss or metric is not finite, after one where it was."""
+def _not_finite_places(history: History, what: str) -> list[int]:
+    """Return the last places, at which the training loss or metric is not finite, after a place at which it was."""
     if what not in ("loss", "metric") or history.is_feed:
         return []
     numbers = [(span.samples, getattr(span, what)) for span in history.spans if span.counted]
@@ -272,12 +272,12 @@ def _lost(history: History, what: str) -> list[int]:
 
 
 def moving_means(pairs: Pairs) -> tuple[Pairs, int]:
-    """Return the moving means of a noisy curve, and their width in numbers. Otherwise nothing, and 0.
+    """Return the moving means of a noisy curve, and their width in numbers. Otherwise an empty list, and 0.
 
-    A mean is over a number and equally many before and after it, a twentieth of all in total, so it does not lag. Near
-    the beginning, where curves bend, there are fewer on both sides. Near the end, where noise would look like a change,
-    there are fewer after it. A curve is noisy if its average distance from the means is more than a twentieth of their
-    range.
+    A mean is over a number and equally many numbers before and after it, in total a twentieth of all, so it does not
+    lag. Near the beginning, where curves bend, there are fewer on both sides. Near the end, where noise would look like
+    a change, there are fewer after the number. A curve is noisy if its average distance from the means is more than a
+    twentieth of their range.
     """
     finite = [(at, number) for at, number in pairs if number is not None]
     if len(finite) < _NOISY_FROM:
@@ -298,7 +298,7 @@ def moving_means(pairs: Pairs) -> tuple[Pairs, int]:
 
 
 def spans_decades(table: ChartTable) -> bool:
-    """Return whether the numbers are positive and span so much that only a logarithmic scale shows all."""
+    """Return whether the numbers are positive and span decades, so that only a logarithmic scale shows all."""
     numbers = table.numbers()
     return min(numbers) > 1e-300 and max(numbers) >= 100 * min(numbers)
 
@@ -307,13 +307,13 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def whole_by_part(history: History) -> dict[str, float]:
-    """Return the wall time of a run by activity, as `seconds_by_part`, to its end."""
-    return {"training": 0.0, **added(seconds_by_part(history.spans), history.after)}
+def total_seconds_by_part(history: History) -> dict[str, float]:
+    """Return the wall time of a run by activity, to its end. See `seconds_by_part`."""
+    return {"training": 0.0, **add_seconds(seconds_by_part(history.spans), history.after)}
 
 
 def seconds_by_part(spans: Iterable[ProgressLine]) -> dict[str, float]:
-    """Return the wall time by activity, in seconds. Parts that took none are omitted, except training."""
+    """Return the wall time by activity, in seconds. Parts that took no time are omitted, except training."""
     parts = dict.fromkeys(("training", *_PARTS), 0.0)
     for span in spans:
         shares = {name: getattr(span, part) or 0.0 for name, part in _PARTS.items()}

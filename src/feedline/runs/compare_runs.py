@@ -1,4 +1,4 @@
-"""Data of a run for comparisons: its curves, settings and results."""
+"""The data of a run for comparisons: its curves, settings and results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from feedline.runs.charts import NOT_FINITE, whole_by_part
+from feedline.runs.charts import NOT_FINITE, total_seconds_by_part
 from feedline.runs.drawing import exact
 from feedline.runs.event_files import Curve, event_curves, holds_events
 from feedline.runs.folder import read_run
@@ -26,14 +26,14 @@ _LONG_NUMBER = re.compile(r"\d*\.\d{9,}(?![\de])")
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class NotFinite:
     """Numbers of a curve that are not finite.
 
     Attributes:
-        first: first place of the run of them at the end or, if the last number is finite, of all.
-        last: last place of all numbers.
-        count: their number.
-        to_the_end: whether the last number is one.
+        first: first place of these numbers at the end of the curve. If the last number is finite, first place of all.
+        last: last place of all numbers of the curve.
+        count: number of places.
+        to_the_end: whether the last number of the curve is not finite.
     """
 
     first: int
@@ -48,13 +48,13 @@ class ComparedRun:
 
     Attributes:
         name: name for display, unique in the comparison.
-        path: its log.
-        axis: unit of its curves' places.
+        path: path of its log.
+        axis: unit of the places of its curves.
         curves: (place, number) pairs by name.
         facts: settings and versions, as text by name.
         results: results, as text by name.
-        lost: numbers that are not finite, by the name of the curve.
-        speed: samples per second of its whole wall time. None: unknown.
+        not_finite: numbers that are not finite, by the name of the curve.
+        speed: samples per second of its whole wall time. None if unknown.
         early: premature end in words, or empty.
         metric: name of its metric, empty if unknown.
     """
@@ -65,13 +65,13 @@ class ComparedRun:
     curves: dict[str, Curve]
     facts: dict[str, str]
     results: dict[str, str]
-    lost: dict[str, Lost]
+    not_finite: dict[str, NotFinite]
     speed: float | None = None
     early: str = ""
     metric: str = ""
 
 
-def read_compared(paths: Sequence[str | os.PathLike[str]]) -> list[ComparedRun]:
+def read_compared_runs(paths: Sequence[str | os.PathLike[str]]) -> list[ComparedRun]:
     """Read run folders, logs, and folders or files of TensorBoard events.
 
     Raises:
@@ -86,7 +86,7 @@ def read_compared(paths: Sequence[str | os.PathLike[str]]) -> list[ComparedRun]:
     twice = next((log for i, log in enumerate(logs) if log in logs[:i]), None)
     if twice is not None:
         raise ValueError(f"expected different runs to compare, got {twice} twice")
-    # Event files do not name the metric: next to logs that agree on one, it is that one.
+    # Event files do not name the metric. Next to logs that agree on a metric, it is that metric.
     metrics = {run.metric for run in runs if run.metric}
     return [_with_metric(run, run.metric or (next(iter(metrics)) if len(metrics) == 1 else "")) for run in runs]
 
@@ -101,14 +101,14 @@ def _with_metric(run: ComparedRun, name: str) -> ComparedRun:
     if not name:
         return run
 
-    def named(part: dict[str, T]) -> dict[str, T]:
+    def rename(part: dict[str, T]) -> dict[str, T]:
         return {_METRIC.sub(lambda match: f"{match[0]}: {name}", key): value for key, value in part.items()}
 
-    return replace(run, curves=named(run.curves), results=named(run.results), lost=named(run.lost))
+    return replace(run, curves=rename(run.curves), results=rename(run.results), not_finite=rename(run.not_finite))
 
 
 def _names(places: Sequence[Path]) -> list[str]:
-    """Return the shortest distinct ends of paths. A log has the name of its folder."""
+    """Return the shortest distinct ends of paths as names. A log gets the name of its folder."""
     parts = [(place.resolve().parent if place.is_file() else place.resolve()).parts for place in places]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(path[-depth:]) for path in parts]
@@ -119,26 +119,26 @@ def _names(places: Sequence[Path]) -> list[str]:
 
 def _read(place: Path, name: str) -> ComparedRun:
     if holds_events(place) and not any(place.glob("*.jsonl")):
-        scalars, ours = event_curves(place)
-        curves, lost = _finite(scalars)
-        shown = [key for key in scalars if not ours or key.rpartition(" ")[2] in ("loss", "metric")]
-        axis = "label samples" if ours else "steps"
-        return ComparedRun(name, place, axis, curves, {}, _outcome(curves, lost, shown), lost)
+        scalars, by_feedline = event_curves(place)
+        curves, not_finite = _finite(scalars)
+        shown = [key for key in scalars if not by_feedline or key.rpartition(" ")[2] in ("loss", "metric")]
+        axis = "label samples" if by_feedline else "steps"
+        return ComparedRun(name, place, axis, curves, {}, _outcome(curves, not_finite, shown), not_finite)
     history = read_run(place).history
-    curves, lost = _finite(_curves(history))
-    facts, results = _facts(history), _results(history, curves, lost)
+    curves, not_finite = _finite(_curves(history))
+    facts, results = _facts(history), _results(history, curves, not_finite)
     ended, counts, early = history.ended, history.counts, ""
     if ended is None:
         early = f"has no end in its log after {history.samples:,} {counts}: it is still running, or was killed"
     elif ended.get("interrupted"):
         early = f"was interrupted at {ended['samples']:,} {counts}"
     metric = history.about.get("metric_name") or ""
-    return ComparedRun(name, history.path, counts, curves, facts, results, lost, history.speed, early, metric)
+    return ComparedRun(name, history.path, counts, curves, facts, results, not_finite, history.speed, early, metric)
 
 
-def _finite(raw: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Lost]]:
-    """Return the finite numbers of curves, and the places of the others."""
-    curves, lost = {}, {}
+def _finite(raw: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, NotFinite]]:
+    """Return the finite numbers of curves, and the places of numbers that are not finite."""
+    curves, not_finite = {}, {}
     for name, curve in raw.items():
         finite = [(at, n) for at, n in curve if math.isfinite(n)]
         bad = [at for at, n in curve if not math.isfinite(n)]
@@ -148,8 +148,8 @@ def _finite(raw: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Lost]]:
             last = finite[-1][0] if finite else -1
             to_the_end = bad[-1] > last
             first = next(at for at in bad if at > last) if to_the_end else bad[0]
-            lost[name] = Lost(first, curve[-1][0], len(bad), to_the_end)
-    return curves, lost
+            not_finite[name] = NotFinite(first, curve[-1][0], len(bad), to_the_end)
+    return curves, not_finite
 
 
 def _curves(history: History) -> dict[str, Curve]:
@@ -166,7 +166,7 @@ def _curves(history: History) -> dict[str, Curve]:
         columns[f"{kind} loss"] = [(average.samples, average.loss) for average in averages]
         columns[f"{kind} metric"] = [(average.samples, average.metric) for average in averages]
     curves = {name: [(at, math.nan if n is None else n) for at, n in curve] for name, curve in columns.items()}
-    # Without a metric, or with a feed without training, there is no number at all.
+    # Without a metric, or for a feed without training, a curve has no finite number.
     trains = not history.is_feed
     return {
         name: curve
@@ -199,7 +199,7 @@ def setting_in_words(text: str) -> str:
     try:
         pairs = [pair if isinstance(pair, tuple) else (1, pair) for pair in ast.literal_eval(f"{steps}]")]
         parts = [f"{number:.9g} for {int(size) * count:,} label samples" for count, number in pairs[:-1]]
-    except (ValueError, TypeError, SyntaxError):  # another setting that looks like it
+    except (ValueError, TypeError, SyntaxError):  # another setting that looks like a schedule
         return text
     last = f"{pairs[-1][1]:.9g}"
     return ", then ".join([*parts, last]) + (f", per {reference} samples" if reference else "")
@@ -226,13 +226,13 @@ def _facts(history: History) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
-def _outcome(curves: dict[str, Curve], lost: dict[str, Lost], names: Iterable[str]) -> dict[str, str]:
+def _outcome(curves: dict[str, Curve], not_finite: dict[str, NotFinite], names: Iterable[str]) -> dict[str, str]:
     """Return the last and the best number of curves, or both extremes if the better direction is unknown."""
     outcome = {}
     for name in names:
-        curve, gone = curves.get(name, []), lost.get(name)
+        curve, bad_numbers = curves.get(name, []), not_finite.get(name)
         last = f"{exact(curve[-1][1])}" if curve else ""
-        if gone is not None and gone.to_the_end:
+        if bad_numbers is not None and bad_numbers.to_the_end:
             last = NOT_FINITE + (f", {last} at {curve[-1][0]:,}" if curve else "")
         if not name.startswith("test "):
             ends = {"lowest": min} if lower_is_better(name) else {"lowest": min, "highest": max}
@@ -243,10 +243,10 @@ def _outcome(curves: dict[str, Curve], lost: dict[str, Lost], names: Iterable[st
     return outcome
 
 
-def _results(history: History, curves: dict[str, Curve], lost: dict[str, Lost]) -> dict[str, str]:
+def _results(history: History, curves: dict[str, Curve], not_finite: dict[str, NotFinite]) -> dict[str, str]:
     names = [f"{kind} {what}" for what in ("loss", "metric") for kind in ("training", "validation", "test")]
-    results = _outcome(curves, lost, [name for name in names if name in curves or name in lost])
-    seconds, waiting = history.seconds, whole_by_part(history).get("waiting for data", 0.0)
+    results = _outcome(curves, not_finite, [name for name in names if name in curves or name in not_finite])
+    seconds, waiting = history.seconds, total_seconds_by_part(history).get("waiting for data", 0.0)
     results[history.counts] = f"{history.samples:,}"
     if seconds:
         results |= {"wall time": f"{seconds:,.4g} s", f"{history.counts} a second": f"{history.speed:,.0f}"}

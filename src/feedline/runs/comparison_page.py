@@ -1,6 +1,6 @@
-"""A page of several runs: their curves in common charts, their results, and their differences in settings.
+"""A page that compares runs: their curves in common charts, their results, and their differences in settings.
 
-Like the page of a single run it is self-contained, and long curves are thinned.
+Like the page of a single run it is self-contained. Long curves are averaged.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from feedline._version import __version__
 from feedline.runs import page
-from feedline.runs.chart_rows import MAX_ROWS, averaged, joined
+from feedline.runs.chart_rows import MAX_ROWS, average_rows, join_columns
 from feedline.runs.charts import MAX_COLUMNS, NOT_FINITE, Chart, Pairs, moving_means, spans_decades
-from feedline.runs.compare_runs import ComparedRun, Lost, lower_is_better
+from feedline.runs.compare_runs import ComparedRun, NotFinite, lower_is_better
 from feedline.runs.drawing import exact, figures
 
 _UNITS = {"throughput": "samples/s", "waiting for data": "%", "learning rate": "rate"}
@@ -22,14 +22,14 @@ _ORDER = (
     *("training loss", "validation loss", "training metric", "validation metric"),
     *("learning rate", "throughput", "waiting for data"),
 )
-_ASIDE = ("learning rate", "throughput", "waiting for data")
+_SECONDARY = ("learning rate", "throughput", "waiting for data")
 _HELD_OUT = re.compile(r"valid|(?<![a-z])(val|test|eval|dev)(?![a-z])", re.IGNORECASE)
 _MAX_NAMED = 3  # curves of other programs
-_EQUAL = 1e-4  # relative. Less is rounding, as in sums over another number of workers
+_EQUAL = 1e-4  # relative. Smaller differences are due to rounding, as in sums over another number of workers
 
 
 def check_count(count: int) -> None:
-    """Raise ValueError unless there are two runs at least, and no more than there are distinct colours."""
+    """Raise ValueError for fewer than two runs, or more than there are distinct colours."""
     if not 2 <= count <= MAX_COLUMNS:
         raise ValueError(f"expected 2 to {MAX_COLUMNS} runs to compare, got {count}")
 
@@ -58,11 +58,11 @@ def _charts(runs: Sequence[ComparedRun]) -> list[Chart]:
     charts: list[Chart] = []
     for name in _curve_names(runs):
         if name == "learning rate" and _constant_rates(runs):
-            continue  # a sentence
+            continue  # a sentence has it
         for axis in dict.fromkeys(run.axis for run in runs if name in run.curves):
-            having = [run for run in runs if name in run.curves and run.axis == axis]
-            if any(len(run.curves[name]) > 1 for run in having):  # single numbers are in the table of results
-                charts.append(_chart(runs, having, name, f"curve-{len(charts)}"))
+            shown_runs = [run for run in runs if name in run.curves and run.axis == axis]
+            if any(len(run.curves[name]) > 1 for run in shown_runs):  # single numbers are only in the table of results
+                charts.append(_chart(runs, shown_runs, name, f"curve-{len(charts)}"))
     return charts
 
 
@@ -72,48 +72,49 @@ def _curve_names(runs: Sequence[ComparedRun]) -> list[str]:
     return sorted(names, key=lambda name: places.get(name.partition(":")[0], len(places)))
 
 
-def _chart(runs: Sequence[ComparedRun], having: Sequence[ComparedRun], name: str, key: str) -> Chart:
+def _chart(runs: Sequence[ComparedRun], shown_runs: Sequence[ComparedRun], name: str, key: str) -> Chart:
     """Return the chart of a curve. A run has one colour on the whole page."""
-    smooth = {run.name: moving_means(run.curves[name]) for run in having}
+    smooth = {run.name: moving_means(run.curves[name]) for run in shown_runs}
     smooth = {run: (means, width) for run, (means, width) in smooth.items() if means and name != "learning rate"}
     columns: dict[str, Pairs] = {}
     colours = []
-    for run in having:
+    for run in shown_runs:
         means, width = smooth.get(run.name, (run.curves[name], 0))
         columns[f"{run.name}, mean of {width}" if width else run.name] = means
         colours.append(1 + runs.index(run))
-    faint = [run for run in having if run.name in smooth] if len(having) + len(smooth) <= MAX_COLUMNS else []
+    faint = [run for run in shown_runs if run.name in smooth] if len(shown_runs) + len(smooth) <= MAX_COLUMNS else []
     columns |= {run.name: run.curves[name] for run in faint}
     colours += [1 + runs.index(run) for run in faint]
-    table = joined(having[0].axis, columns)
+    table = join_columns(shown_runs[0].axis, columns)
     standard = name.partition(":")[0] in _ORDER
-    says = [] if len(having) == len(runs) else [f"Of {', '.join(run.name for run in having)}."]
-    lost = [(run.name, run.lost[name]) for run in having if name in run.lost]
-    says += [f"{run} is {_lost(gone, having[0].axis)}." for run, gone in lost]
+    sentences = [] if len(shown_runs) == len(runs) else [f"Of {', '.join(run.name for run in shown_runs)}."]
+    not_finite = [(run.name, run.not_finite[name]) for run in shown_runs if name in run.not_finite]
+    sentences += [f"{run} is {_where_not_finite(numbers, shown_runs[0].axis)}." for run, numbers in not_finite]
     if len(table.rows) > MAX_ROWS:
-        says.append(f"Each point is the average of about {round(len(table.rows) / MAX_ROWS)} numbers.")
+        sentences.append(f"Each point is the average of about {round(len(table.rows) / MAX_ROWS)} numbers.")
     return Chart(
         key,
         name.capitalize() if standard and ":" not in name else name[:1].upper() + name[1:] if standard else name,
-        " ".join(says),
+        " ".join(sentences),
         _UNITS.get(name, name.rpartition(": ")[2] if ":" in name else name.rpartition(" ")[2]),
-        averaged(table),
+        average_rows(table),
         name not in ("throughput", "waiting for data") and spans_decades(table),
         faint=tuple(run.name for run in faint),
         colours=tuple(colours),
-        until=max((gone.last for _, gone in lost), default=None),
+        until=max((numbers.last for _, numbers in not_finite), default=None),
         last_on_top=True,
     )
 
 
-def _lost(gone: Lost, axis: str) -> str:
-    if gone.to_the_end:
-        return f"{NOT_FINITE} from {gone.first:,} {axis} on"
-    return f"{NOT_FINITE} at {gone.count:,} place{'s' * (gone.count > 1)}, first at {gone.first:,} {axis}"
+def _where_not_finite(numbers: NotFinite, axis: str) -> str:
+    if numbers.to_the_end:
+        return f"{NOT_FINITE} from {numbers.first:,} {axis} on"
+    places = f"{numbers.count:,} place{'s' * (numbers.count > 1)}"
+    return f"{NOT_FINITE} at {places}, first at {numbers.first:,} {axis}"
 
 
 def _constant_rates(runs: Sequence[ComparedRun]) -> str:
-    """Return a sentence with the learning rates if none of them changes, otherwise nothing."""
+    """Return a sentence with the learning rates if none of them changes, otherwise an empty text."""
     rates = {
         run.name: {rate for _, rate in run.curves["learning rate"]} for run in runs if "learning rate" in run.curves
     }
@@ -127,7 +128,11 @@ def _constant_rates(runs: Sequence[ComparedRun]) -> str:
 
 def _findings(runs: Sequence[ComparedRun]) -> list[str]:
     sentences = [f"{run.name} {run.early}." for run in runs if run.early]
-    sentences += [f"{run.name}: {name} is {_lost(gone, run.axis)}." for run in runs for name, gone in run.lost.items()]
+    sentences += [
+        f"{run.name}: {name} is {_where_not_finite(numbers, run.axis)}."
+        for run in runs
+        for name, numbers in run.not_finite.items()
+    ]
     sentences += _best(runs)
     sentences += [text for before, after in pairwise(runs) if (text := _agreement(before, after))]
     speeds = {run.name: run.speed for run in runs if run.speed is not None}
@@ -143,9 +148,10 @@ def _findings(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def _best(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the run with the lowest loss, and the ends of other common curves, whose better direction is unknown."""
+    """Return sentences on the lowest loss, and on the ends of other common curves, whose better direction is
+    unknown."""
     shared = [name for name in _curve_names(runs) if sum(name in run.curves for run in runs) > 1]
-    shared = [name for name in shared if name not in _ASIDE]
+    shared = [name for name in shared if name not in _SECONDARY]
     shared.sort(key=lambda name: (_HELD_OUT.search(name) is None, name.startswith("test ")))
     losses = [name for name in shared if lower_is_better(name)]
     unrated = [name for name in shared if not lower_is_better(name)]
@@ -172,22 +178,22 @@ def _about_equal(a: float, b: float) -> bool:
 
 
 def _agreement(first: ComparedRun, second: ComparedRun) -> str:
-    """Return whether the training losses of two runs are equal at common places, and where they first differ."""
+    """Return a sentence on whether the training losses of two runs are equal, or where they first differ."""
     losses = [dict(run.curves.get("training loss", [])) for run in (first, second)]
     common = sorted(losses[0].keys() & losses[1].keys())
     if len(common) < 2 or first.axis != second.axis:
         return ""
     both = f"{first.name} and {second.name}"
-    parted = next((at for at in common if losses[0][at] != losses[1][at]), None)
-    if parted is None:
+    first_difference = next((at for at in common if losses[0][at] != losses[1][at]), None)
+    if first_difference is None:
         return f"{both} have equal training losses, to the last digit, at all {len(common)} places."
-    most = max(abs(losses[0][at] - losses[1][at]) for at in common)
+    largest = max(abs(losses[0][at] - losses[1][at]) for at in common)
     about = all(_about_equal(losses[0][at], losses[1][at]) for at in common)
-    if parted == common[0]:
-        return f"{both} have about equal training losses: they differ by at most {most:.2g}." if about else ""
+    if first_difference == common[0]:
+        return f"{both} have about equal training losses: they differ by at most {largest:.2g}." if about else ""
     return (
-        f"{both} have equal training losses, to the last digit, before {parted:,} {first.axis}; from there on they "
-        f"differ by at most {most:.2g}{', no more than rounding makes' if about else ''}."
+        f"{both} have equal training losses, to the last digit, before {first_difference:,} {first.axis}; from there "
+        f"on they differ by at most {largest:.2g}{', no more than rounding makes' if about else ''}."
     )
 
 

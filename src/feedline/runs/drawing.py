@@ -1,8 +1,8 @@
 """Charts as HTML and SVG: a picture that stretches with the page, its legend, and its table.
 
-The SVG is stretched to its box, so lines keep their width by ``non-scaling-stroke``, points are strokes of zero length,
-and the scales are text next to it that stays readable on a phone. Series differ by colour and by dashes. Every text is
-escaped. The script of the page reads its data from the table.
+The SVG is stretched to its box. So lines keep their width by ``non-scaling-stroke``, points are strokes of zero length,
+and the scales are text outside of the SVG, which stays readable on a phone. Series differ by colour and by dashes.
+Every text is escaped. The script of the page reads its data from the table.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from operator import itemgetter
 from feedline.runs.chart_rows import ChartTable, Number
 from feedline.runs.charts import Chart
 
-_SIDE = 1000.0  # of the SVG's square
+_SIDE = 1000.0  # of the square of the SVG
 _MAX_POINTS = 40  # more points would hide the line
-_BAR_GROUP = 0.8  # share of a class's width
+_BAR_GROUP = 0.8  # share of the width of a class
 
 
 def figures(charts: Sequence[Chart], restarts: Sequence[int] = ()) -> str:
@@ -40,7 +40,7 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
     key, unit = escape(chart.key), f"↑ {chart.unit}{', logarithmic scale' if chart.logarithmic else ''}"
     return f"""<section class="chart" id="{key}" aria-labelledby="{key}-title">
 <h3 id="{key}-title">{escape(chart.title)}</h3>
-<p class="says">{escape(chart.says)}</p>
+<p class="says">{escape(chart.description)}</p>
 {_legend(chart, bool(marks))}
 <figure><div class="plot">
 <div class="ys" aria-hidden="true">{"".join(_tick("bottom", up(at) / 10, text) for at, text in up.ticks)}</div>
@@ -74,19 +74,19 @@ class Scale:
 
     @property
     def ends(self) -> str:
-        """The numbers at both ends, as exponents on a logarithmic scale, and the kind of scale."""
+        """Numbers at both ends, as exponents on a logarithmic scale, and kind of the scale."""
         return f"{self._low!r} {self._high!r} {'log' if self._log else 'linear'}"
 
     def _place(self, number: Number) -> float:
-        return math.log10(tame(number)) if self._log else tame(number)
+        return math.log10(clamp(number)) if self._log else clamp(number)
 
 
-def tame(number: Number) -> float:
-    """Clamp a number to the range that can be drawn: beyond 1e300, or within 1e-300 of 0, arithmetic would overflow."""
+def clamp(number: Number) -> float:
+    """Clamp a number to the range that can be drawn. Beyond 1e300, or within 1e-300 of 0, arithmetic would overflow."""
     return 0.0 if abs(number) < 1e-300 else max(-1e300, min(1e300, float(number)))
 
 
-def rounded(low: float, high: float, count: int = 5) -> tuple[float, float, list[float]]:
+def round_bounds(low: float, high: float, count: int = 5) -> tuple[float, float, list[float]]:
     """Return bounds around ``low`` and ``high``, and about ``count`` round numbers between them."""
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = (min(0.0, 2 * low), max(0.0, 2 * high)) if low else (0.0, 1.0)
@@ -110,7 +110,7 @@ def short(number: Number) -> str:
 
 
 def exact(number: Number | None) -> str:
-    """Format a number for tables: integers in full, other numbers to six digits, None as nothing."""
+    """Format a number for tables: integers in full, other numbers to six digits, None as an empty text."""
     if number is None:
         return ""
     return str(number) if isinstance(number, int) else f"{number:.6g}"
@@ -119,26 +119,26 @@ def exact(number: Number | None) -> str:
 def _along(chart: Chart) -> Scale:
     rows = chart.table.rows
     low, high = float(rows[0].at), float(rows[-1].at if chart.until is None else max(chart.until, rows[-1].at))
-    _, _, ticks = rounded(0.0 if low <= 0.6 * high else low, high)
-    # The picture ends at the end of the run: round bounds would leave an empty part that looks like an aborted run.
+    _, _, ticks = round_bounds(0.0 if low <= 0.6 * high else low, high)
+    # The picture ends at the end of the run, as an empty part up to a round bound would look like an aborted run.
     low, high = min(low, ticks[0]), high if high > ticks[0] else ticks[-1]
     return Scale(low, high, [at for at in ticks if low <= at <= high])
 
 
 def _upward(chart: Chart) -> Scale:
     numbers = chart.table.numbers()
-    low, high = tame(min(numbers)), tame(max(numbers))
+    low, high = clamp(min(numbers)), clamp(max(numbers))
     if chart.labels or chart.unit == "%":
         low = min(0.0, low)
     elif chart.logarithmic:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         step = max(1, math.ceil((len(decades) - 1) / 6))
         return Scale(10.0 ** decades[0], 10.0 ** decades[-1], [10.0**k for k in decades[::step]], logarithmic=True)
-    return Scale(*rounded(low, high))
+    return Scale(*round_bounds(low, high))
 
 
 def _scales(across: Callable[[Number], float], up: Scale) -> str:
-    """Return attributes by which the script of the page chooses ticks again. Classes are not zoomed."""
+    """Return attributes by which the script of the page chooses new ticks after a zoom. Classes cannot be zoomed."""
     return f' data-across="{across.ends}" data-up="{up.ends}"' if isinstance(across, Scale) else ""
 
 
@@ -150,7 +150,7 @@ def _bands(chart: Chart) -> Callable[[Number], float]:
 
 def _lines(chart: Chart, across: Callable[[Number], float], up: Scale) -> str:
     table, paths = chart.table, []
-    # The first in the legend is drawn on top, or the last.
+    # The first curve in the legend is drawn on top, or the last.
     order = sorted(range(len(table.columns)), key=lambda k: (table.columns[k] not in chart.faint, k))
     for k in order if chart.last_on_top else range(len(table.columns))[::-1]:
         at = [(across(row.at), _SIDE - up(number)) for row in table.rows if (number := row.values[k]) is not None]

@@ -1,4 +1,4 @@
-"""Curves from TensorBoard's event files, of our reporter or of any other program. Requires tensorboard."""
+"""Curves from event files of TensorBoard, written by feedline or by any other program. Requires tensorboard."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from feedline.errors import install_line
 
 PATTERN = "*tfevents*"
-# Tags of feedline's reporter by the name of the curve. Other curves keep their tag.
-_OURS: Mapping[str, str] = {
+# Names of curves by the tags of feedline's reporter. Other curves keep their tags as names.
+_FEEDLINE_CURVES: Mapping[str, str] = {
     "summary/avg_loss": "training loss",
     "summary/avg_metric": "training metric",
     "validation/avg_loss": "validation loss",
@@ -30,10 +30,10 @@ def holds_events(path: Path) -> bool:
 
 
 def event_curves(path: Path) -> tuple[dict[str, Curve], bool]:
-    """Return the scalars of event files as (step, value) by tag, and whether feedline's reporter wrote them.
+    """Return the scalars of event files as (step, value) by name, and whether feedline wrote them.
 
-    Steps of feedline's reporter are label samples. Points that a resumed run wrote again count once, with the last
-    value. Values may be not finite.
+    The steps of feedline are label samples. Points that a resumed run wrote again count once, with the last value.
+    Values need not be finite.
 
     Raises:
         ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).
@@ -48,19 +48,19 @@ def event_curves(path: Path) -> tuple[dict[str, Curve], bool]:
     events.Reload()
     curves: dict[str, Curve] = {}
     for tag in events.Tags()["scalars"]:
-        curves[tag] = _once([(event.step, float(event.value)) for event in events.Scalars(tag)])
+        curves[tag] = _last_values([(event.step, float(event.value)) for event in events.Scalars(tag)])
     for tag in events.Tags()["tensors"]:  # newer writers store scalars as tensors
         arrays = [(event.step, make_ndarray(event.tensor_proto)) for event in events.Tensors(tag)]
-        curves[tag] = _once([(step, float(a)) for step, a in arrays if a.size == 1 and a.dtype.kind in "fiu"])
+        curves[tag] = _last_values([(step, float(a)) for step, a in arrays if a.size == 1 and a.dtype.kind in "fiu"])
     curves = {tag: curve for tag, curve in curves.items() if curve}
     if not curves:
         raise ValueError(f"expected event files with scalars, got none in {path}")
-    ours = "summary/avg_loss" in curves
-    named = {_OURS.get(tag, tag) if ours else tag: curve for tag, curve in curves.items()}
-    if ours and "waiting for data" in named:
-        named["waiting for data"] = [(step, 100 * value) for step, value in named["waiting for data"]]
-    return named, ours
+    by_feedline = "summary/avg_loss" in curves
+    curves_by_name = {_FEEDLINE_CURVES.get(tag, tag) if by_feedline else tag: curve for tag, curve in curves.items()}
+    if by_feedline and "waiting for data" in curves_by_name:
+        curves_by_name["waiting for data"] = [(step, 100 * value) for step, value in curves_by_name["waiting for data"]]
+    return curves_by_name, by_feedline
 
 
-def _once(curve: Curve) -> Curve:
+def _last_values(curve: Curve) -> Curve:
     return sorted(dict(curve).items())

@@ -1,8 +1,8 @@
-"""Statistics of a feed over a span: sizes of minibatches, padding, lengths of sequences, how well they were mixed.
+"""Statistics of a feed over a span: sizes of minibatches, padding, lengths of sequences, and how well they are mixed.
 
-They are sums of integers, so that a run that was killed and resumed ends with the sums of an uninterrupted run. They
-count the minibatches of this rank. Cost: about two microseconds a minibatch, as arrays are processed in batches.
-Offsets and ids of at most `_AT_ONCE` minibatches are held until then.
+The statistics are sums of integers, so that a run that was killed and resumed ends with the sums of an uninterrupted
+run. They count the minibatches of this rank. Cost: about two microseconds a minibatch, as arrays are processed in
+batches. Offsets and ids of up to `_AT_ONCE` minibatches are kept until then.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Fed:
 
     Attributes:
         minibatches, sequences, samples: counts delivered to this rank.
-        smallest, largest: samples of the smallest and the largest minibatch, 0 without one.
+        smallest, largest: samples of the smallest and the largest minibatch, 0 if there is none.
         pairs: number of pairs of consecutive sequences in a minibatch.
         neighbours: number of pairs that are also consecutive in the corpus.
         jumps: sum of the distances of pairs in the corpus, in sequences.
@@ -76,7 +76,7 @@ class Fed:
         """Restore the result of `to_json`.
 
         Raises:
-            ValueError, TypeError, KeyError: the data is not of that form.
+            ValueError, TypeError, KeyError: the data has another form.
         """
         fields = table(anything, data, "fed")
         streams = table(_lengths, fields.pop("streams"), "fed.streams")
@@ -92,20 +92,20 @@ def _lengths(data: Any, name: str) -> StreamLengths:
 
 
 class Feeding:
-    """Sums up minibatches. See the module.
+    """Sums up the minibatches of a feed. See the module.
 
     Args:
-        fed: sums to start from. None: zeros.
+        fed: sums to start from. None means zeros.
     """
 
-    __slots__ = ("_fed", "_ids", "_offsets", "_sizes", "held")
+    __slots__ = ("_fed", "_ids", "_offsets", "_sizes", "pending_sequences")
 
     def __init__(self, fed: Fed | None = None) -> None:
         self._fed = Fed() if fed is None else fed
         self._sizes: list[int] = []
         self._ids: list[Ints] = []
         self._offsets: dict[str, list[Ints | int]] = {}
-        self.held = 0
+        self.pending_sequences = 0
 
     def add(self, minibatch: Minibatch) -> None:
         """Count a minibatch. An empty part counts as a minibatch without samples."""
@@ -118,16 +118,16 @@ class Feeding:
                 if parts is None:
                     parts = self._offsets[name] = []
                 parts.append(sequences if value.one_sample_each else value.offsets)
-            self.held += sequences
-        if len(self._sizes) >= _AT_ONCE or self.held >= _SEQUENCES_AT_ONCE:
-            self._settle()
+            self.pending_sequences += sequences
+        if len(self._sizes) >= _AT_ONCE or self.pending_sequences >= _SEQUENCES_AT_ONCE:
+            self._add_pending()
 
     def fed(self) -> Fed:
         """Return the sums so far."""
-        self._settle()
+        self._add_pending()
         return self._fed
 
-    def _settle(self) -> None:
+    def _add_pending(self) -> None:
         if not self._sizes:
             return
         fed = self._fed
@@ -135,15 +135,15 @@ class Feeding:
         fed.largest = max(fed.largest, *self._sizes)
         fed.minibatches += len(self._sizes)
         fed.samples += sum(self._sizes)
-        fed.sequences += self.held
+        fed.sequences += self.pending_sequences
         if self._ids:
-            self._mixing()
+            self._count_pairs()
         for name, parts in self._offsets.items():
             self._lengths(fed.streams.setdefault(name, StreamLengths()), parts)
-        self._sizes, self._ids, self._offsets, self.held = [], [], {}, 0
+        self._sizes, self._ids, self._offsets, self.pending_sequences = [], [], {}, 0
 
-    def _mixing(self) -> None:
-        """Count pairs within minibatches: pairs across their borders would depend on the places of interruptions."""
+    def _count_pairs(self) -> None:
+        """Count pairs within minibatches. Pairs across their borders would depend on the places of interruptions."""
         ids = np.concatenate(self._ids)
         steps = np.diff(ids)
         borders = np.cumsum([len(part) for part in self._ids])[:-1] - 1
@@ -160,7 +160,7 @@ class Feeding:
         offsets = [part for part in parts if not isinstance(part, int)]
         if not offsets:
             return
-        # One difference over all of them. Differences across minibatch borders are set to 0.
+        # One difference over all offsets. Differences across minibatch borders are set to 0.
         counts = np.array([len(part) for part in offsets])
         lengths = np.diff(np.concatenate(offsets))
         lengths[np.cumsum(counts)[:-1] - 1] = 0

@@ -1,12 +1,12 @@
 """Findings of a run, in sentences: the most important facts for a reader of the page, with advice.
 
-From the thresholds on, a change is worth the effort: a tenth of the time, three tenths of the rows, half of a full
-shuffle.
+The thresholds are chosen so that a change is worth the effort: a tenth of the time, three tenths of the rows, half of a
+full shuffle.
 """
 
 from __future__ import annotations
 
-from feedline.runs.charts import NOT_FINITE, ragged_streams, whole_by_part
+from feedline.runs.charts import NOT_FINITE, ragged_streams, total_seconds_by_part
 from feedline.runs.folder import Run
 from feedline.runs.history import History
 
@@ -14,7 +14,7 @@ _WAITING, _SAVING, _PADDING, _MIXED = 0.1, 0.1, 0.3, 0.5
 
 
 def findings(run: Run) -> list[str]:
-    """Return sentences in plain text, none if nothing is remarkable."""
+    """Return sentences in plain text, an empty list if nothing is remarkable."""
     return [*_course(run.history), *_time(run.history), *_feed(run)]
 
 
@@ -49,7 +49,7 @@ def _course(history: History) -> list[str]:
 
 
 def _time(history: History) -> list[str]:
-    parts, sentences = whole_by_part(history), []
+    parts, sentences = total_seconds_by_part(history), []
     total = sum(parts.values())
     if total and parts.get("waiting for data", 0.0) > _WAITING * total:
         sentences.append(
@@ -70,8 +70,8 @@ def _feed(run: Run) -> list[str]:
     history, fed, sentences = run.history, run.history.fed(), []
     skipped = max(history.skipped, run.quarantined.count)
     if skipped:
-        were = "1 sequence was" if skipped == 1 else f"{skipped:,} sequences were"
-        sentences.append(f"{were} unreadable and skipped: see errors.")
+        subject = "1 sequence was" if skipped == 1 else f"{skipped:,} sequences were"
+        sentences.append(f"{subject} unreadable and skipped: see errors.")
     for name in ragged_streams(fed):
         assert fed is not None
         stream = fed.streams[name]
@@ -85,7 +85,7 @@ def _feed(run: Run) -> list[str]:
         distance = fed.jumps / fed.pairs / (sequences / 3)
         if distance < _MIXED:
             sentences.append(
-                f"Sequences delivered one after the other lie {distance:.0%} as far apart in the corpus as a full "
+                f"Sequences delivered one after the other are {distance:.0%} as far apart in the corpus as a full "
                 "shuffle brings them: if neighbours are alike, a larger shuffle window mixes better."
             )
     return sentences

@@ -28,8 +28,8 @@ class Quarantined:
     """Unreadable sequences.
 
     Attributes:
-        first: lines of the first `MAX_LISTED` distinct ones.
-        count: number of distinct ones.
+        first: lines of the first `MAX_LISTED` distinct sequences.
+        count: number of distinct sequences.
         files: names of the files that list them.
     """
 
@@ -59,7 +59,7 @@ class Run:
         """Name of the run for display."""
         return self.folder.resolve().name
 
-    def is_kept(self, saved: Saved) -> bool:
+    def still_exists(self, saved: Saved) -> bool:
         """Return whether a checkpoint still exists, at its original path or in a run folder that was moved."""
         path = Path(saved.path)
         moved = (self.folder / path.name, self.folder / path.parent.name / path.name)
@@ -76,7 +76,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     log = log_of(path)
     network = log.parent / NETWORK
     svg = network.read_bytes() if network.is_file() else None
-    return Run(log.parent, read_history(log), _quarantined(log.parent), svg)
+    return Run(log.parent, read_history(log), _read_quarantine(log.parent), svg)
 
 
 def log_of(path: str | os.PathLike[str]) -> Path:
@@ -109,7 +109,7 @@ def log_of(path: str | os.PathLike[str]) -> Path:
     return logs[0]
 
 
-def _quarantined(folder: Path) -> Quarantined:
+def _read_quarantine(folder: Path) -> Quarantined:
     files = sorted(folder.glob(QUARANTINE))
     first: list[dict[str, Any]] = []
     keys: set[tuple[str, str]] = set()
@@ -128,7 +128,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
         for text in lines:
             try:
                 line = json.loads(text)
-            except (ValueError, RecursionError):  # torn by a kill. The process that resumes lists the sequence again
+            except (ValueError, RecursionError):  # torn by a kill. A resumed process lists the sequence again
                 continue
             if isinstance(line, dict):
                 yield line

@@ -1,4 +1,4 @@
-"""A run's log as numbers: one row for each event, by kind, in order of label samples.
+"""The log of a run as numbers: one row for each event, by kind, in order of label samples.
 
 Fields that older logs lack are None. Cost: about a kilobyte for a progress line, half of that for an update.
 """
@@ -33,7 +33,7 @@ class CorpusShare(NamedTuple):
 
     Attributes:
         sequences: number of its sequences.
-        delivered, declared: their share of all sequences, and the share that the weights declare, 0 to 1.
+        delivered, declared: share of all sequences that they are, and share that the weights declare, 0 to 1.
     """
 
     sequences: int
@@ -58,7 +58,7 @@ class ProgressLine(NamedTuple):
         transforming: seconds that transforms took in the span, such as decoding, summed over threads.
         corpora: share of each corpus of a mixture at its end, empty for another corpus.
         time: Unix time of its end, in seconds.
-        done: share of the whole run that was done, 0 to 1. None: the run's end is unknown.
+        done: share of the whole run that was done, 0 to 1. None if the run's end is unknown.
         reading: seconds that reading and decoding of chunks took in the span, summed over threads.
         asked: bytes of local files that were requested in the span, from the page cache or the disk.
         disk: bytes fetched from the disk in the span, as the page cache did not hold them, in whole pages.
@@ -114,17 +114,17 @@ class History:
 
     Attributes:
         path: path of the log.
-        about: the latest "start" line.
+        about: latest "start" line.
         restarts: label samples at which a process resumed after another had stopped.
         spans: progress lines.
         averages: updates, validations and tests.
         saved: checkpoints.
-        ended: the "end" line, if nothing came after it.
+        ended: "end" line, if no line follows it.
         skipped: number of times that an unreadable sequence was skipped, by all processes.
         sweeps: sweeps trained when the last process began or ended.
-        after: seconds by part that belong to no span: from the last one to the end of the run, such as its test.
+        after: seconds by part that belong to no span, from the last span to the end of the run, such as for a test.
         unreported: label samples that an interrupted run trained after the last span.
-        lines, torn: number of lines in the file, and of those torn by a kill.
+        lines, torn: number of lines in the file, and of lines that a kill has torn.
     """
 
     path: Path
@@ -148,7 +148,7 @@ class History:
 
     @property
     def is_feed(self) -> bool:
-        """Whether nothing was trained: the log was written by ``feedline bench``."""
+        """Whether nothing was trained, as ``feedline bench`` wrote the log."""
         return self.about.get("kind") == "bench"
 
     @property
@@ -169,12 +169,12 @@ class History:
 
     @property
     def counted(self) -> int:
-        """Label samples trained in this time."""
+        """Label samples trained in `seconds`."""
         return sum(span.counted for span in self.spans) + self.unreported
 
     @property
     def speed(self) -> float | None:
-        """Label samples per second of the whole wall time. None: no time passed."""
+        """Label samples per second of the whole wall time. None if no time passed."""
         return self.counted / self.seconds if self.seconds else None
 
     @property
@@ -185,11 +185,11 @@ class History:
     def fed(self) -> Fed | None:
         """Return statistics of the feed over all spans. None if the log has none."""
         parts = [span.fed for span in self.spans if span.fed is not None]
-        return _together(parts) if parts else None
+        return _sum_fed(parts) if parts else None
 
 
 def read_history(path: Path) -> History:
-    """Read a run's log.
+    """Read the log of a run.
 
     Raises:
         DataError: the log has no event, or a line that is not an event.
@@ -205,12 +205,12 @@ def read_history(path: Path) -> History:
 
 
 def history_of(log: RunLog[LogEvent | None]) -> History:
-    """Return the history of a log. None among its events is ignored."""
+    """Return the history of a log. Events that are None are ignored."""
     history, events = History(log.path, lines=log.lines, torn=log.torn, restarts=log.starts[1:]), log.events
     skipped, before = 0, dict.fromkeys(_CUMULATIVE, 0.0)
     for event in events:
         if isinstance(event, ProgressLine):
-            # Statistics are sums of the process: the span's part is the difference.
+            # Statistics are sums over the process. The part of the span is the difference.
             now = {name: value for name in _CUMULATIVE if (value := getattr(event, name)) is not None}
             history.spans.append(event._replace(**{name: max(0.0, n - before[name]) for name, n in now.items()}))
             before |= now
@@ -235,13 +235,13 @@ def history_of(log: RunLog[LogEvent | None]) -> History:
 
 
 def _after_spans(events: Iterable[LogEvent | None], ended: bool) -> dict[str, float]:
-    """Return the seconds by part outside spans: at the run's end, and after the last checkpoint of each process.
+    """Return the seconds by part outside spans: at the end of the run, and after the last checkpoint of each process.
 
     A process that resumes counts the time before the checkpoint in its first span.
     """
     total: dict[str, float] = {}  # final
-    secured: dict[str, float] = {}  # in the last checkpoint
-    loose: dict[str, float] = {}  # after the last checkpoint
+    saved_seconds: dict[str, float] = {}  # in the last checkpoint
+    unsaved: dict[str, float] = {}  # after the last checkpoint
     at: float | None = None
     samples = 0
     for event in events:
@@ -250,21 +250,21 @@ def _after_spans(events: Iterable[LogEvent | None], ended: bool) -> dict[str, fl
         time = event.line.get("time") if isinstance(event, LoggedEvent) else event.time
         is_start = isinstance(event, LoggedEvent) and event.event == "start"
         if isinstance(event, ProgressLine):
-            secured, loose = {}, {}
+            saved_seconds, unsaved = {}, {}
         elif not is_start and at is not None and time is not None:
             kinds = {Saved: "saving", Average: "evaluating"}
             part = "training" if event.samples > samples else kinds.get(type(event), "training")
-            loose = added(loose, {part: max(0.0, time - at)})
+            unsaved = add_seconds(unsaved, {part: max(0.0, time - at)})
         if isinstance(event, Saved):
-            secured, loose = added(secured, loose), {}
+            saved_seconds, unsaved = add_seconds(saved_seconds, unsaved), {}
         elif isinstance(event, LoggedEvent) and not is_start:
-            total, loose = added(total, loose), {}
+            total, unsaved = add_seconds(total, unsaved), {}
         at, samples = time, event.samples
-    return added(total, secured) if ended else total
+    return add_seconds(total, saved_seconds) if ended else total
 
 
-def added(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
-    """Return the sums of seconds by part. Parts that took none are omitted."""
+def add_seconds(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
+    """Return the sums of seconds by part. Parts that took no time are omitted."""
     return {part: n for part in {**a, **b} if (n := a.get(part, 0.0) + b.get(part, 0.0))}
 
 
@@ -274,9 +274,9 @@ _CUMULATIVE = ("transforming", "reading", *_BYTES)
 
 
 def event_of(line: dict[str, Any]) -> LogEvent | None:
-    """Return the event of a line of a log. None for the event of a user's reporter."""
+    """Return the event of a line of a log, or None for an event that feedline does not write."""
     parse = _EVENTS.get(line["event"])
-    return None if parse is None else parse(line)  # events of users' reporters are ignored
+    return None if parse is None else parse(line)
 
 
 def _span(line: dict[str, Any]) -> ProgressLine:
@@ -323,8 +323,8 @@ def _saved(line: dict[str, Any]) -> Saved:
     return Saved(line["samples"], words(line["path"], "path"), maybe(moment, line.get("time"), "time"))
 
 
-def _mark(line: dict[str, Any]) -> LoggedEvent:
-    """Return a start or end, after checking the fields that the page depends on."""
+def _start_or_end(line: dict[str, Any]) -> LoggedEvent:
+    """Return the event of a start or end, after checking the fields that the page depends on."""
     for name, check in _CHECKS.items():
         if line.get(name) is not None:
             check(line[name], name)
@@ -357,12 +357,12 @@ _EVENTS: dict[str, Callable[[dict[str, Any]], LogEvent]] = {
     "validation": _average,
     "test": _average,
     "checkpoint": _saved,
-    "start": _mark,
-    "end": _mark,
+    "start": _start_or_end,
+    "end": _start_or_end,
 }
 
 
-def _together(parts: list[Fed]) -> Fed:
+def _sum_fed(parts: list[Fed]) -> Fed:
     total = Fed(smallest=min((part.smallest for part in parts if part.minibatches), default=0))
     for part in parts:
         for name in ("minibatches", "sequences", "samples", "pairs", "neighbours", "jumps"):

@@ -2,7 +2,7 @@
 
 A killed process leaves a torn last line, and the process that resumes repeats the lines after the last checkpoint. The
 result has each part of the run once, from the last time that it was trained. Cost: one pass, and memory for the result
-of ``keep`` for each line.
+of ``parse`` for each line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RunLog(Generic[T]):
 
     Args:
         path: path of the file.
-        keep: function from a line to the value to keep of it.
+        parse: function that returns the value to keep for a line.
 
     Attributes:
         path: path of the file.
@@ -35,22 +35,23 @@ class RunLog(Generic[T]):
         torn: number of lines that are not JSON, as a kill leaves them.
     """
 
-    def __init__(self, path: str | os.PathLike[str], keep: Callable[[Line], T]) -> None:
-        self.path, self._keep = Path(path), keep
-        self._begin()
+    def __init__(self, path: str | os.PathLike[str], parse: Callable[[Line], T]) -> None:
+        self.path, self._parse = Path(path), parse
+        self._reset()
 
-    def _begin(self) -> None:
-        self._kept: dict[tuple[str, int], T] = {}
+    def _reset(self) -> None:
+        self._values: dict[tuple[str, int], T] = {}
         self.starts: list[int] = []
         self.lines = self.torn = 0
         self._at = 0  # bytes read
         self._file: tuple[int, int] | None = None  # device and inode
 
-    def read_on(self, ended: bool = False) -> bool:
-        """Read the lines that were added since the last call. A file that was replaced or cut is read from its start.
+    def read_new_lines(self, ended: bool = False) -> bool:
+        """Read the lines that were added since the last call. A file that was replaced or truncated is read from its
+        start.
 
         Args:
-            ended: whether a last line without an end counts. Otherwise the next call reads it.
+            ended: whether to read a last line without a line end. Otherwise a later call reads it.
 
         Returns:
             Whether there were new lines.
@@ -62,7 +63,7 @@ class RunLog(Generic[T]):
         with self.path.open("rb") as file:
             now = os.fstat(file.fileno())
             if (now.st_dev, now.st_ino) != self._file or now.st_size < self._at:
-                self._begin()
+                self._reset()
                 self._file = (now.st_dev, now.st_ino)
             file.seek(self._at)
             before = self.lines
@@ -77,17 +78,17 @@ class RunLog(Generic[T]):
         self.lines += 1
         try:
             line = json.loads(text)
-        except (ValueError, RecursionError):  # undecodable bytes too
+        except (ValueError, RecursionError):  # also for bytes that cannot be decoded
             self.torn += 1
             return
         try:
             event, samples = words(line["event"], "event"), whole(line["samples"], "samples")
             if event == "start":
                 # The resumed process repeats all lines after the place where it resumed.
-                self._kept = {key: old for key, old in self._kept.items() if key[1] <= samples}
+                self._values = {key: old for key, old in self._values.items() if key[1] <= samples}
                 self.starts.append(samples)
-            self._kept.pop((event, samples), None)
-            self._kept[event, samples] = self._keep(line)
+            self._values.pop((event, samples), None)
+            self._values[event, samples] = self._parse(line)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"expected an event of a training session, got {text[:80]!r} ({error!r})",
@@ -98,20 +99,20 @@ class RunLog(Generic[T]):
 
     @property
     def events(self) -> list[T]:
-        """The kept values of the lines so far, in order of samples, each event once."""
-        return [self._kept[key] for key in sorted(self._kept, key=lambda key: key[1])]
+        """Values of the lines so far, in order of samples, each event once."""
+        return [self._values[key] for key in sorted(self._values, key=lambda key: key[1])]
 
 
 def log_feed(path: str | os.PathLike[str], source: Any, *, step: int, size: int, event: str = "progress") -> None:
     """Append a line with the position of a source, for ``feedline audit``.
 
-    Write one before the first minibatch of a process, by ``event="start"``, then at regular steps and at the end and,
-    under a schedule of sizes, whenever the size changes.
+    Write a line before the first minibatch of a process, by ``event="start"``, then at regular steps, at the end, and
+    whenever the size changes under a schedule of sizes.
 
     Args:
         path: path of the log, created if missing.
         source: a `MinibatchSource`.
-        step: minibatches that the run has been fed before, by all processes one after the other.
+        step: number of minibatches that the run was fed before, by all of its processes.
         size: size of the next minibatches, in samples of all ranks.
         event: ``"start"``, ``"progress"`` or ``"end"``.
 
@@ -137,7 +138,7 @@ def feed_record(source: Any, step: int, size: int) -> dict[str, Any]:
 
 
 def open_log(path: str | os.PathLike[str]) -> TextIO:
-    """Open a log for appending. A line that a crash has torn is ended, so that the next line is not lost."""
+    """Open a log for appending. A torn last line gets a line end, so that the next line is not lost."""
     with open(path, "ab+") as before:
         if before.tell():
             before.seek(-1, os.SEEK_END)
@@ -146,17 +147,17 @@ def open_log(path: str | os.PathLike[str]) -> TextIO:
     return open(path, "a", encoding="utf-8")  # the caller closes it
 
 
-def read_log(path: str | os.PathLike[str], keep: Callable[[Line], T]) -> RunLog[T]:
+def read_log(path: str | os.PathLike[str], parse: Callable[[Line], T]) -> RunLog[T]:
     """Read a whole log.
 
     Args:
         path: path of the file.
-        keep: function from a line to the value to keep of it.
+        parse: function that returns the value to keep for a line.
 
     Raises:
         OSError: the file cannot be read.
         DataError: a line is JSON but not an event.
     """
-    log = RunLog(path, keep)
-    log.read_on(ended=True)
+    log = RunLog(path, parse)
+    log.read_new_lines(ended=True)
     return log

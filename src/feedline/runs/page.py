@@ -1,7 +1,7 @@
 """A self-contained HTML page: no other file, no network, no script except its own, if it has charts.
 
-A content security policy in the page makes the browser enforce this: nothing is loaded, and a script injected through a
-name in the data would not run. Every text that comes from data is escaped.
+A content security policy in the page enforces this: nothing is loaded, and a script injected through a name in the data
+would not run. Every text that comes from data is escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
         body: HTML.
         style: CSS after the style that all pages share.
         charts: whether there are charts, which the script of the page reads out. Without charts there is no script.
-        refresh_s: seconds after which the page loads itself again. None: never.
+        refresh_s: seconds after which the page loads itself again. None means never.
     """
     shared, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -49,8 +49,8 @@ def document(title: str, body: str, style: str = "", charts: bool = True, refres
 """
 
 
-def refreshing(refresh_s: float | None) -> str:
-    """Return the switch that shows and stops the reloading of the page. Empty without ``refresh_s``."""
+def refresh_switch(refresh_s: float | None) -> str:
+    """Return the switch that shows and stops the reloading of the page, an empty text without ``refresh_s``."""
     if refresh_s is None:
         return ""
     return (
@@ -73,7 +73,7 @@ def sections(parts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return a paragraph, or nothing for no text."""
+    """Return a paragraph, or an empty text for no text."""
     return f"<p>{escape(text)}</p>" if text else ""
 
 
@@ -95,7 +95,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], whole: bool = False) -> str:
-    """Return a table that scrolls in its own box, or if ``whole``, only sideways."""
+    """Return a table in a box in which it scrolls, only sideways if ``whole``."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
     body = "\n".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
     kind = "scroll whole" if whole else "scroll"
@@ -105,7 +105,7 @@ def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], whole:
     )
 
 
-def picture(svg: bytes, says: str) -> str:
-    """Embed an SVG as an image: browsers run no script in it and load nothing for it."""
+def picture(svg: bytes, description: str) -> str:
+    """Embed an SVG as an image, in which browsers run no script, and for which they load nothing."""
     data = base64.b64encode(svg).decode()
-    return f'<p class="network"><img src="data:image/svg+xml;base64,{data}" alt="{escape(says)}"></p>'
+    return f'<p class="network"><img src="data:image/svg+xml;base64,{data}" alt="{escape(description)}"></p>'

@@ -1,7 +1,7 @@
-"""``feedline.report``: a run as one page.
+"""``feedline.report``, which shows a run as one page.
 
 The page is self-contained. It opens from disk, without a network, and prints. A log of any length makes a page of a few
-hundred kilobytes, as long charts are thinned (see `table`). Cost: one pass over the log.
+hundred kilobytes, as long charts are thinned (see `chart_rows`). Cost: one pass over the log.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from feedline.runs.charts import (
     feed_charts,
     learning_charts,
     time_charts,
-    whole_by_part,
+    total_seconds_by_part,
 )
-from feedline.runs.compare_runs import order_facts, read_compared, setting_in_words
+from feedline.runs.compare_runs import order_facts, read_compared_runs, setting_in_words
 from feedline.runs.drawing import figures
 from feedline.runs.findings import findings
 from feedline.runs.folder import MAX_LISTED, Run, read_run
@@ -39,18 +39,18 @@ RunPath = str | os.PathLike[str]
 
 
 def report(run: RunPath | Sequence[RunPath], output: RunPath | None = None, *, refresh_s: float | None = None) -> Path:
-    """Make one self-contained HTML page of a training run: with its curves, the use of its time, and its feed.
+    """Make a self-contained HTML page of a training run, with its curves, the use of its time, and its feed.
 
-    Of several runs, a page that compares them: their curves in common charts, their results, and their differences.
+    For several runs, make a page that compares them: curves in common charts, results, and differences.
 
     Args:
-        run: a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
-            --log``), and, if they are there, ``quarantine*.jsonl`` and ``network.svg``, or the log itself. Or two to
-            six of them, of which some may be files of TensorBoard's events, or folders of these.
-        output: path of the page. None: ``report.html`` next to the log, or ``comparison.html`` in the folder that the
-            runs have in common. An existing file is replaced, at once.
+        run: path of a run folder with ``run.jsonl`` (or one other log of `feedline.train.JsonLines` or ``feedline bench
+            --log``), and maybe ``quarantine*.jsonl`` and ``network.svg``, or path of the log. For a comparison a list
+            of two to six of them, of which some may be event files of TensorBoard, or folders of these.
+        output: path of the page. None means ``report.html`` next to the log, or ``comparison.html`` in the folder that
+            the runs have in common. An existing file is replaced atomically.
         refresh_s: seconds after which the page, while it is open, loads itself again from disk, unless its reader is
-            looking at a value. None: never. A page of a run that has ended never does.
+            looking at a value. None means never. A page of a run that has ended never does.
 
     Returns:
         The path of the page.
@@ -64,18 +64,18 @@ def report(run: RunPath | Sequence[RunPath], output: RunPath | None = None, *, r
     if refresh_s is not None and not refresh_s >= 1:
         raise ValueError(f"expected refresh_s of at least 1 second, or None, got {refresh_s}")
     if not isinstance(run, (str, os.PathLike)):
-        return _compared(list(run), output, refresh_s)
+        return _compare(list(run), output, refresh_s)
     loaded = read_run(run)
     path = loaded.folder / "report.html" if output is None else Path(output)
     _write(html(loaded, None if loaded.history.ended else refresh_s), path, [loaded.history.path])
     return path
 
 
-def _compared(runs: Sequence[RunPath], output: RunPath | None, refresh_s: float | None) -> Path:
+def _compare(runs: Sequence[RunPath], output: RunPath | None, refresh_s: float | None) -> Path:
     if refresh_s is not None:
         raise ValueError("expected refresh_s=None for several runs, whose page does not load itself again")
     comparison_page.check_count(len(runs))
-    compared = read_compared(runs)
+    compared = read_compared_runs(runs)
     text = comparison_page.html(compared)
     common = Path(os.path.commonpath([os.path.abspath(run.path.parent) for run in compared]))
     path = common / "comparison.html" if output is None else Path(output)
@@ -84,7 +84,7 @@ def _compared(runs: Sequence[RunPath], output: RunPath | None, refresh_s: float 
 
 
 def _write(text: str, path: Path, logs: Sequence[Path]) -> None:
-    """Replace a file, which must be none of ``logs``.
+    """Replace a file, which must not be one of ``logs``.
 
     Names from data may contain undecodable bytes, as file names do. They are shown as escapes.
     """
@@ -100,7 +100,7 @@ def _write(text: str, path: Path, logs: Sequence[Path]) -> None:
 
 
 def html(run: Run, refresh_s: float | None = None) -> str:
-    """Return the page, which loads itself again every ``refresh_s`` seconds. None: never."""
+    """Return the page, which loads itself again every ``refresh_s`` seconds. None means never."""
     history = run.history
     is_feed = history.is_feed
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
@@ -108,7 +108,7 @@ def html(run: Run, refresh_s: float | None = None) -> str:
     parts = [
         ("summary", "In short", page.findings(findings(run) or ["Nothing stands out."])),
         ("learning", "Learning", figures(learning, restarts) + page.paragraph(constant_rates(history))),
-        ("time", "Where the time went", _spent(run) + figures(times, restarts)),
+        ("time", "Where the time went", _time_bar(run) + figures(times, restarts)),
         ("feed", "The feed", page.paragraph(_read(history)) + _corpora(history) + figures(feeds, restarts)),
         ("errors", "Errors and quarantine", _errors(run)),
         ("checkpoints", "Checkpoints", "" if is_feed else _checkpoints(run)),
@@ -117,7 +117,7 @@ def html(run: Run, refresh_s: float | None = None) -> str:
     ]
     title = f"{'Feed' if is_feed else 'Training run'}: {history.about.get('path', run.name) if is_feed else run.name}"
     thinned = any(len(chart.table.rows) < chart.table.total for chart in learning + times + feeds)
-    body = f"""<header><h1>{escape(title)}</h1>{page.refreshing(refresh_s)}
+    body = f"""<header><h1>{escape(title)}</h1>{page.refresh_switch(refresh_s)}
 <p class="soft">{escape(_lead(run))}</p>
 {page.tiles(_tiles(run))}
 </header>
@@ -203,7 +203,7 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
             tiles.append((NOT_FINITE if last.loss is None else f"{last.loss:.4g}", f"{kind} loss{metric}"))
     if history.seconds:
         tiles.append((f"{history.speed:,.0f}", f"{history.counts} a second"))
-        waiting = whole_by_part(history).get("waiting for data", 0.0) / history.seconds
+        waiting = total_seconds_by_part(history).get("waiting for data", 0.0) / history.seconds
         tiles.append((f"{waiting:.1%}", "of the time waiting for data"))
         if history.transforming:
             busy = history.transforming / history.seconds
@@ -216,10 +216,10 @@ def _tiles(run: Run) -> list[tuple[str, str]]:
     return tiles
 
 
-def _spent(run: Run) -> str:
+def _time_bar(run: Run) -> str:
     """Return the whole wall time, as one bar with a legend that is also its table."""
     end = run.history.ended or {}
-    parts = end["seconds_by_part"] if "seconds_by_part" in end else whole_by_part(run.history)
+    parts = end["seconds_by_part"] if "seconds_by_part" in end else total_seconds_by_part(run.history)
     total = sum(parts.values())
     if not total:
         return ""
@@ -269,7 +269,7 @@ def _checkpoints(run: Run) -> str:
             f"{checkpoint.samples:,}",
             checkpoint.path,
             "" if checkpoint.time is None else _moment(checkpoint.time),
-            "yes" if run.is_kept(checkpoint) else "no",
+            "yes" if run.still_exists(checkpoint) else "no",
         ]
         for checkpoint in reversed(shown)
     ]
@@ -279,8 +279,8 @@ def _checkpoints(run: Run) -> str:
 def _network(run: Run) -> str:
     if run.network is None:
         return ""
-    says = f"Graph of {run.history.about.get('model', 'the network')}: layers and what flows between them"
-    return f'<div class="card">{page.picture(run.network, says)}</div>'
+    description = f"Graph of {run.history.about.get('model', 'the network')}: layers and what flows between them"
+    return f'<div class="card">{page.picture(run.network, description)}</div>'
 
 
 def _about(run: Run) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""The state of a run in progress: its progress, the remaining time, and the limit of its speed.
+"""The state of a run: its progress, the remaining time, and the limit of its speed.
 
-All of it follows from the log alone, so that a run can be watched from another machine, and no part of the run waits
-for a watcher. Requires only NumPy.
+Everything follows from the log alone. So a run can be watched from another machine, and never waits for a watcher.
+Requires only NumPy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from feedline.runs.folder import log_of
 from feedline.runs.history import History, LogEvent, ProgressLine, event_of, history_of
 from feedline.runs.log import RunLog
 
-_RECENT = 10  # spans at least, and a tenth of all
-_WAITING_SHARE = 0.1  # share of the time from which waiting for data limits a run
-_LASTING_SHARE = 0.3  # and from which evaluating or saving does
-# After this time without news a run may be dead: before the first span, after it, and as a multiple of the longest
+_RECENT = 10  # smallest number of spans that count as recent. It is a tenth of all if that is more
+_WAITING_SHARE = 0.1  # share of the time from which on waiting for data limits a run
+_LASTING_SHARE = 0.3  # share of the time from which on evaluating or saving limits a run
+# Times without news after which a run may be dead: before the first span, after it, and as a multiple of the longest
 # span.
 _SILENT_AT_FIRST_S, _SILENT_S, _SILENT_SPANS = 60.0, 10.0, 5.0
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -48,7 +48,7 @@ class WatchedRun:
 
     @property
     def done(self) -> float | None:
-        """Share of the run that is done, 0 to 1. None: unknown."""
+        """Share of the run that is done, 0 to 1. None if unknown."""
         if self.history.ended is not None and not self.history.ended.get("interrupted"):
             return 1.0
         spans = self.history.spans
@@ -66,7 +66,7 @@ class WatchedRun:
 
     @property
     def remaining_s(self) -> float | None:
-        """Estimate of the seconds left. None: unknown, also after a kill, and when only the last evaluation is left.
+        """Estimate of the remaining seconds. None if unknown, as after a kill, or if only the last evaluation remains.
 
         The pace is from the recent spans or, with evaluations, which are rare and long, from all spans of this process.
         While a span takes longer than usual, the estimate does not change.
@@ -75,7 +75,7 @@ class WatchedRun:
             return 0.0
         if self.is_silent:
             return None
-        marks = [(span.time, span.done) for span in (self.present() if self._evaluates else self.recent())]
+        marks = [(span.time, span.done) for span in (self.present_spans() if self._evaluates else self.recent_spans())]
         began = self.history.about.get("time")
         if began is not None and (self._evaluates or len(marks) < 2):
             marks.insert(0, (began, self._done_at_start()))
@@ -92,7 +92,7 @@ class WatchedRun:
         return any(average.kind != "update" for average in self.history.averages)
 
     def _done_at_start(self) -> float | None:
-        """Return the share that was done when the present process began. None: unknown."""
+        """Return the share that was done when the present process began. None if unknown."""
         if not self.history.restarts:
             return 0.0
         before = [span for span in self.history.spans if span.samples <= self.history.restarts[-1]]
@@ -101,7 +101,7 @@ class WatchedRun:
     @property
     def elapsed_s(self) -> float:
         """Wall time so far, of a silent run to its last span."""
-        spans, last = self.present(), self.history.about.get("time")
+        spans, last = self.present_spans(), self.history.about.get("time")
         if self.history.ended is not None or self.is_silent:
             return self.history.seconds
         if spans:
@@ -113,7 +113,7 @@ class WatchedRun:
         """Whether nothing was written for several times the longest span of this process."""
         if self.history.ended is not None:
             return False
-        longest = max((span.seconds for span in self.present()), default=None)
+        longest = max((span.seconds for span in self.present_spans()), default=None)
         return self.silent_s > (_SILENT_AT_FIRST_S if longest is None else max(_SILENT_S, _SILENT_SPANS * longest))
 
     @property
@@ -124,36 +124,37 @@ class WatchedRun:
             return "interrupted, saved" if ended.get("interrupted") else "ended"
         if self.is_silent:
             first = not self._evaluates and self.silent_s < _SILENT_AT_FIRST_S
-            return f"no news for {spoken(self.silent_s)}: killed, {'stuck, or evaluating' if first else 'or stuck'}"
+            alternatives = "stuck, or evaluating" if first else "or stuck"
+            return f"no news for {duration_text(self.silent_s)}: killed, {alternatives}"
         if self.done == 1.0:
             return "running, all trained: evaluating or saving"
         return "running"
 
-    def present(self) -> list[ProgressLine]:
+    def present_spans(self) -> list[ProgressLine]:
         """Return the spans of the present process."""
         spans, restarts = self.history.spans, self.history.restarts
         return [span for span in spans if span.samples > restarts[-1]] if restarts else spans
 
-    def recent(self) -> list[ProgressLine]:
-        """Return the last spans, of the present process: the last tenth, but at least ten."""
-        spans = self.present()
+    def recent_spans(self) -> list[ProgressLine]:
+        """Return the last tenth of the spans of the present process, but at least ten."""
+        spans = self.present_spans()
         return spans[-max(_RECENT, len(spans) // 10) :]
 
     def speed(self) -> float | None:
-        """Return label samples per second over the recent spans. None before the first."""
-        spans = self.recent()
+        """Return label samples per second over the recent spans, or None before the first span."""
+        spans = self.recent_spans()
         seconds = sum(span.seconds for span in spans)
         return sum(span.counted for span in spans) / seconds if seconds else None
 
     def shares(self) -> dict[str, float]:
         """Return the shares of the recent time by part: training, waiting for data, evaluating, saving."""
-        parts = seconds_by_part(self.recent())
+        parts = seconds_by_part(self.recent_spans())
         total = sum(parts.values())
         return {name: seconds / total for name, seconds in parts.items()} if total else {}
 
     def limit(self) -> Limit | None:
-        """Return the limit of the recent spans. None before the first."""
-        shares, spans = self.shares(), self.recent()
+        """Return the limit of the recent spans, or None before the first span."""
+        shares, spans = self.shares(), self.recent_spans()
         if not shares:
             return None
         waiting = shares.get("waiting for data", 0.0)
@@ -181,10 +182,10 @@ class WatchedRun:
 
 
 class RunWatch:
-    """A log that is read while it grows.
+    """A run that is watched: its log is read while it grows.
 
     Args:
-        path: run folder, which may have no log yet, or log.
+        path: path of the log, or of the run folder, which may have no log yet.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -193,25 +194,25 @@ class RunWatch:
         self._history: History | None = None
 
     def look(self, now: float) -> WatchedRun | None:
-        """Return the run at this moment. None while there is no log, or no event in it.
+        """Return the run at this moment, or None while there is no log, or no event in it.
 
         Args:
             now: Unix time, in seconds.
 
         Raises:
-            DataError: a file that is no log, or several logs.
+            DataError: the file is not a log, or there are several logs.
         """
         try:
             if self._log is None:
                 self._log = RunLog(log_of(self.path), event_of)
-            if self._log.read_on():
+            if self._log.read_new_lines():
                 self._history = history_of(self._log)
         except FileNotFoundError:  # not yet, or removed
             self._log, self._history = None, None
         return None if self._history is None else WatchedRun(self._history, now)
 
 
-def spoken(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Format a duration: ``3 h 5 min``, ``2 min 40 s``, ``8 s``."""
     total = round(seconds)
     parts = [(total // 86400, "d"), (total // 3600 % 24, "h"), (total // 60 % 60, "min"), (total % 60, "s")]
@@ -225,8 +226,8 @@ def sparkline(numbers: Sequence[float | None], width: int, bounds: tuple[float, 
     Args:
         numbers: numbers in order. None is a blank.
         width: largest number of characters. Stretches of a longer row are averaged.
-        bounds: values of the lowest and the highest block, the latter None for the largest number. None: the extremes,
-            and a logarithmic scale if they are two decades apart.
+        bounds: values of the lowest and the highest block, the latter None for the largest number. None means the
+            extremes, and a logarithmic scale if they are two decades apart.
     """
     if width < 1 or not numbers:
         return ""

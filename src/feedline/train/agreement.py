@@ -1,10 +1,10 @@
 """Collective decisions of a session's ranks, so that no rank waits for one that has decided differently.
 
-Every collective decision (an update, a checkpoint, the end, where to begin) follows from numbers of all ranks, by the
-same rule on each rank, since clocks, signals, files and callbacks differ between ranks. This holds whether the learners
+Clocks, signals, files and callbacks differ between ranks. So every collective decision (an update, a checkpoint, the
+end, where to begin) follows from numbers of all ranks, by the same rule on each rank. This holds whether the learners
 are distributed or the model exchanges gradients itself, as `DistributedDataParallel` does.
 
-Costs: with one rank nothing. Otherwise an exchange of a few numbers after each update. If the model exchanges gradients
+Costs: nothing with one rank. Otherwise an exchange of a few numbers after each update. If the model exchanges gradients
 itself, another one before it and one in it.
 """
 
@@ -17,14 +17,14 @@ from feedline.errors import StateError, StoreError
 from feedline.train.checkpoint import Checkpoint, Checkpoints, load
 
 
-class Wishes(NamedTuple):
+class RankRequests(NamedTuple):
     """Requests of a rank after an update.
 
     Attributes:
         stop: end the training, at the request of a callback, a controller or the program.
         interrupt: end the run, because of a signal.
         save: write a checkpoint.
-        size: size of its next minibatch. 0: none, -1: none, as all rates are 0.
+        size: size of its next minibatch. 0 means that the training ends, -1 that it ends because all rates are 0.
     """
 
     stop: bool
@@ -33,29 +33,29 @@ class Wishes(NamedTuple):
     size: int
 
 
-def agreed(ranks: Ranks, wishes: Wishes) -> Wishes:
-    """Combine the ranks' wishes: do what any rank asks for, with minibatches of one size.
+def combine_requests(ranks: Ranks, requests: RankRequests) -> RankRequests:
+    """Combine the requests of all ranks: do what any rank asks for, with minibatches of one size.
 
     Raises:
         StoreError: the sizes of the next minibatches differ. The message lists them.
     """
     if ranks.alone:
-        return wishes
-    rows = ranks.gather([float(wish) for wish in wishes])
+        return requests
+    rows = ranks.gather([float(request) for request in requests])
     stop, interrupt, save, sizes = zip(*rows, strict=True)
     if any(stop):
-        return Wishes(True, any(interrupt), any(save), wishes.size)
+        return RankRequests(True, any(interrupt), any(save), requests.size)
     if len(set(sizes)) > 1:
         got = ", ".join(f"rank {r}: {size:.0f}" for r, size in enumerate(sizes))
         raise StoreError(
             f"expected all ranks to continue with minibatches of one size, got {got} samples (0: the end, -1: a rate "
             "of 0)\n  change run.scale, max_samples and learning rates equally on all ranks"
         )
-    return Wishes(False, any(interrupt), any(save), wishes.size)
+    return RankRequests(False, any(interrupt), any(save), requests.size)
 
 
-def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
-    """Return the newest checkpoint that every rank can read, or None without any. Rank 0 decides which are tried.
+def latest_checkpoint(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
+    """Return the newest checkpoint that every rank can read, or None if there are none. Rank 0 decides which are tried.
 
     Raises:
         StateError: there are checkpoints, but none that every rank can read.
@@ -66,13 +66,13 @@ def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
     counts = ranks.gather_json(len(paths))
     if not counts[0] and any(counts):
         raise StateError(
-            f"expected all ranks to find the checkpoints in {checkpoints.folder}, rank 0 finds none, but others do: "
-            "use a folder that all machines share"
+            f"expected all ranks to find the checkpoints in {checkpoints.folder}, but rank 0 finds none: use a folder "
+            "that all machines share"
         )
     candidates = checkpoints.newest_first() if ranks.rank == 0 else iter(())
     refused = 0
     while True:
-        saved = ranks.first(lambda: next(candidates, None))
+        saved = ranks.on_rank_0(lambda: next(candidates, None))
         name, seal = ranks.gather_json(None if saved is None else [saved.path.name, saved.seal])[0] or (None, None)
         if name is None:
             if refused:
@@ -81,15 +81,15 @@ def latest(checkpoints: Checkpoints, ranks: Ranks) -> Checkpoint | None:
                     "cannot: use a folder that all machines share"
                 )
             return None
-        path, why = checkpoints.folder / name, None
+        path, reason = checkpoints.folder / name, None
         if saved is None:
             try:
                 saved = load(path)
-                why = None if saved.seal == seal else f"it differs from rank 0's {name}"
+                reason = None if saved.seal == seal else f"it differs from rank 0's {name}"
             except StateError as error:
-                why = str(error)
-        trouble = [f"rank {r}: {reason}" for r, reason in enumerate(ranks.gather_json(why)) if reason is not None]
-        if not trouble:
+                reason = str(error)
+        reasons = [f"rank {r}: {text}" for r, text in enumerate(ranks.gather_json(reason)) if text is not None]
+        if not reasons:
             return saved
         refused += 1
-        checkpoints.pass_over(path, "; ".join(trouble))
+        checkpoints.skip(path, "; ".join(reasons))

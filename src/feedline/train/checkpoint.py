@@ -1,10 +1,10 @@
-"""Atomic checkpoints: one folder each, tensors as safetensors and everything else as JSON.
+"""Atomic checkpoints. Each is a folder, with tensors as safetensors and everything else as JSON.
 
-A folder is written under a temporary name, synced to disk, and renamed. A process killed at any moment leaves either
-the whole checkpoint or none, and earlier ones untouched. The seal of ``state.json`` covers everything: the file
-contains the seal of the tensors' file, which contains a checksum of each tensor. Any changed byte is detected. So is a
-state with the tensors of another checkpoint. Incomplete, damaged or foreign checkpoints are skipped with a warning that
-gives the reason, and the previous one is used. If none is whole, the run does not start. Nothing is pickled, so
+A folder is written under a temporary name, synced to disk, and renamed. A process that is killed at any moment leaves
+either the whole checkpoint or none of it, and earlier ones untouched. The seal of ``state.json`` covers everything: the
+file contains the seal of the tensors' file, which contains a checksum of each tensor. Any changed byte is detected. So
+is a state with the tensors of another checkpoint. Incomplete, damaged or foreign checkpoints are skipped with a warning
+that gives the reason, and the previous one is used. If none is whole, the run does not start. Nothing is pickled, so
 checkpoints from untrusted places can be read.
 
 Checkpoints of version 0.1, which had checksums over the tensors alone, are still read.
@@ -29,7 +29,7 @@ import torch
 
 from feedline.concurrency.processes import is_running
 from feedline.errors import StateError, shown
-from feedline.interop.seal import BLANK, check_seal, read_regular, sealed
+from feedline.interop.seal import BLANK, add_seal, check_seal, read_regular
 from feedline.interop.tensor_file import check_json, load_contents, save_tensors, sync
 from feedline.train.shards import check_shards
 
@@ -37,7 +37,7 @@ VERSION = 2
 TENSORS, STATE = "tensors.safetensors", "state.json"
 _NAME, _TEMPORARY = re.compile(r"checkpoint-([0-9]{1,18})-([0-9]{1,19})"), ".writing-"
 _PROCESS = re.compile(r"[0-9]{1,9}")
-#: Names like ``checkpoint-*``, but with a serial number too large to have a successor.
+#: Names like ``checkpoint-*``, with a serial number that may be too large to have a successor.
 _STRANGE = re.compile(r"checkpoint-[0-9]+-[0-9]+")
 #: First bytes of a state, before the seal.
 _SEALED = f'{{"feedline": {VERSION}, "seal": "'.encode()
@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
         tensors: tensors by name, on the CPU.
         state: state in JSON types.
         seal: checksum of the whole content.
-        shards: description of sharded tensors, see `feedline.train.shards`. None: there are none.
+        shards: description of sharded tensors, see `feedline.train.shards`. None if there are none.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class Checkpoints:
 
     Args:
         folder: folder, created if missing.
-        keep: number of checkpoints to keep, the newest. None: all.
+        keep: number of checkpoints to keep, the newest. None means all.
 
     Raises:
         ValueError: ``keep`` below 1.
@@ -79,7 +79,7 @@ class Checkpoints:
         if keep is not None and keep < 1:
             raise ValueError(f"expected to keep at least 1 checkpoint, or None for all, got {keep}")
         self.folder, self.keep = Path(folder), keep
-        self._passed_over: set[Path] = set()
+        self._skipped: set[Path] = set()
 
     def paths(self) -> list[Path]:
         """Return the folders of checkpoints, whole or not, oldest first."""
@@ -98,15 +98,15 @@ class Checkpoints:
         """Write a checkpoint, which becomes the newest.
 
         Args:
-            number: progress of the run (label samples, say), for the name. Checkpoints are in the order of saving, as a
-                run that fell back to an earlier one repeats these numbers.
+            number: progress of the run, such as its label samples, for the name. It does not order checkpoints, as a
+                run that fell back to an earlier one repeats these numbers. The order of saving does.
             tensors: tensors by name, on any device.
             state: state in JSON types.
             shards: function that writes sharded tensors to a folder, together with other ranks, and returns their
-                description. None: there are none.
+                description. None if there are none.
 
         Raises:
-            TypeError: ``state`` contains other than JSON types.
+            TypeError: ``state`` contains values of other than JSON types.
             StateError: the serial number of the newest checkpoint is too large to have a successor.
             OSError: no space, no permission. No partial checkpoint remains, and other checkpoints are untouched.
         """
@@ -127,7 +127,7 @@ class Checkpoints:
             if shards is not None:
                 content["shards"] = shards(writing)
             with open(writing / STATE, "xb") as file:
-                file.write(sealed(json.dumps(content).encode(), len(_SEALED)))
+                file.write(add_seal(json.dumps(content).encode(), len(_SEALED)))
                 file.flush()
                 os.fsync(file.fileno())
             sync(writing)
@@ -140,7 +140,7 @@ class Checkpoints:
         return target
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint, or None without any. Logs a warning for each one skipped.
+        """Return the newest whole checkpoint, or None if there are none. Logs a warning for each one skipped.
 
         Raises:
             StateError: there are checkpoints, but none is whole.
@@ -162,7 +162,7 @@ class Checkpoints:
             try:
                 checkpoint = load(path)
             except StateError as error:
-                self.pass_over(path, error)
+                self.skip(path, error)
                 continue
             intact = True
             yield checkpoint
@@ -170,13 +170,13 @@ class Checkpoints:
             raise StateError(
                 f"expected a whole checkpoint in {self.folder}, got {len(paths)} and all of them damaged; the newest "
                 f"is {paths[-1].name}",
-                hint="the log says what is wrong with each: recover one, use another folder, or pass restore=False",
+                hint="the log has the fault of each. Recover one, use another folder, or pass restore=False",
             )
 
-    def pass_over(self, path: Path, why: object) -> None:
+    def skip(self, path: Path, why: object) -> None:
         """Log a warning for a checkpoint that is skipped. It does not count as one to keep."""
         _log.warning("skipping %s: %s", path, why)
-        self._passed_over.add(path)
+        self._skipped.add(path)
 
     def _prune(self, paths: Iterable[Path]) -> None:
         """Remove checkpoints older than the `keep` newest."""
@@ -186,7 +186,7 @@ class Checkpoints:
         for path in reversed(list(paths)):
             if remaining == 0:
                 _remove(path)
-            remaining -= remaining > 0 and path not in self._passed_over
+            remaining -= remaining > 0 and path not in self._skipped
 
     def _clear_unfinished(self) -> None:
         """Remove unfinished checkpoints of killed processes."""

@@ -1,6 +1,6 @@
-"""Controllers, which act at the end of an epoch: on the learning rate, the minibatch size, or the best model.
+"""Controllers, which act at the end of an epoch: they change the rate or minibatch size, or keep the best model.
 
-A controller receives the sums of the epoch's training and of the validation at its end. Its state is in the
+A controller receives the sums of the training in an epoch, and of the validation at its end. Its state is in the
 checkpoints, so that a restored run is adjusted like an uninterrupted one.
 """
 
@@ -20,7 +20,7 @@ from feedline.train.checkpoint import Checkpoints
 from feedline.train.session import TrainingSession
 from feedline.train.summary import Summary
 from feedline.train.trainer import check_model, load_model
-from feedline.train.unwrap import unwrapped
+from feedline.train.unwrap import unwrap_model
 
 _log = logging.getLogger("feedline")
 
@@ -38,7 +38,7 @@ class _Watcher:
         self.watch = watch
         self.best: float | None = None
 
-    def _watched(self, training: Summary, validation: Summary | None) -> float:
+    def _watched_value(self, training: Summary, validation: Summary | None) -> float:
         summary = validation if validation is not None and validation.samples else training
         value = summary.loss if self.watch == "loss" else summary.metric
         if value is None:
@@ -59,7 +59,7 @@ class _Watcher:
 
     def _best_of(self, state: Mapping[str, Any]) -> float | None:
         """Return the saved best value. Raises StateError unless it is of the watched criterion."""
-        best, saved = self._of(state, "best"), self._of(state, "watch")
+        best, saved = self._entry(state, "best"), self._entry(state, "watch")
         if best is not None and (type(best) is not float or math.isnan(best)):
             raise StateError(f"expected a state of {type(self).__name__} with a best value, got {shown(best, 40)}")
         if saved != self.watch:
@@ -70,7 +70,7 @@ class _Watcher:
             )
         return best
 
-    def _of(self, state: Mapping[str, Any], key: str) -> Any:
+    def _entry(self, state: Mapping[str, Any], key: str) -> Any:
         if not isinstance(state, Mapping) or key not in state:
             raise StateError(f"expected a state of {type(self).__name__}, got one without `{key}`")
         return state[key]
@@ -85,7 +85,7 @@ class ReduceOnPlateau(_Watcher):
         factor: factor of the rate, between 0 and 1.
         patience: number of epochs to wait for an improvement.
         least: fraction of the best value by which a value has to be smaller to count as an improvement.
-        stop_below: product of all factors below which the training ends. None: never.
+        stop_below: product of all factors below which the training ends. None means never.
         watch: ``"loss"`` or ``"metric"``, of the validation if there is one, else of the training.
     """
 
@@ -108,7 +108,7 @@ class ReduceOnPlateau(_Watcher):
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Lower the rate after too many epochs without an improvement."""
-        value = self._watched(training, validation)
+        value = self._watched_value(training, validation)
         if self._is_better(value, self.least):
             self.best, self.stalled = value, 0
             return
@@ -130,7 +130,7 @@ class ReduceOnPlateau(_Watcher):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state. The learners' states contain their factors."""
         best = self._best_of(state)
-        stalled, product = (self._of(state, key) for key in ("stalled", "product"))
+        stalled, product = (self._entry(state, key) for key in ("stalled", "product"))
         try:
             stalled, product = whole(stalled, "stalled"), float(real(product, "product"))
         except ValueError as error:
@@ -159,7 +159,7 @@ class GrowMinibatch(_Watcher):
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Scale the minibatch size."""
-        value = self._watched(training, validation)
+        value = self._watched_value(training, validation)
         if self.best is None:
             self.best = None if math.isnan(value) else value
         elif value <= self.best - abs(self.best) * self.least:
@@ -179,7 +179,7 @@ class KeepBest(_Watcher):
 
     Attributes:
         folder: folder of the checkpoint.
-        own_folder: folder that no other session may write to: the same.
+        own_folder: the same folder, to which no other session may write.
     """
 
     def __init__(self, folder: str | os.PathLike[str], watch: str = "loss") -> None:
@@ -189,17 +189,17 @@ class KeepBest(_Watcher):
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
         """Save the model if it is the best so far."""
-        value = self._watched(training, validation)
+        value = self._watched_value(training, validation)
         if self._is_better(value):
             self.best = value
-            model = unwrapped(run.trainer.model)
-            run.ranks.first(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
+            model = unwrap_model(run.trainer.model)
+            run.ranks.on_rank_0(lambda: self._checkpoints.save(run.samples, model.state_dict(), {self.watch: value}))
 
     def restore(self, model: torch.nn.Module) -> float:
-        """Load the best model's tensors into ``model``. Returns its watched value.
+        """Load the best model's tensors into ``model``. Return its watched value.
 
         Raises:
-            StateError: no model was kept, or one of another architecture. The model is unchanged.
+            StateError: no model was kept, or its architecture differs. The model is unchanged.
         """
         checkpoint = self._checkpoints.latest()
         if checkpoint is None:

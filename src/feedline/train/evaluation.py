@@ -11,7 +11,7 @@ from feedline.data import Minibatch, Position, Span
 from feedline.feed.protocol import whole_number
 from feedline.train.schedules import Schedule
 from feedline.train.strategy import ExchangesInBackward
-from feedline.train.summary import NOTHING, Summary, plus, summed
+from feedline.train.summary import NOTHING, Summary, plus, sum_over_ranks
 from feedline.train.trainer import Trainer
 
 Size = int | Schedule
@@ -54,10 +54,11 @@ class Evaluation:
     """Settings of a validation or test.
 
     Args:
-        source: finite source, read from its position and reset to it afterwards. None: only a callback.
-        every: span between validations. None: at the end only. Not for tests.
+        source: finite source, read from its position and reset to it afterwards. None means that there is only a
+            callback.
+        every: span between validations. None means at the end only. Not for tests.
         size: minibatch size, or a schedule of it over the samples of one pass.
-        max_samples: largest number of samples to evaluate on. None: all.
+        max_samples: largest number of samples to evaluate on. None means all.
         callback: function called with `Evaluated`. If it returns False, the training ends. Not for tests.
     """
 
@@ -69,11 +70,11 @@ class Evaluation:
 
 
 def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated:
-    """Evaluate a trainer's model on an evaluation's source, and reset the source. A collective call."""
+    """Evaluate the model of a trainer on the source of an evaluation, and reset the source. A collective call."""
     source, strategy = evaluation.source, trainer.strategy
     if source is None:
         return Evaluated(number, NOTHING, 0)
-    strategy.settle()
+    strategy.sync_models()
     state = source.state_dict()
     total, minibatches, shared = NOTHING, 0, True
     try:
@@ -84,15 +85,15 @@ def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated
                 shared = shared and minibatch.num_samples == minibatch.global_samples
     finally:
         source.load_state_dict(state)
-    return Evaluated(number, summed(strategy.session_ranks(), total, shared), minibatches)
+    return Evaluated(number, sum_over_ranks(strategy.session_ranks(), total, shared), minibatches)
 
 
 def _minibatches(source: SessionSource, evaluation: Evaluation) -> Iterator[Minibatch]:
-    samples, sizes, most = 0, checked_sizes(evaluation.size), evaluation.max_samples
-    while most is None or samples < most:
+    samples, sizes, limit = 0, sizes_schedule(evaluation.size), evaluation.max_samples
+    while limit is None or samples < limit:
         size = int(sizes[Position(0, 0, samples, samples)])
-        if most is not None:
-            size = min(size, most - samples)
+        if limit is not None:
+            size = min(size, limit - samples)
         minibatch = source.next_minibatch(size) if size else None
         if not minibatch:
             return
@@ -100,23 +101,23 @@ def _minibatches(source: SessionSource, evaluation: Evaluation) -> Iterator[Mini
         yield minibatch
 
 
-def check_evaluation(name: str, testing: Evaluation | None, training: SessionSource) -> None:
+def check_evaluation(name: str, evaluation: Evaluation | None, training: SessionSource) -> None:
     """Check an evaluation before the run. `TrainingSession` lists the errors."""
-    if testing is None:
+    if evaluation is None:
         return
-    check_kind(name, testing, Evaluation, "such as Evaluation(source)")
-    if testing.max_samples is not None:
-        whole_number(f"max_samples of the {name}", testing.max_samples, 0)
-    checked_sizes(testing.size)
-    if testing.source is None:
-        if testing.callback is None:
+    check_kind(name, evaluation, Evaluation, "such as Evaluation(source)")
+    if evaluation.max_samples is not None:
+        whole_number(f"max_samples of the {name}", evaluation.max_samples, 0)
+    sizes_schedule(evaluation.size)
+    if evaluation.source is None:
+        if evaluation.callback is None:
             raise ValueError(f"expected a source or a callback for the {name}, got neither")
-    elif testing.source is training:
+    elif evaluation.source is training:
         raise ValueError(f"expected a separate source for the {name}, got the training source")
-    elif testing.source.is_infinite and testing.max_samples is None:
+    elif evaluation.source.is_infinite and evaluation.max_samples is None:
         raise ValueError(f"expected a {name} source that ends, or max_samples, got neither")
     else:
-        check_resumes(name, testing.source, "otherwise it could not be reset afterwards")
+        check_resumes(name, evaluation.source, "otherwise it could not be reset afterwards")
 
 
 def check_resumes(name: str, source: SessionSource, otherwise: str) -> None:
@@ -128,14 +129,14 @@ def check_resumes(name: str, source: SessionSource, otherwise: str) -> None:
         )
 
 
-def check_kind(name: str, value: Any, kind: type | tuple[str, ...], such: str) -> None:
+def check_kind(name: str, value: Any, kind: type | tuple[str, ...], expected: str) -> None:
     """Raise TypeError for an argument that is not an instance of ``kind``, or lacks attributes. None is accepted."""
     fits = isinstance(value, kind) if isinstance(kind, type) else all(hasattr(value, method) for method in kind)
     if not fits and (value is not None or not isinstance(kind, type)):
-        raise TypeError(f"expected {name} to be {such}, got {value!r:.80}")
+        raise TypeError(f"expected {name} to be {expected}, got {value!r:.80}")
 
 
-def checked_sizes(size: Size) -> Schedule:
+def sizes_schedule(size: Size) -> Schedule:
     """Return minibatch sizes as a schedule."""
     if not isinstance(size, Schedule):
         return Schedule.sizes(size)

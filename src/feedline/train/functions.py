@@ -1,4 +1,4 @@
-"""Functions that a trainer calls: checks of model, loss, metric and forward, with hints for a correct call."""
+"""Checks of the functions that a trainer calls: model, loss, metric and forward. Errors show a correct call."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _check(name: str, function: Any, arguments: str) -> None:
 
 
 def call_model(model: torch.nn.Module, minibatch: Minibatch) -> Any:
-    """Return ``model(minibatch)``, the output without a forward function.
+    """Return ``model(minibatch)``, which is the output if no forward function is given.
 
     Raises:
         TypeError: the model does not take a minibatch.

@@ -1,7 +1,7 @@
-"""Base class of learners: clock, learning rate, and the processing of gradients before and parameters after a rule.
+"""The base class of learners: clock, learning rate, and the steps before and after a rule.
 
-An update has the same eight steps for every rule, in this order. c is the number of samples over which the gradients
-were summed (1 for means), w a parameter:
+An update has the same eight steps for every rule, in this order. Here c is the number of samples over which the
+gradients were summed (1 for means), and w is a parameter.
 
 1. The rate is looked up. If it is 0, nothing changes and `update` returns False.
 2. Gradients are clipped at ``clip`` times c, by value, by the norm of each parameter's gradient, or by their common
@@ -32,11 +32,18 @@ from typing import Any, ClassVar
 from feedline.data import Position
 from feedline.errors import StateError, install_line, shown
 from feedline.runs.fields import amount, whole
-from feedline.train.parameters import ParameterGroup, Tensors, alike, copied, named
+from feedline.train.parameters import ParameterGroup, Tensors, copy_saved, group_indices, parameters_by_name
 from feedline.train.schedules import Schedule, Values, at_least_zero, one_of, rates_schedule
 from feedline.train.strategy import Alone, Strategy
-from feedline.train.unwrap import plain_learner
-from feedline.updates.adjustments import PLAIN, UpdateStages, clipping_factors, finish, global_clipping_factor, prepared
+from feedline.train.unwrap import plain_learner_state
+from feedline.updates.adjustments import (
+    NO_ADJUSTMENTS,
+    Adjustments,
+    adjust,
+    clipping_factors,
+    finish,
+    global_clipping_factor,
+)
 from feedline.updates.formulas import Formula
 from feedline.updates.native_tensors import computing_dtype
 from feedline.updates.update import update
@@ -49,7 +56,7 @@ except ModuleNotFoundError as error:
 FORMAT = 1
 
 
-# Attributes with numbers and texts that are no settings.
+# Attributes with numbers and texts that are not settings.
 _BOOKKEEPING = ("samples", "minibatches", "sweeps", "scale", "_noise_key", "_lr_was_reset")
 
 
@@ -60,8 +67,8 @@ class Step:
     Attributes:
         position: clock before the update.
         samples: number of samples in the minibatch, over all ranks.
-        rate: factor of the rule's direction, for gradients that are means or sums as the learner is set.
-        scale: factor that converts the tensors of `ParameterGroup.gradients` to these gradients.
+        rate: factor of the direction of the rule. It fits the gradients that the learner's settings ask for.
+        scale: factor that converts the tensors of `ParameterGroup.gradients` to means or sums, as the settings ask.
     """
 
     position: Position
@@ -71,10 +78,10 @@ class Step:
 
 
 class Learner:
-    """Updates parameters from gradients by one rule, at the rate of a schedule.
+    """A learner, which updates parameters from gradients by one rule, at the rate of a schedule.
 
-    Learners count samples and sweeps, by which schedules are indexed. The state is a few numbers, and tensors of the
-    parameters' shapes.
+    Learners count samples and sweeps, by which schedules are indexed. The state consists of a few numbers, and of
+    tensors in the shapes of the parameters.
 
     Args:
         parameters: tensors, or (name, tensor) pairs as from ``model.named_parameters()``, floating point, any shapes,
@@ -82,9 +89,9 @@ class Learner:
         lr: learning rate, at least 0: a `Schedule`, or values for one. With a reference size the rate grows with the
             minibatch, otherwise it is for a whole minibatch of any size.
         gradients: ``"mean"``: the rule uses the mean gradient of a minibatch. ``"sum"``: it uses the sum, and the rate
-            is divided by the number of samples, which is CNTK's default. Rules that are linear in the gradient (sgd,
-            momentum_sgd, nesterov) do not depend on it. Other rules do.
-        clip: largest gradient per sample, in absolute value or norm. None: no limit.
+            is divided by the number of samples, which is CNTK's default. The result of rules that are linear in the
+            gradient (sgd, momentum_sgd, nesterov) does not depend on it.
+        clip: largest gradient per sample, in absolute value or norm. None means no limit.
         clip_by: ``"value"``: each element is clipped. ``"norm"``: each parameter's gradient is scaled down.
             ``"global_norm"``: the gradients of all parameters of the learner are scaled down together.
         l1: weight of the L1 penalty per sample, at least 0.
@@ -130,7 +137,7 @@ class Learner:
         noise: Schedule | Values = 0.0,
         seed: int = 0,
     ) -> None:
-        self._parameters = named(parameters)
+        self._parameters = parameters_by_name(parameters)
         self._list: Tensors = list(self._parameters.values())
         self.lr = rates_schedule(lr)
         one_of("gradients", gradients, ("mean", "sum"))
@@ -152,23 +159,23 @@ class Learner:
         self._lr_was_reset = False
         self._state: list[dict[str, torch.Tensor]] = [{} for _ in self._list]
         self._numbers: list[tuple[float, ...]] = [(0,) * len(self.numbers) for _ in self._list]
-        self._alike: list[list[int]] = []
+        self._index_lists: list[list[int]] = []
 
-    # A rule defines one of the next two. Most are formulas with numbers. The other rules get whole parameter lists.
+    # A rule defines one of the next two methods. Most rules are formulas with numbers. Others get lists of parameters.
 
     def _formula(self, numbers: tuple[float, ...], step: Step, dtype: torch.dtype) -> tuple[Formula, tuple[float, ...]]:
         """Return the formula for parameters with these numbers that compute in a dtype, and their new numbers."""
         raise NotImplementedError(f"the rule {self.rule!r} has no formula")
 
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place. Returns the batch's new numbers."""
+        """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place. Return the batch's new numbers."""
         formula, numbers = self._formula(batch.numbers, step, batch.dtype)
         update(
             formula,
             batch.parameters,
             batch.gradients,
             batch.state,
-            batch.stages,
+            batch.adjustments,
             factors=batch.factors,
             noise=batch.noise,
         )
@@ -193,8 +200,8 @@ class Learner:
     def reset_learning_rate(self, lr: Schedule | Values) -> None:
         """Replace the schedule. The new one starts at the present position.
 
-        From then on the schedule is part of the state. (Before, it is not: a restored learner follows the schedule
-        that it was created with.)
+        From then on the schedule is part of the state. (Before that it is not: a restored learner follows the
+        schedule that it was created with.)
 
         Raises:
             TypeError: values that do not make a schedule.
@@ -231,7 +238,7 @@ class Learner:
         Args:
             samples: number of label samples in the minibatch, over all ranks, at least 1.
             gradients: sums over the minibatch's samples, read-only: a mapping by name, or one gradient for each
-                parameter (None without one). None: the parameters' ``.grad``.
+                parameter (None without one). None means the parameters' ``.grad``.
             sweep_end: whether the minibatch contains the end of a sweep.
             averaged: whether ``gradients`` are means over the samples instead of sums.
 
@@ -247,26 +254,27 @@ class Learner:
         rate = self._rate(samples)
         if rate == 0:
             return False
-        collected = self._collected(gradients)
+        collected = self._collect_gradients(gradients)
         position = self.position
         if self._sums:
             step = Step(position, samples, rate / samples, samples if averaged else 1.0)
         else:
             step = Step(position, samples, rate, 1.0 if averaged else 1.0 / samples)
-        counted, std = 1 if averaged else samples, self._noise[position]
-        stages = UpdateStages(
+        counted, deviation = 1 if averaged else samples, self._noise[position]
+        adjustments = Adjustments(
             limit=self._clip * counted if self._clip_by == "value" else math.inf,
-            outer=self._l2 * counted,
+            late_decay=self._l2 * counted,
             shrink=rate * self._l1,
         )
         with torch.no_grad():
-            generators = self._generators() if std > 0 else {}
+            generators = self._generators() if deviation > 0 else {}
             factor = self._global_factor(collected, counted)
-            for indices in self._index_groups(collected, one_by_one=std > 0):
-                batch = self._batch(indices, collected, stages, self._factors(indices, collected, counted, factor))
-                if std > 0:
+            for indices in self._index_groups(collected, one_by_one=deviation > 0):
+                batch = self._batch(indices, collected, adjustments, self._factors(indices, collected, counted, factor))
+                if deviation > 0:
                     batch.noise = [
-                        torch.empty_like(p).normal_(0.0, std, generator=generators[p.device]) for p in batch.parameters
+                        torch.empty_like(p).normal_(0.0, deviation, generator=generators[p.device])
+                        for p in batch.parameters
                     ]
                 numbers = self._apply_whole(batch, step) if self.whole else self._apply(batch, step)
                 for i in indices:
@@ -299,7 +307,7 @@ class Learner:
         samples, sweeps = self.samples - self._lr_start[0], self.sweeps - self._lr_start[1]
         return Position(sweep=sweeps, samples=samples, label_samples=samples)
 
-    def _collected(self, gradients: Any) -> list[torch.Tensor | None]:
+    def _collect_gradients(self, gradients: Any) -> list[torch.Tensor | None]:
         """Return one checked gradient, or None, for each parameter."""
         if gradients is None:
             collected = [parameter.grad for parameter in self._list]
@@ -307,7 +315,9 @@ class Learner:
             if isinstance(gradients, Mapping):
                 unknown = sorted(set(gradients) - set(self._parameters))
                 if unknown:
-                    raise ValueError(f"expected gradients of {_shown(self._parameters)}, got also {_shown(unknown)}")
+                    raise ValueError(
+                        f"expected gradients of {_list_names(self._parameters)}, got also {_list_names(unknown)}"
+                    )
                 collected = [gradients.get(name) for name in self._parameters]
             else:
                 collected = list(gradients)
@@ -333,14 +343,15 @@ class Learner:
             )
 
     def _index_groups(self, gradients: list[torch.Tensor | None], one_by_one: bool) -> Iterator[list[int]]:
-        """Yield indices of parameters to update together. ``one_by_one``: as few as possible on the CPU."""
+        """Yield indices of parameters to update together. With ``one_by_one``, each parameter on the CPU is updated
+        alone."""
         if self.whole:
             indices = [i for i, gradient in enumerate(gradients) if gradient is not None]
             yield from [indices] if indices else []
             return
-        if not self._alike:
-            self._alike = alike(self._list)
-        for places in self._alike:
+        if not self._index_lists:
+            self._index_lists = group_indices(self._list)
+        for places in self._index_lists:
             groups: dict[tuple[tuple[float, ...], Any], list[int]] = {}
             for i in places:
                 gradient = gradients[i]
@@ -353,14 +364,14 @@ class Learner:
                     yield group
 
     def _global_factor(self, gradients: Sequence[Any], counted: int) -> Any:
-        """Return the factor that brings the common norm of all gradients within the limit. None: no limit."""
+        """Return the factor that brings the common norm of all gradients within the limit, or None without a limit."""
         present = [gradient for gradient in gradients if gradient is not None]
         if self._clip == math.inf or self._clip_by != "global_norm" or not present:
             return None
         return global_clipping_factor(present, self._clip * counted)
 
     def _factors(self, indices: list[int], gradients: Sequence[Any], counted: int, factor: Any) -> list[Any] | None:
-        """Return the factors that bring the norm of each gradient within the limit. None: no limit."""
+        """Return the factors that bring the norm of each gradient within the limit, or None without a limit."""
         if factor is not None:
             return [factor] * len(indices)
         if self._clip == math.inf or self._clip_by != "norm":
@@ -368,7 +379,7 @@ class Learner:
         return clipping_factors([gradients[i] for i in indices], self._clip * counted)
 
     def _batch(
-        self, indices: list[int], all_gradients: Sequence[Any], stages: UpdateStages, factors: list[Any] | None
+        self, indices: list[int], all_gradients: Sequence[Any], adjustments: Adjustments, factors: list[Any] | None
     ) -> ParameterGroup:
         parameters, gradients = [self._list[i] for i in indices], [all_gradients[i] for i in indices]
         dtype = computing_dtype(parameters[0])
@@ -376,21 +387,21 @@ class Learner:
             if self.tensors and not self._state[i]:
                 self._state[i] = {name: torch.zeros_like(self._list[i], dtype=dtype) for name in self.tensors}
         state = [[self._state[i][name] for i in indices] for name in self.tensors]
-        return ParameterGroup(parameters, gradients, state, self._numbers[indices[0]], dtype, stages, factors)
+        return ParameterGroup(parameters, gradients, state, self._numbers[indices[0]], dtype, adjustments, factors)
 
     def _apply_whole(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
-        """Apply a rule of another library, between the stages."""
-        stages, noise = batch.stages, batch.noise
-        batch.gradients = prepared(batch.parameters, batch.gradients, stages, batch.factors)
+        """Apply a rule that takes all parameters at once, between the adjustments."""
+        adjustments, noise = batch.adjustments, batch.noise
+        batch.gradients = adjust(batch.parameters, batch.gradients, adjustments, batch.factors)
         if step.scale != 1.0:
             batch.gradients = torch._foreach_mul(batch.gradients, step.scale)
-        batch.stages, batch.factors, batch.noise = PLAIN, None, None
+        batch.adjustments, batch.factors, batch.noise = NO_ADJUSTMENTS, None, None
         numbers = self._apply(batch, step)
-        finish(batch.parameters, stages, noise)
+        finish(batch.parameters, adjustments, noise)
         return numbers
 
     def _generators(self) -> dict[torch.device, torch.Generator]:
-        """Return a generator for each device, seeded from seed and minibatch, so that the state contains none."""
+        """Return a generator for each device, seeded from seed and minibatch, so that states need not contain them."""
         text = f"{self._noise_key}\n{self.minibatches}".encode()
         key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
         devices = {parameter.device for parameter in self._list}
@@ -403,7 +414,7 @@ class Learner:
 
         The tensors are not copied and change with the next update, so write or copy them before it.
         """
-        tensors, rule_state = self._saved()
+        tensors, rule_state = self._rule_state()
         return {
             "format": FORMAT,
             "rule": self.rule,
@@ -435,7 +446,7 @@ class Learner:
         missing = [key for key in keys if key not in state]
         if missing:
             raise StateError(f"expected a learner's state, got one without {', '.join(missing)}")
-        state = _plain(state)
+        state = _with_plain_names(state)
         shapes = [[name, list(parameter.shape)] for name, parameter in self._parameters.items()]
         current = {"format": FORMAT, "rule": self.rule, "parameters": shapes}
         differing = [
@@ -453,11 +464,11 @@ class Learner:
             scale = amount(state["scale"], "scale")
         except ValueError as error:
             raise StateError(f"expected a learner's state, got one with a malformed number: {error}") from error
-        schedule, start = self._lr_of(state["lr"], samples, sweeps)
+        schedule, start = self._check_schedule(state["lr"], samples, sweeps)
         tensors = state["tensors"]
         if not isinstance(tensors, Mapping) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
             raise StateError(f"expected tensors by name in a learner's state, got {shown(tensors, 80)}")
-        restore = self._restored(tensors, state["own"])
+        restore = self._check_rule_state(tensors, state["own"])
 
         def load() -> None:
             restore()
@@ -468,7 +479,7 @@ class Learner:
 
         return load
 
-    def _lr_of(self, saved: Any, now: int, sweeps_now: int) -> tuple[Schedule | None, tuple[int, int]]:
+    def _check_schedule(self, saved: Any, now: int, sweeps_now: int) -> tuple[Schedule | None, tuple[int, int]]:
         if saved is None:
             if self._lr_was_reset:
                 raise StateError(
@@ -489,7 +500,7 @@ class Learner:
 
     # Rules whose state is more than `tensors` and `numbers` override the methods below.
 
-    def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
+    def _rule_state(self) -> tuple[dict[str, torch.Tensor], Any]:
         """Return the rule's state: tensors by name, and everything else in JSON types."""
         tensors = {
             f"{kind}.{name}": tensor
@@ -501,8 +512,8 @@ class Learner:
         rule_state["begun"] = [bool(state) for state in self._state]
         return tensors, rule_state
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
-        """Check the state that `_saved` returned (StateError), and return a function that restores it."""
+    def _check_rule_state(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
+        """Check the state that `_rule_state` returned (StateError), and return a function that restores it."""
         expected = dict.fromkeys((*self.numbers, "begun"), len(self._list))
         try:
             lengths = {kind: len(values) for kind, values in rule_state.items()}
@@ -522,11 +533,11 @@ class Learner:
             kinds = self.tensors if begun else ()
             lost = [f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" not in remaining]
             if lost:
-                raise StateError(f"the state lacks tensors: {_shown(lost)}")
+                raise StateError(f"the state lacks tensors: {_list_names(lost)}")
             dtype = computing_dtype(parameter)
-            copies.append({k: copied(f"{k}.{name}", remaining.pop(f"{k}.{name}"), parameter, dtype) for k in kinds})
+            copies.append({k: copy_saved(f"{k}.{name}", remaining.pop(f"{k}.{name}"), parameter, dtype) for k in kinds})
         if remaining:
-            raise StateError(f"the state has tensors that belong to no parameter: {_shown(remaining)}")
+            raise StateError(f"the state has tensors that belong to no parameter: {_list_names(remaining)}")
 
         def restore() -> None:
             self._state = copies
@@ -535,13 +546,13 @@ class Learner:
         return restore
 
 
-def _plain(state: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_plain_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
-        return plain_learner(state)
+        return plain_learner_state(state)
     except (AttributeError, TypeError, ValueError):
         return state  # malformed fields are reported below
 
 
-def _shown(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     shown = [repr(name) for name in names]
     return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

@@ -1,7 +1,7 @@
-"""Folder lock: at most one session writes to a folder. The lock names its holder and ends with its process.
+"""Locks of folders, so that at most one session writes to a folder. A lock names its holder and ends with its process.
 
-It is a file, ``.lock``, on which the operating system holds a lock (``flock``) until the holder's process ends in any
-way. The file contains the holder's host, process id and start time, which the error of a second session reports.
+It is a file, ``.lock``, on which the operating system holds a lock (``flock``) until the holder's process ends however
+it ends. The file contains the holder's host, process id and start time, which the error of a second session reports.
 
 - A lock file of a dead process is reused, since no process has a lock on it. Its text alone excludes others only if
   it names a live process of this host with that start time, so a reused process id does not count.
@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from feedline.concurrency.processes import is_running
 from feedline.errors import StateError
-from feedline.interop.tensor_file import lies_at
+from feedline.interop.tensor_file import is_file_at
 
 NAME = ".lock"
 _LARGEST_BYTES = 4096
@@ -56,7 +56,7 @@ class Holder(NamedTuple):
     @classmethod
     def this(cls) -> Holder:
         """This process."""
-        return cls(socket.gethostname(), os.getpid(), began_at(os.getpid()))
+        return cls(socket.gethostname(), os.getpid(), started_at(os.getpid()))
 
     @property
     def alive(self) -> bool:
@@ -65,7 +65,7 @@ class Holder(NamedTuple):
             return True
         if not is_running(self.process):
             return False
-        return None in (self.began, began_at(self.process)) or self.began == began_at(self.process)
+        return None in (self.began, started_at(self.process)) or self.began == started_at(self.process)
 
     def __str__(self) -> str:
         suffix = " (this one)" if self == Holder.this() else ""
@@ -86,20 +86,20 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         folder.mkdir(parents=True, exist_ok=True)
-        self._handle: int | None = self._taken()
-        _held.add(self)
+        self._handle: int | None = self._open_and_lock()
+        _locks.add(self)
 
     def release(self) -> None:
         """Release the lock. Idempotent."""
         handle = self._forget()
         if handle is not None:
             # Removed while held, so that a process that has just opened it notices that the file was replaced.
-            if lies_at(handle, self._path):
+            if is_file_at(handle, self._path):
                 with contextlib.suppress(OSError):
                     self._path.unlink()
             os.close(handle)
 
-    def _taken(self) -> int:
+    def _open_and_lock(self) -> int:
         while True:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
             try:
@@ -107,17 +107,17 @@ class FolderLock:
             except OSError as error:
                 if error.errno not in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
                     raise
-                raise self._no_file() from error
+                raise self._not_a_file() from error
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, handle)
-                if self._lock(handle):  # otherwise its holder removed it while we opened it
+                if self._lock(handle):  # otherwise its holder removed the file while it was opened here
                     undo.pop_all()
                     return handle
 
     def _lock(self, handle: int) -> bool:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise self._no_file()
-        locks = True
+            raise self._not_a_file()
+        supports_locks = True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -125,42 +125,42 @@ class FolderLock:
         except OSError as error:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
-            locks = False
-        if not lies_at(handle, self._path):
+            supports_locks = False
+        if not is_file_at(handle, self._path):
             return False
         holder, this = _read(handle), Holder.this()
         if holder is not None:
             # We hold the lock, so of other holders only a live process of this host counts, not the text alone.
-            if holder.alive and (not locks or (holder.host == this.host and holder != this)):
+            if holder.alive and (not supports_locks or (holder.host == this.host and holder != this)):
                 raise self._refusal(holder, f"; if that one has ended, remove {self._path}")
-            say = _log.info if holder.host == this.host else _log.warning
-            say("taking over %s from %s, which did not release it", self._path, holder)
+            log = _log.info if holder.host == this.host else _log.warning
+            log("taking over %s from %s, which did not release it", self._path, holder)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(this._asdict()).encode(), 0)
         return True
 
-    def _no_file(self) -> StateError:
+    def _not_a_file(self) -> StateError:
         return StateError(f"expected a regular file at {self._path}, got something else: remove it")
 
     def _refusal(self, holder: Holder | None, otherwise: str) -> StateError:
-        who = "an unknown one" if holder is None else str(holder)
+        name = "an unknown one" if holder is None else str(holder)
         return StateError(
-            f"expected a folder that no other session writes to, got {self._path.parent}, which is held by {who}",
+            f"expected a folder that no other session writes to, got {self._path.parent}, which is held by {name}",
             hint=f"give each session its own folder, or wait until that one has ended{otherwise}",
         )
 
     def _forget(self) -> int | None:
         handle, self._handle = self._handle, None
-        _held.discard(self)
+        _locks.discard(self)
         return handle
 
 
 def lock_folders(folders: Iterable[Path]) -> contextlib.ExitStack:
     """Lock all folders, or none if one is refused (see `FolderLock`). Closing the returned stack releases them."""
-    with contextlib.ExitStack() as taken:
+    with contextlib.ExitStack() as locks:
         for folder in folders:
-            taken.callback(FolderLock(folder).release)
-        return taken.pop_all()
+            locks.callback(FolderLock(folder).release)
+        return locks.pop_all()
 
 
 def _read(handle: int) -> Holder | None:
@@ -170,11 +170,11 @@ def _read(handle: int) -> Holder | None:
         holder = Holder(data["host"], data["process"], data["began"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    fits = isinstance(holder.host, str) and type(holder.process) is int and 0 < holder.process < 1 << 31
-    return holder if fits else None
+    valid = isinstance(holder.host, str) and type(holder.process) is int and 0 < holder.process < 1 << 31
+    return holder if valid else None
 
 
-def began_at(process: int) -> int | None:
+def started_at(process: int) -> int | None:
     """Return the start time of a process of this host."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
@@ -184,15 +184,15 @@ def began_at(process: int) -> int | None:
         return None
 
 
-_held: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
-def _in_a_child() -> None:
+def _close_in_child() -> None:
     """Close a forked child's copies of the lock files, which would keep the locks as long as the child lives."""
-    for lock in list(_held):
+    for lock in list(_locks):
         handle = lock._forget()
         if handle is not None:
             os.close(handle)
 
 
-os.register_at_fork(after_in_child=_in_a_child)
+os.register_at_fork(after_in_child=_close_in_child)

@@ -10,26 +10,26 @@ import torch
 
 from feedline.errors import StateError
 from feedline.train.unwrap import plain_names
-from feedline.updates.adjustments import PLAIN, UpdateStages
+from feedline.updates.adjustments import NO_ADJUSTMENTS, Adjustments
 
 Tensors = list[torch.Tensor]
 
 
 @dataclass(slots=True)
 class ParameterGroup:
-    """Parameters that are updated together: same device, same dtype, same numbers.
+    """Parameters that are updated together: they have the same device, dtype and numbers.
 
     Attributes:
         parameters: parameters, changed in place.
-        gradients: gradients, read-only, to be multiplied by `Step.scale`. For a rule that is `Learner.whole`, they are
-            already.
+        gradients: gradients, read-only. The rule multiplies them by `Step.scale`, unless it is `Learner.whole`, which
+            receives scaled gradients.
         state: a list of tensors of dtype ``dtype`` for each of the rule's `Learner.tensors`, changed in place.
         numbers: a number for each of the rule's `Learner.numbers`, common to these parameters.
         dtype: dtype in which the rule computes: float64 for float64 parameters, otherwise float32.
-        stages: clipping, penalties and noise, still to be applied. For a rule that is `Learner.whole`, they are
-            already.
-        factors: factors of the gradients before all stages. None: 1.
-        noise: noise to add to each parameter. None: none.
+        adjustments: clipping and penalties that the rule still has to apply. None remain for a rule that is
+            `Learner.whole`.
+        factors: factors of the gradients before all adjustments. None means 1.
+        noise: noise to add to each parameter, if any.
     """
 
     parameters: Tensors
@@ -37,12 +37,12 @@ class ParameterGroup:
     state: list[Tensors]
     numbers: tuple[float, ...]
     dtype: torch.dtype
-    stages: UpdateStages = PLAIN
+    adjustments: Adjustments = NO_ADJUSTMENTS
     factors: list[Any] | None = None
     noise: Tensors | None = None
 
 
-def copied(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def copy_saved(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Copy a saved tensor to the device and memory format of ``like``.
 
     Raises:
@@ -58,8 +58,8 @@ def copied(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.dtyp
         return torch.empty_like(like, dtype=dtype, requires_grad=False).copy_(saved)
 
 
-def named(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
-    """Return parameters by name, given (name, tensor) pairs, or tensors, which are named by their index.
+def parameters_by_name(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
+    """Return parameters by name. Tensors without a name are named by their index.
 
     Raises:
         TypeError: an item is not a floating-point tensor.
@@ -89,7 +89,7 @@ def named(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
     return by_name
 
 
-def alike(parameters: Tensors) -> list[list[int]]:
+def group_indices(parameters: Tensors) -> list[list[int]]:
     """Group indices of parameters by device and dtype."""
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, parameter in enumerate(parameters):

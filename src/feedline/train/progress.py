@@ -10,7 +10,7 @@ from typing import Any
 from feedline.data import Span, Unit
 from feedline.runs.feeding import Fed, Feeding
 from feedline.runs.fields import amount, whole
-from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_json, summary_to_json
+from feedline.train.summary import NOTHING, Summary, check_list, plus, summary_from_json, summary_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class Sums:
     evaluated_s: float = 0.0
     saved_s: float = 0.0
     feeding: Feeding = field(default_factory=Feeding)
-    before: float = 0.0
+    earlier_s: float = 0.0
     began: float = 0.0
 
-    def go_on(self) -> None:
+    def start_clock(self) -> None:
         """Start the clock."""
         self.began = time.perf_counter()
 
@@ -81,7 +81,7 @@ class Sums:
 
     def seconds(self) -> float:
         """Return the wall time so far."""
-        return self.before + time.perf_counter() - self.began
+        return self.earlier_s + time.perf_counter() - self.began
 
     def to_json(self) -> list[Any]:
         """Return the sums in JSON types."""
@@ -91,7 +91,7 @@ class Sums:
     @classmethod
     def from_json(cls, data: Any, name: str) -> Sums:
         """Read the result of `to_json`. Raises ValueError for anything else."""
-        summary, minibatches, fed, *spent = listed(data, 7, name)
+        summary, minibatches, fed, *spent = check_list(data, 7, name)
         waited, evaluated, saving, seconds = (amount(value, f"{name}, seconds") for value in spent)
         try:
             feeding = Feeding(Fed.from_json(fed))

@@ -14,8 +14,8 @@ import torch
 from feedline.errors import StateError, shown
 
 
-def checked_random_state(states: Any, index: int) -> Callable[[], None]:
-    """Check saved states and return a function that restores the states of the rank ``index``.
+def check_random_states(states: Any, index: int) -> Callable[[], None]:
+    """Check saved states, and return a function that restores the states of rank ``index``.
 
     A rank that the saved run did not have seeds its generators from rank 0's state.
 
@@ -25,20 +25,20 @@ def checked_random_state(states: Any, index: int) -> Callable[[], None]:
     if not isinstance(states, list) or not states:
         raise StateError(f"expected states of random generators by rank, got {states!r:.80}")
     if index < len(states):
-        return _checked(states[index])
+        return _check(states[index])
     key = hashlib.blake2b(json.dumps([states[0], index]).encode(), digest_size=8).digest()
     seed = int.from_bytes(key, "little") >> 1
 
-    def begin() -> None:
+    def seed_generators() -> None:
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
 
-    return begin
+    return seed_generators
 
 
 def random_state() -> dict[str, Any]:
-    """Return the states of torch's (CPU and every CUDA device), Python's and NumPy's generators, in JSON types."""
+    """Return the states of the generators of torch (CPU and every CUDA device), Python and NumPy, in JSON types."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
     version, words, gauss = random.getstate()
     kind, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
@@ -50,8 +50,8 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def _checked(state: Any) -> Callable[[], None]:
-    """Check states on temporary generators. Returns a function that restores them."""
+def _check(state: Any) -> Callable[[], None]:
+    """Check states on temporary generators. Return a function that restores them."""
     try:
         cpu, cuda = _bytes(state["torch"]), [_bytes(text) for text in state["cuda"]]
         torch.Generator().set_state(cpu)
@@ -59,21 +59,21 @@ def _checked(state: Any) -> Callable[[], None]:
         python = version, tuple(words), gauss
         random.Random().setstate(python)
         kind, keys, place, has_gauss, cached = state["numpy"]
-        if type(place) is not int or not 0 <= place <= 624:  # NumPy would read there
+        if type(place) is not int or not 0 <= place <= 624:  # NumPy would read the word at any place
             raise ValueError(f"a place from 0 to 624 in NumPy's words, got {place!r:.40}")
         numpy = kind, np.asarray(keys, np.uint32), place, has_gauss, cached
         np.random.RandomState().set_state(numpy)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise StateError(f"expected states of random generators, got others: {shown(error, 200)}") from error
 
-    def begin() -> None:
+    def restore() -> None:
         torch.set_rng_state(cpu)
         if cuda and torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(cuda)
         random.setstate(python)
         np.random.set_state(numpy)
 
-    return begin
+    return restore
 
 
 def _bytes(text: str) -> torch.Tensor:

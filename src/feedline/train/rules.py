@@ -2,8 +2,8 @@
 
 All but `Universal` are formulas of `feedline.updates`: a rule computes the numbers of its formula for each update.
 
-**Momentum** s is kept as the weighted mean of past gradients and the sum of the weights. Their product is s. So one
-pass over memory updates it, for any rate, gain and scale.
+**Momentum** s is kept as the weighted mean of past gradients and the sum of the weights, whose product is
+s. So one pass over memory updates it, for any rate, gain and scale.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from feedline.errors import StateError
 from feedline.train.learner import Learner, Step
-from feedline.train.parameters import ParameterGroup, Tensors, copied
+from feedline.train.parameters import ParameterGroup, Tensors, copy_saved
 from feedline.train.schedules import Schedule, Values, at_least_zero, momentum_schedule
 from feedline.updates import formulas
 from feedline.updates.formulas import Formula, complement
@@ -46,8 +46,8 @@ class MomentumSGD(Learner):
     """Gradient descent with momentum: ``s = M s + rate u gradient``, then ``w -= s``.
 
     Args:
-        parameters: as of `Learner`.
-        lr: as of `Learner`.
+        parameters: see `Learner`.
+        lr: see `Learner`.
         momentum: M, 0 to 1. With a reference size it is converted to each minibatch's size
             (`Schedule.momentum`), as `Schedule.time_constant` is.
         unit_gain: u = 1 - M, so that momentum smooths a constant gradient without making it larger. Otherwise u = 1,
@@ -102,14 +102,14 @@ class AdaGrad(Learner):
     """AdaGrad: ``a += gradient²``, then ``w -= rate / k * gradient / sqrt(a + 1e-16)``.
 
     Args:
-        parameters: as of `Learner`.
-        lr: as of `Learner`.
+        parameters: see `Learner`.
+        lr: see `Learner`.
         average: k is the mean of ``1 / sqrt(a + 1e-16)`` over each parameter, so that the rate has the meaning of
             gradient descent. Otherwise k = 1, as in `torch.optim.Adagrad`.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: see `Learner`.
+        ValueError: an error of `Learner`.
     """
 
     rule = "adagrad"
@@ -133,14 +133,14 @@ class AdaDelta(Learner):
     ``x = rho x + (1 - rho) d²``, then ``w -= rate d``.
 
     Args:
-        parameters: as of `Learner`.
-        lr: as of `Learner`. 1 is the rule as published.
-        rho: decay of both averages a minibatch, 0 to 1.
+        parameters: see `Learner`.
+        lr: see `Learner`. 1 is the rule as published.
+        rho: decay of both averages in a minibatch, 0 to 1.
         epsilon: above 0.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: an argument out of its range, or see `Learner`.
+        ValueError: an argument out of its range, or an error of `Learner`.
     """
 
     rule = "adadelta"
@@ -168,16 +168,16 @@ class AdaDelta(Learner):
 
 
 class RMSProp(Learner):
-    """RMSProp with a step an element: it grows while the gradient keeps its sign, and shrinks otherwise.
+    """RMSProp with a step for each element, which grows while the gradient keeps its sign, and shrinks otherwise.
 
-    ``v = gamma v + (1 - gamma) gradient²`` (from the first gradient's square on); ``step = min(step * inc, max)`` if
-    the sign is as in the previous update, otherwise ``max(step * dec, min)`` (from 0.02 on). Then ``w -= rate / k *
-    gradient * step / sqrt(v + 1e-6)``.
+    ``v = gamma v + (1 - gamma) gradient²`` (it starts as the square of the first gradient), and
+    ``step = min(step * inc, max)`` if the sign is as in the previous update, otherwise ``max(step * dec, min)`` (it
+    starts at 0.02). Then ``w -= rate / k * gradient * step / sqrt(v + 1e-6)``.
 
     Args:
-        parameters: as of `Learner`.
-        lr: as of `Learner`.
-        gamma: decay of v a minibatch, between 0 and 1.
+        parameters: see `Learner`.
+        lr: see `Learner`.
+        gamma: decay of v in a minibatch, between 0 and 1.
         inc: above 1.
         dec: between 0 and 1.
         max: largest step, above ``min``.
@@ -187,7 +187,7 @@ class RMSProp(Learner):
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: an argument out of its range, or see `Learner`.
+        ValueError: an argument out of its range, or an error of `Learner`.
     """
 
     rule = "rmsprop"
@@ -245,8 +245,8 @@ class Adam(Learner):
     M and V are for one minibatch. With a reference size they follow its size.
 
     Args:
-        parameters: as of `Learner`.
-        lr: as of `Learner`.
+        parameters: see `Learner`.
+        lr: see `Learner`.
         momentum: M, 0 to 1, but not 1.
         variance_momentum: V, 0 to 1. The default counts samples, as `Schedule.time_constant` does.
         epsilon: at least 0.
@@ -255,7 +255,7 @@ class Adam(Learner):
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: an argument out of its range, or see `Learner`.
+        ValueError: an argument out of its range, or an error of `Learner`.
     """
 
     rule = "adam"
@@ -300,15 +300,15 @@ class FSAdaGrad(Learner):
     ``s = M s + u gradient * min(sqrt(c) / sqrt(v), 10)``, then ``w -= rate s``.
 
     Args:
-        parameters: as of `Learner`.
-        lr: as of `Learner`.
-        momentum: M, 0 to 1. 0: no momentum, and u = 1.
+        parameters: see `Learner`.
+        lr: see `Learner`.
+        momentum: M, 0 to 1. 0 means no momentum, and u = 1.
         variance_momentum: V, 0 to 1, but not 1. The default counts samples, as `Schedule.time_constant` does.
         unit_gain: u = 1 - M. Otherwise u = 1.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: an argument out of its range, or see `Learner`.
+        ValueError: an argument out of its range, or an error of `Learner`.
     """
 
     rule = "fsadagrad"
@@ -347,19 +347,19 @@ class FSAdaGrad(Learner):
 
 
 class Universal(Learner):
-    """Updates by a user's function. Rate, penalties, clipping and counters are as for every learner.
+    """Updates by a user's function. Rate, penalties, clipping and counters are the same as for other rules.
 
     Args:
-        parameters: as of `Learner`.
+        parameters: see `Learner`.
         function: ``function(parameters, gradients, step)``: lists of tensors in the same order, of all parameters that
-            have a gradient. It changes parameters in place, but not gradients. ``step.rate`` is the rate,
+            have a gradient. It changes the parameters in place, but not the gradients. ``step.rate`` is the rate,
             ``step.samples`` the minibatch's size. Gradients are scaled already. Called without autograd.
-        lr: as of `Learner`.
+        lr: see `Learner`.
         state: tensors that the function changes and that have to be saved and restored with the learner, by name.
         options: further arguments of `Learner`.
 
     Raises:
-        ValueError: see `Learner`.
+        ValueError: an error of `Learner`.
     """
 
     rule = "universal"
@@ -381,17 +381,17 @@ class Universal(Learner):
         self._function(batch.parameters, batch.gradients, step)
         return batch.numbers
 
-    def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
+    def _rule_state(self) -> tuple[dict[str, torch.Tensor], Any]:
         return dict(self._function_state), {}
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
+    def _check_rule_state(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
         if set(tensors) != set(self._function_state):
             raise StateError(
                 "the state has other tensors than this learner's function keeps",
                 saved={"state": sorted(tensors)},
                 current={"state": sorted(self._function_state)},
             )
-        copies = {name: copied(name, tensors[name], mine, mine.dtype) for name, mine in self._function_state.items()}
+        copies = {name: copy_saved(name, tensors[name], t, t.dtype) for name, t in self._function_state.items()}
 
         def restore() -> None:
             with torch.no_grad():

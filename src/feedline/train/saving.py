@@ -15,14 +15,14 @@ import torch
 from feedline.collective.ranks import Ranks
 from feedline.data import Span
 from feedline.errors import StateError, shown
-from feedline.train.agreement import latest
+from feedline.train.agreement import latest_checkpoint
 from feedline.train.checkpoint import Checkpoint, Checkpoints
 from feedline.train.lock import lock_folders
 from feedline.train.progress import SpanMark
-from feedline.train.shards import load_placed, save_shards
+from feedline.train.shards import load_in_layout, save_shards
 from feedline.train.strategy import HoldsParts
 from feedline.train.trainer import Trainer
-from feedline.train.unwrap import unwrapped
+from feedline.train.unwrap import unwrap_model
 from feedline.updates.native_tensors import is_sharded
 
 
@@ -33,8 +33,8 @@ class Saving:
     Args:
         folder: folder of the checkpoints, one for each run.
         every: span, number of seconds, or text such as ``"30min"``, ``"2h"``, ``"90s"``: the longest time that a power
-            cut can lose. None: at the end only. Rank 0's clock counts for all ranks.
-        keep: number of checkpoints to keep, the newest. None: all.
+            cut can lose. None means at the end only. Rank 0's clock counts for all ranks.
+        keep: number of checkpoints to keep, the newest. None means all.
         restore: whether to continue from the latest checkpoint in the folder.
     """
 
@@ -48,11 +48,11 @@ class Saver:
     """Writer and reader of a session's checkpoints.
 
     Args:
-        saving: settings. None: no checkpoints.
+        saving: settings. None means no checkpoints.
 
     Attributes:
         mark: ends of spans of samples, minibatches or sweeps.
-        asked: whether a checkpoint was requested since the last one.
+        requested: whether a checkpoint was requested since the last one.
         pending: whether the run has progressed since the last checkpoint.
     """
 
@@ -64,7 +64,7 @@ class Saver:
         self._checkpoints = None if saving is None else Checkpoints(saving.folder, saving.keep)
         self._restores = saving is not None and saving.restore
         self._written_at = 0.0
-        self.asked = self.pending = False
+        self.requested = self.pending = False
 
     def start_clock(self) -> None:
         """Start counting the time between checkpoints."""
@@ -75,14 +75,14 @@ class Saver:
         return self._seconds is not None and time.monotonic() - self._written_at >= self._seconds
 
     def locked(self, ranks: Ranks, additional: Iterable[Path]) -> AbstractContextManager[Any]:
-        """Open a block in which no other session writes to this folder or ``additional`` ones."""
+        """Open a block in which no other session writes to the folder of the checkpoints or to ``additional`` ones."""
         folders = [] if self._checkpoints is None else [self._checkpoints.folder]
-        return ranks.first(lambda: lock_folders([*folders, *additional])) or nullcontext()
+        return ranks.on_rank_0(lambda: lock_folders([*folders, *additional])) or nullcontext()
 
     def begin(self) -> bool:
-        """Record that a checkpoint is being made. Returns whether there is a folder for it."""
+        """Record that a checkpoint is being made. Return whether there is a folder for it."""
         self.start_clock()
-        self.asked = self.pending = False
+        self.requested = self.pending = False
         return self._checkpoints is not None
 
     def write(
@@ -96,18 +96,18 @@ class Saver:
         """Write a checkpoint. A collective call: on every rank it returns once the checkpoint is written.
 
         Args:
-            samples: number of label samples, for its name.
+            samples: number of label samples, for the name of the checkpoint.
             state_dict: function that returns the trainer's tensors and state, called on rank 0, and on all ranks if
                 tensors are sharded.
             state: state of everything else.
-            ranks: the ranks.
+            ranks: ranks of the session.
             sharded: whether every rank holds parts of tensors, and writes them.
 
         Returns:
-            Its folder. None on other ranks than 0.
+            The folder of the checkpoint on rank 0. None on other ranks.
 
         Raises:
-            OSError: rank 0 cannot write. A StateError on other ranks.
+            OSError: rank 0 cannot write. Other ranks raise a StateError.
         """
         checkpoints = self._checkpoints
         assert checkpoints is not None
@@ -117,7 +117,7 @@ class Saver:
                 tensors, trainer_state = state_dict()
                 return checkpoints.save(samples, tensors, {**state, "trainer": trainer_state})
 
-            return ranks.first(write)
+            return ranks.on_rank_0(write)
         tensors, trainer_state = state_dict()
         shards = {name: tensor for name, tensor in tensors.items() if is_sharded(tensor)}
         path, error, begun = None, None, False
@@ -152,45 +152,47 @@ class Saver:
         Raises:
             StateError: the checkpoint does not fit the run, on one rank or on all.
         """
-        checkpoint = latest(self._checkpoints, ranks) if self._checkpoints is not None and self._restores else None
+        if self._checkpoints is None or not self._restores:
+            return None
+        checkpoint = latest_checkpoint(self._checkpoints, ranks)
         if checkpoint is None:
             return None
-        trouble: Exception | None = None
+        failure: Exception | None = None
         try:
             load(checkpoint)
         except StateError as error:
-            what = f"the run cannot continue from {checkpoint.path}: {error.what}"
-            trouble = StateError(what, saved=error.saved, current=error.current, hint=error.hint)
-            trouble.__cause__ = error
+            message = f"the run cannot continue from {checkpoint.path}: {error.what}"
+            failure = StateError(message, saved=error.saved, current=error.current, hint=error.hint)
+            failure.__cause__ = error
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-            trouble = StateError(
+            failure = StateError(
                 f"expected a session's checkpoint in {checkpoint.path}, got a malformed one: {shown(error, 200)}"
             )
-            trouble.__cause__ = error
-        ranks.check(trouble)
+            failure.__cause__ = error
+        ranks.check(failure)
         self.pending = False
         return checkpoint.path.parent
 
 
-def placed(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Return the tensors of a checkpoint as a trainer holds them: whole, or this rank's parts of them.
+def tensors_for(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Return the tensors of a checkpoint as a trainer holds them: whole, or only the parts of this rank.
 
     Raises:
         StateError: a file is damaged.
     """
     if checkpoint.shards is None and not isinstance(trainer.strategy, HoldsParts):
         return checkpoint.tensors
-    parameters = dict(unwrapped(trainer.model).named_parameters())
+    parameters = dict(unwrap_model(trainer.model).named_parameters())
     for learner in trainer.learners:
         parameters |= learner.parameters
-    return load_placed(checkpoint.tensors, checkpoint.path, checkpoint.shards, trainer.state_dict()[0], parameters)
+    return load_in_layout(checkpoint.tensors, checkpoint.path, checkpoint.shards, trainer.state_dict()[0], parameters)
 
 
 def seconds_of(duration: float | str) -> float:
     """Return a duration in seconds: a number, or text such as ``"30min"``, ``"2h"``, ``"1h30min"``, ``"90s"``.
 
     Raises:
-        ValueError: the text is no duration, or the duration is not positive.
+        ValueError: the text is not a duration, or the duration is not positive.
     """
     seconds = duration
     if isinstance(duration, str):

@@ -25,7 +25,7 @@ Values: TypeAlias = "float | Sequence[float | Sequence[float]]"
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule:
-    """A number for every position. The last one has no end.
+    """A schedule: a number for every position. The last number has no end.
 
     ``Schedule([(2, 0.1), 0.05], epoch_size=60_000)`` is 0.1 for the first 120,000 label samples, then 0.05. Without
     ``epoch_size`` an epoch is a sweep. ``schedule[position]`` is the number at a position, ``schedule[count]`` the
@@ -34,9 +34,11 @@ class Schedule:
     Args:
         values: one number, or a list of numbers (one epoch each) and of (count, number) pairs (``count`` epochs each).
             The last count is ignored, and may be 0. Integers stay integers.
-        epoch_size: number of label samples in an epoch. None: an epoch is a sweep. A single number has no epochs.
+        epoch_size: number of label samples in an epoch. None means that an epoch is a sweep. A single number has no
+            epochs.
         reference: reference minibatch size in samples, for which the numbers are meant. `rate` and `momentum` convert
-            them to other sizes. 1: the numbers are per sample. None: they are for a whole minibatch of any size.
+            them to other sizes. 1 means that the numbers are per sample. None means that they are for a whole
+            minibatch of any size.
 
     Attributes:
         steps: (count, number) pairs, the last count 1.
@@ -67,11 +69,11 @@ class Schedule:
             values = [values]  # type: ignore[list-item]
         steps = _steps(values)
         lengths = (count * (epoch_size or 1) for count, _ in steps[:-1])
-        put = object.__setattr__
-        put(self, "steps", steps)
-        put(self, "epoch_size", None if epoch_size is None else int(epoch_size))
-        put(self, "reference", None if reference is None else int(reference))
-        put(self, "_ends", tuple(accumulate(lengths)))
+        set_field = object.__setattr__
+        set_field(self, "steps", steps)
+        set_field(self, "epoch_size", None if epoch_size is None else int(epoch_size))
+        set_field(self, "reference", None if reference is None else int(reference))
+        set_field(self, "_ends", tuple(accumulate(lengths)))
 
     @classmethod
     def of(cls, values: Schedule | Values) -> Schedule:
@@ -85,14 +87,15 @@ class Schedule:
 
     @classmethod
     def time_constant(cls, values: Values, *, epoch_size: int | None = None) -> Schedule:
-        """Return a schedule of momentum from time constants: samples until a gradient's weight decays to 1/e.
+        """Return a schedule of momentum from time constants: the samples after which the weight of a gradient has
+        decayed to 1/e.
 
         Args:
             values: time constants in samples, at least 0. 0 is no momentum.
             epoch_size: see `Schedule`.
 
         Raises:
-            ValueError: a negative time constant, or see `Schedule`.
+            ValueError: a negative time constant, or an error of `Schedule`.
         """
 
         def momentum(samples: float) -> float:
@@ -100,7 +103,7 @@ class Schedule:
                 raise ValueError(f"expected time constants of at least 0 samples, got {samples}")
             return math.exp(-1.0 / samples) if samples else 0.0
 
-        return cls(values, epoch_size=epoch_size, reference=1)._mapped(momentum)
+        return cls(values, epoch_size=epoch_size, reference=1)._map(momentum)
 
     @classmethod
     def sizes(cls, values: Values, *, epoch_size: int | None = None) -> Schedule:
@@ -108,7 +111,7 @@ class Schedule:
 
         Raises:
             TypeError: a size that is not an integer.
-            ValueError: a negative size, or see `Schedule`.
+            ValueError: a negative size, or an error of `Schedule`.
         """
 
         def size(value: float) -> int:
@@ -116,7 +119,7 @@ class Schedule:
                 raise ValueError(f"expected minibatch sizes of at least 0 samples, got {value}")
             return int(value)
 
-        return cls(values, epoch_size=epoch_size)._mapped(size)
+        return cls(values, epoch_size=epoch_size)._map(size)
 
     @property
     def unit(self) -> Unit:
@@ -160,7 +163,7 @@ class Schedule:
         """Return the schedule that `to_json` described.
 
         Raises:
-            ValueError: a missing or unknown key, or see `Schedule`.
+            ValueError: a missing or unknown key, or an error of `Schedule`.
         """
         if not isinstance(data, Mapping) or set(data) != {"values", "epoch_size", "reference"}:
             raise ValueError(f"expected a mapping of values, epoch_size and reference, got {shown(data, 80)}")
@@ -174,7 +177,7 @@ class Schedule:
         parts += [f"reference={self.reference}"] if self.reference is not None else []
         return f"Schedule({', '.join(parts)})"
 
-    def _mapped(self, function: Callable[[float], float]) -> Schedule:
+    def _map(self, function: Callable[[float], float]) -> Schedule:
         values = [(count, function(number)) for count, number in self.steps]
         return type(self)(values, epoch_size=self.epoch_size, reference=self.reference)
 

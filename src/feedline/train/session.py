@@ -1,4 +1,4 @@
-"""Training session: reads, trains, reports, validates and saves at set intervals.
+"""A training session, which reads, trains, reports, validates and saves at set intervals.
 
 `TrainingSession.run` continues from the latest checkpoint, or from the start, to the end. Checkpoints contain
 everything that determines the remaining run: model and learners, the source's position, random generators, counters and
@@ -23,8 +23,8 @@ from typing import Any, Protocol
 from feedline.data import Position, Span, Unit
 from feedline.errors import StateError
 from feedline.feed.protocol import whole_number
-from feedline.train import session_state as saved
-from feedline.train.agreement import Wishes, agreed
+from feedline.train import session_state
+from feedline.train.agreement import RankRequests, combine_requests
 from feedline.train.checkpoint import Checkpoint
 from feedline.train.evaluation import (
     Evaluated,
@@ -34,15 +34,15 @@ from feedline.train.evaluation import (
     check_evaluation,
     check_kind,
     check_resumes,
-    checked_sizes,
     evaluate,
+    sizes_schedule,
 )
 from feedline.train.progress import Progress, SpanMark, Sums
-from feedline.train.random_states import checked_random_state
-from feedline.train.saving import Saver, Saving, placed
-from feedline.train.stop_signals import Stopping
+from feedline.train.random_states import check_random_states
+from feedline.train.saving import Saver, Saving, tensors_for
+from feedline.train.stop_signals import StopSignals
 from feedline.train.strategy import Decision, ExchangesInBackward, HoldsParts
-from feedline.train.summary import NOTHING, Summary, plus, summed
+from feedline.train.summary import NOTHING, Summary, plus, sum_over_ranks
 from feedline.train.trainer import Trainer
 
 _log = logging.getLogger("feedline")
@@ -74,7 +74,7 @@ class Controller(Protocol):
     """Adjustment of a run at the end of each epoch. See `feedline.train.controllers`."""
 
     def on_epoch_end(self, run: TrainingSession, training: Summary, validation: Summary | None) -> None:
-        """Called at the end of an epoch. ``validation`` is the validation made then, if any."""
+        """Called at the end of an epoch. ``validation`` is the result of a validation at that point, if any."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state in JSON types."""
@@ -83,7 +83,7 @@ class Controller(Protocol):
         """Restore a state."""
 
 
-class TrainingSession(saved.Standing):
+class TrainingSession(session_state.RunProgress):
     """A training run. See the module.
 
     Args:
@@ -91,12 +91,12 @@ class TrainingSession(saved.Standing):
         source: training source.
         size: minibatch size in samples over all ranks, or a schedule of it over label samples (``Schedule.sizes``). A
             size of 0 ends the training.
-        max_samples: number of label samples to train on. None: until the source ends.
-        progress: span between reports. None: one at the end.
+        max_samples: number of label samples to train on. None means until the source ends.
+        progress: span between reports. None means one at the end.
         reporters: receivers of events.
-        saving: settings of checkpoints. None: no checkpoints.
-        validation: cross validation. None: none.
-        test: test at the end. None: none.
+        saving: settings of checkpoints. None means no checkpoints.
+        validation: cross validation, if any.
+        test: test at the end, if any.
         epoch: span of label samples or sweeps at whose end controllers act, after a validation, and a checkpoint is
             written.
         controllers: controllers of learning rate, minibatch size and the like.
@@ -111,8 +111,8 @@ class TrainingSession(saved.Standing):
 
     Raises:
         ValueError: a run without an end, controllers without an epoch or the metric they watch, an evaluation without
-            source and callback, a span of 0, a negative size, a source that has to be resumed or reset, and cannot,
-            one source for training and testing, or one folder for checkpoints and a controller's model.
+            source and callback, a span of 0, a negative size, a source that cannot be resumed or reset but has to be,
+            the same source for training and testing, or the same folder for checkpoints and a controller's model.
         TypeError: a size that is not an integer, or another argument of a wrong type.
     """
 
@@ -134,10 +134,10 @@ class TrainingSession(saved.Standing):
         check_kind("trainer", trainer, ("train_minibatch", "strategy"), "a Trainer")
         check_kind("source", source, ("next_minibatch", "state_dict"), "a MinibatchSource or UserMinibatchSource")
         check_kind("saving", saving, Saving, 'such as Saving("checkpoints")')
-        reporters = _listed("reporters", reporters, "on_update")
-        controllers = _listed("controllers", controllers, "on_epoch_end")
+        reporters = _as_list("reporters", reporters, "on_update")
+        controllers = _as_list("controllers", controllers, "on_epoch_end")
         if controllers and epoch is None:
-            raise ValueError("expected an epoch for controllers to act at its end, got none; pass epoch=fl.sweeps(1)")
+            raise ValueError("expected an epoch, at whose end the controllers act, got none; pass epoch=fl.sweeps(1)")
         if source.is_infinite and max_samples is None:
             raise ValueError("expected a training source that ends, or max_samples, got neither")
         if trainer.metric is None and any(getattr(c, "watch", None) == "metric" for c in controllers):
@@ -148,10 +148,10 @@ class TrainingSession(saved.Standing):
             check_resumes("training", source, "pass Saving(..., restore=False)")
         if saving is not None and any(_same_folder(c, saving.folder) for c in controllers):
             raise ValueError(
-                f"expected a separate folder for the best model, got that of the checkpoints, {saving.folder}"
+                f"expected a separate folder for the best model, got the folder of the checkpoints, {saving.folder}"
             )
         super().__init__()
-        self.trainer, self.source, self.size = trainer, source, checked_sizes(size)
+        self.trainer, self.source, self.size = trainer, source, sizes_schedule(size)
         self.max_samples = None if max_samples is None else whole_number("max_samples", max_samples, 0)
         self.reporters, self.controllers = reporters, controllers
         self.saving, self.validation, self.test = saving, validation, test
@@ -160,13 +160,13 @@ class TrainingSession(saved.Standing):
         self._validation_mark = SpanMark(validation.every if validation is not None else None)
         self._saver = Saver(saving)
         self.ranks = trainer.strategy.session_ranks()
-        self._stopping = Stopping()
-        self._splits_sums = False  # whether running sums are of this rank's part alone
+        self._stop_signals = StopSignals()
+        self._splits_sums = False  # whether running sums cover this rank's part alone
 
     # ---- the run ------------------------------------------------------------------------------------------------
 
     def run(self) -> TrainingSession:
-        """Train to the end. Returns itself.
+        """Train to the end. Return the session itself.
 
         Ctrl-C or SIGTERM ends the run after the present update, with a checkpoint. A second one ends it at once. After
         SIGTERM the process ends as well, unless it has a handler, which is then called. A signal to one of several
@@ -179,7 +179,7 @@ class TrainingSession(saved.Standing):
                 checkpoints are damaged, or another session writes to the folder.
         """
         self.interrupted = False
-        self._stopping = Stopping()
+        self._stop_signals = StopSignals()
         with contextlib.ExitStack() as ending:
             ending.callback(self.ranks.close)
             folders = [controller.own_folder for controller in self.controllers if hasattr(controller, "own_folder")]
@@ -190,9 +190,9 @@ class TrainingSession(saved.Standing):
             for reporter in self.reporters:
                 reporter.on_start(self)
             self._saver.start_clock()
-            self.since.go_on()
+            self.span_sums.start_clock()
             try:
-                with self._stopping:
+                with self._stop_signals:
                     self._train()
                 if self.test is not None and not self.interrupted:
                     self._report_test("test", evaluate(self.trainer, self.test, 0))
@@ -200,7 +200,7 @@ class TrainingSession(saved.Standing):
                 self.ranks.close()
                 for reporter in self.reporters:
                     reporter.on_end(self)
-        self._stopping.pass_on()
+        self._stop_signals.resend()
         return self
 
     def _train(self) -> None:
@@ -221,14 +221,14 @@ class TrainingSession(saved.Standing):
 
     def save(self) -> None:
         """Write a checkpoint after the present update, and after everything due with it."""
-        self._saver.asked = True
+        self._saver.requested = True
 
     def next_size(self) -> int:
-        """Return the size of the next minibatch in samples. 0: the training ends."""
-        size = self._whole_size()
+        """Return the size of the next minibatch in samples, or 0 if the training ends."""
+        size = self._full_size()
         return size if self.max_samples is None else max(0, min(size, self.max_samples - self.samples))
 
-    def _whole_size(self) -> int:
+    def _full_size(self) -> int:
         """Return the size of the next minibatch, regardless of `max_samples`."""
         size = int(self.size[Position(self.sweeps, 0, self.samples, self.samples)])
         if size and self.scale != 1.0:
@@ -240,7 +240,7 @@ class TrainingSession(saved.Standing):
         return not any(learner.learning_rate() for learner in self.trainer.learners)
 
     def _step(self) -> Summary | None:
-        """Train on one minibatch. None: the run ends."""
+        """Train on one minibatch. None if the run ends."""
         size = self.next_size()
         if size == 0:
             return None
@@ -249,12 +249,12 @@ class TrainingSession(saved.Standing):
             return None
         began = time.perf_counter()
         trainer, strategy = self.trainer, self.trainer.strategy
-        options = {} if strategy.apart(trainer.samples) else {"partition": (0, 1)}
+        options = {} if strategy.trains_on_parts(trainer.samples) else {"partition": (0, 1)}
         minibatch = self.source.next_minibatch(size, **options)
-        self.since.waited_s += time.perf_counter() - began
+        self.span_sums.waited_s += time.perf_counter() - began
         sweeps, summary = trainer.sweeps, NOTHING
         decision = strategy.decide(minibatch)
-        if decision is Decision.SKIP and size < self._whole_size():
+        if decision is Decision.SKIP and size < self._full_size():
             decision = Decision.END  # the rest of `max_samples` is too few for all ranks, now and later
         if decision is Decision.LEARN:
             summary = trainer.train_minibatch(minibatch, ended=not minibatch)
@@ -269,14 +269,14 @@ class TrainingSession(saved.Standing):
         self.minibatches += 1
         # A single rank counts the sweeps of the data, even if no learner learned. Several ranks end sweeps together.
         self.sweeps += bool(minibatch.sweep_end) if self.ranks.alone else trainer.sweeps - sweeps
-        self.since.feeding.add(minibatch)
+        self.span_sums.feeding.add(minibatch)
         return summary
 
     def _after_update(self, summary: Summary) -> None:
         self._saver.pending = True
         for reporter in self.reporters:
             reporter.on_update(self, summary)
-        self.since.add(summary)
+        self.span_sums.add(summary)
         if self.controllers:
             self.epoch_sum = plus(self.epoch_sum, summary)
         counts = self._counts()
@@ -289,25 +289,26 @@ class TrainingSession(saved.Standing):
             self._end_epoch()
             due = True
         self._agree()
-        if due or self._saver.asked:
+        if due or self._saver.requested:
             self._save()
 
     def _agree(self) -> None:
-        """Make all ranks agree whether to stop and save, and on the next size."""
-        save = self._saver.asked or (self.ranks.rank == 0 and self._saver.due_by_time())
+        """Make all ranks agree whether to stop and to save, and on the next size."""
+        save = self._saver.requested or (self.ranks.rank == 0 and self._saver.due_by_time())
         size = 0
         if not self.ranks.alone and not self.stopped:
             size = -1 if self._ended_by_rate() else self.next_size()
-        wishes = agreed(self.ranks, Wishes(self.stopped, self._stopping.asked, save, size))
-        self.stopped, self.interrupted, self._saver.asked = wishes.stop, wishes.interrupt, wishes.save
+        requests = RankRequests(self.stopped, self._stop_signals.requested, save, size)
+        agreed = combine_requests(self.ranks, requests)
+        self.stopped, self.interrupted, self._saver.requested = agreed.stop, agreed.interrupt, agreed.save
 
     def _counts(self) -> dict[Unit, int]:
         return {Unit.SAMPLE: self.samples, Unit.MINIBATCH: self.minibatches, Unit.SWEEP: self.sweeps}
 
     def _finish(self) -> None:
         """Complete due actions at the end, once. For a restored run that was over, nothing is due."""
-        self.trainer.strategy.settle()
-        if self.since.minibatches:
+        self.trainer.strategy.sync_models()
+        if self.span_sums.minibatches:
             self._report_progress()
             self._saver.pending = True
         if self.validation is not None and self.minibatches and self.validated_at != self.minibatches:
@@ -316,15 +317,15 @@ class TrainingSession(saved.Standing):
 
     def _report_progress(self) -> None:
         self.progress_done += 1
-        since, self.since = self.since, Sums()
-        progress = since.progress(self.progress_done, self._summed(since.summary))
-        self.since.go_on()
+        sums, self.span_sums = self.span_sums, Sums()
+        progress = sums.progress(self.progress_done, self._sum_over_ranks(sums.summary))
+        self.span_sums.start_clock()
         for reporter in self.reporters:
             reporter.on_progress(self, progress)
 
-    def _summed(self, summary: Summary) -> Summary:
-        """Return the sums of all ranks, given running sums on this one."""
-        return summed(self.ranks, summary) if self._splits_sums else summary
+    def _sum_over_ranks(self, summary: Summary) -> Summary:
+        """Return the sums of all ranks, given the running sums of this one."""
+        return sum_over_ranks(self.ranks, summary) if self._splits_sums else summary
 
     # ---- validation and test ------------------------------------------------------------------------------------
 
@@ -332,7 +333,7 @@ class TrainingSession(saved.Standing):
         assert self.validation is not None
         began = time.perf_counter()
         result = evaluate(self.trainer, self.validation, self.validations_done)
-        self.since.evaluated_s += time.perf_counter() - began
+        self.span_sums.evaluated_s += time.perf_counter() - began
         self.validations_done += 1
         self.validated, self.validated_at = result.summary, self.minibatches
         self._report_test("validation", result)
@@ -349,8 +350,8 @@ class TrainingSession(saved.Standing):
         validated = self.validated if self.validated_at == self.minibatches else None
         training, self.epoch_sum = self.epoch_sum, NOTHING
         if self.controllers:
-            training = self._summed(training)
-            self.trainer.strategy.settle()  # controllers read the model
+            training = self._sum_over_ranks(training)
+            self.trainer.strategy.sync_models()  # controllers read the model
         for controller in self.controllers:
             controller.on_epoch_end(self, training, validated)
 
@@ -359,8 +360,8 @@ class TrainingSession(saved.Standing):
     def _save(self) -> None:
         if not self._saver.begin():
             return
-        self.trainer.strategy.settle(saving=True)
-        state = saved.to_json(
+        self.trainer.strategy.sync_models(saving=True)
+        state = session_state.to_json(
             self,
             self.source,
             None if self.validation is None else self.validation.source,
@@ -371,45 +372,45 @@ class TrainingSession(saved.Standing):
         began = time.perf_counter()
         sharded = isinstance(self.trainer.strategy, HoldsParts)
         path = self._saver.write(self.samples, self.trainer.state_dict, state, self.ranks, sharded)
-        self.since.saved_s += time.perf_counter() - began
+        self.span_sums.saved_s += time.perf_counter() - began
         for reporter in self.reporters if path is not None else ():
             reporter.on_checkpoint(self, path)
 
     def _restore(self) -> None:
-        folder = self._saver.restore(self.ranks, self._go_to)
+        folder = self._saver.restore(self.ranks, self._load_checkpoint)
         if folder is not None and self.stopped:
             _log.warning(
-                "the run in %s was stopped after %d label samples and is over; to train anew, use another folder or "
+                "the run in %s was stopped after %d label samples and is over; to train again, use another folder or "
                 "restore=False",
                 folder,
                 self.samples,
             )
 
-    def _go_to(self, checkpoint: Checkpoint) -> None:
-        place = saved.from_json(checkpoint.state, self.ranks, self._splits_sums)
-        before, current = [kind for kind, _ in place.controllers], [type(c).__name__ for c in self.controllers]
+    def _load_checkpoint(self, checkpoint: Checkpoint) -> None:
+        loaded = session_state.from_json(checkpoint.state, self.ranks, self._splits_sums)
+        before, current = [kind for kind, _ in loaded.controllers], [type(c).__name__ for c in self.controllers]
         if before != current:
             raise StateError(
                 "expected the controllers of the saved run",
                 saved={"controllers": before},
                 current={"controllers": current},
             )
-        begin = checked_random_state(place.random, self.ranks.rank)
-        targets: list[tuple[Any, Any]] = [(self.source, place.source)]
-        if place.validation is not None and self.validation is not None and self.validation.source is not None:
-            targets.append((self.validation.source, place.validation))
-        targets += zip(self.controllers, (state for _, state in place.controllers), strict=True)
-        tensors = placed(checkpoint, self.trainer)
-        saved.load_together(targets, lambda: self.trainer.load_state_dict(tensors, place.trainer))
-        vars(self).update(vars(place.standing))
-        # All marks were checked before a checkpoint, so the counts determine them, even if spans differ from the saved
-        # run's.
+        restore_generators = check_random_states(loaded.random, self.ranks.rank)
+        targets: list[tuple[Any, Any]] = [(self.source, loaded.source)]
+        if loaded.validation is not None and self.validation is not None and self.validation.source is not None:
+            targets.append((self.validation.source, loaded.validation))
+        targets += zip(self.controllers, (state for _, state in loaded.controllers), strict=True)
+        tensors = tensors_for(checkpoint, self.trainer)
+        session_state.load_all(targets, lambda: self.trainer.load_state_dict(tensors, loaded.trainer))
+        vars(self).update(vars(loaded.progress))
+        # All marks were checked before a checkpoint, so the counts determine them, even if spans differ from those
+        # of the saved run.
         for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saver.mark):
             mark.crossed(self._counts())
-        begin()
+        restore_generators()
 
 
-def _listed(name: str, items: Any, method: str) -> list[Any]:
+def _as_list(name: str, items: Any, method: str) -> list[Any]:
     if not isinstance(items, (list, tuple)):
         raise TypeError(f"expected a list of {name}, got {items!r:.80}; put it in a list")
     for item in items:

@@ -1,4 +1,4 @@
-"""State of a session in a checkpoint, besides tensors: running sums, counts, and the parts of each rank.
+"""The state of a session in a checkpoint, besides tensors: running sums, counts, and the parts of each rank.
 
 All fields are checked before anything changes.
 
@@ -20,14 +20,14 @@ from feedline.runs.fields import maybe, real, several, table, whole
 from feedline.train.evaluation import SessionSource
 from feedline.train.progress import Sums
 from feedline.train.random_states import random_state
-from feedline.train.summary import NOTHING, Summary, listed, plus, summary_from_json, summary_to_json
+from feedline.train.summary import NOTHING, Summary, check_list, plus, summary_from_json, summary_to_json
 
-#: Counts of `Standing` that are saved under their names.
+#: Counts of `RunProgress` that are saved under their names.
 _COUNTS = ("samples", "minibatches", "sweeps")
 
 
 @dataclass(eq=False, repr=False)
-class Standing:
+class RunProgress:
     """Progress of a run.
 
     Attributes:
@@ -35,9 +35,9 @@ class Standing:
         scale: factor of the minibatch size.
         stopped: whether the training has ended.
         progress_done: number of progress spans that were reported.
-        since: sums since the last progress span.
+        span_sums: sums since the last progress span.
         validations_done: number of validations.
-        validated_at: number of minibatches before the last validation. -1: there was none.
+        validated_at: number of minibatches before the last validation. -1 if there was none.
         validated: result of the last validation.
         epoch_sum: sums since the last end of an epoch.
     """
@@ -48,7 +48,7 @@ class Standing:
     scale: float = 1.0
     stopped: bool = False
     progress_done: int = 0
-    since: Sums = field(default_factory=Sums)
+    span_sums: Sums = field(default_factory=Sums)
     validations_done: int = 0
     validated_at: int = -1
     validated: Summary | None = None
@@ -59,14 +59,14 @@ class SavedSession(NamedTuple):
     """A session's part of a checkpoint.
 
     Attributes:
-        standing: progress of this rank.
+        progress: progress of this rank.
         trainer, source: states of trainer and source.
         validation: state of the validation's source, or None.
         controllers: class name and state of each controller.
         random: states of generators, by rank.
     """
 
-    standing: Standing
+    progress: RunProgress
     trainer: dict[str, Any]
     source: dict[str, Any]
     validation: dict[str, Any] | None
@@ -75,32 +75,32 @@ class SavedSession(NamedTuple):
 
 
 def to_json(
-    standing: Standing,
+    progress: RunProgress,
     source: SessionSource,
     validation: SessionSource | None,
     controllers: Sequence[Any],
     ranks: Ranks,
     splits_sums: bool,
 ) -> dict[str, Any]:
-    """Return a session's state without the trainer's. A collective call.
+    """Return the state of a session without its trainer. A collective call.
 
     Args:
-        standing: progress of this rank.
+        progress: progress of this rank.
         source: training source.
         validation: validation source, or None.
         controllers: controllers, in order.
         ranks: ranks of the session.
         splits_sums: whether each rank's sums are over its part alone.
     """
-    since, epoch = standing.since.to_json(), summary_to_json(standing.epoch_sum)
+    since, epoch = progress.span_sums.to_json(), summary_to_json(progress.epoch_sum)
     parts = ranks.gather_json({"random": random_state(), "source": source.state_dict(), "since": since, "epoch": epoch})
-    validated = None if standing.validated is None else summary_to_json(standing.validated)
+    validated = None if progress.validated is None else summary_to_json(progress.validated)
     state = {
-        **{name: getattr(standing, name) for name in (*_COUNTS, "scale", "stopped")},
+        **{name: getattr(progress, name) for name in (*_COUNTS, "scale", "stopped")},
         "source": parts[0]["source"],
         "validation": None if validation is None else validation.state_dict(),
-        "progress": [standing.progress_done, parts[0]["since"]],
-        "validated": [standing.validations_done, standing.validated_at, validated],
+        "progress": [progress.progress_done, parts[0]["since"]],
+        "validated": [progress.validations_done, progress.validated_at, validated],
         "epoch": parts[0]["epoch"],
         "controllers": [[type(controller).__name__, controller.state_dict()] for controller in controllers],
         "random": [part.pop("random") for part in parts],
@@ -114,13 +114,13 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
     """Return this rank's part of the result of `to_json`.
 
     Raises:
-        ValueError, KeyError, TypeError: the state is not a session's.
+        ValueError, KeyError, TypeError: the state is not one of a session.
         StateError: positions of sources differed by rank, and the number of ranks has changed.
     """
     parts = [{"source": state["source"], "since": state["progress"][1], "epoch": state["epoch"]}]
-    together = True
+    combined = True
     if "ranks" in state:
-        parts, together = several(_object, state["ranks"]["parts"], "ranks.parts"), state["ranks"]["together"]
+        parts, combined = several(_object, state["ranks"]["parts"], "ranks.parts"), state["ranks"]["together"]
     sums = [Sums.from_json(part["since"], "progress") for part in parts]
     epochs = [summary_from_json(part["epoch"], "epoch") for part in parts]
     index = ranks.rank if len(parts) == ranks.count else 0
@@ -131,39 +131,39 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
             current={"ranks": ranks.count},
         )
     since, epoch = sums[index], epochs[index]
-    if not splits_sums or together or len(parts) != ranks.count:
+    if not splits_sums or combined or len(parts) != ranks.count:
         # Each rank continues with the sums of all. If each has a part, rank 0 continues with all sums so far.
-        has = not splits_sums or ranks.rank == 0
-        since.summary = _all_of([part.summary for part in sums], together) if has else NOTHING
-        epoch = _all_of(epochs, together) if has else NOTHING
-    done, _ = listed(state["progress"], 2, "progress")
-    validations, at, validated = listed(state["validated"], 3, "validated")
+        holds_sums = not splits_sums or ranks.rank == 0
+        since.summary = _combine([part.summary for part in sums], combined) if holds_sums else NOTHING
+        epoch = _combine(epochs, combined) if holds_sums else NOTHING
+    done, _ = check_list(state["progress"], 2, "progress")
+    validations, at, validated = check_list(state["validated"], 3, "validated")
     scale, stopped = real(state["scale"], "scale"), state["stopped"]
     if not scale > 0 or type(stopped) is not bool or (at != -1 and type(at) is not int):
         raise ValueError(f"expected a scale above 0, and whether it was stopped, got {scale!r} and {stopped!r:.40}")
-    standing = Standing(
+    progress = RunProgress(
         **{name: whole(state[name], name) for name in _COUNTS},
         scale=scale,
         stopped=stopped,
         progress_done=whole(done, "progress"),
-        since=since,
+        span_sums=since,
         validations_done=whole(validations, "validated"),
         validated_at=at if at == -1 else whole(at, "validated"),
         validated=maybe(summary_from_json, validated, "validated"),
         epoch_sum=epoch,
     )
-    controllers = listed(state["controllers"], None, "controllers")
+    controllers = check_list(state["controllers"], None, "controllers")
     return SavedSession(
-        standing,
+        progress,
         _object(state["trainer"], "trainer"),
         _object(parts[index]["source"], "source"),
         maybe(_object, state["validation"], "validation"),
-        [tuple(listed(pair, 2, "controllers")) for pair in controllers],
+        [tuple(check_list(pair, 2, "controllers")) for pair in controllers],
         state["random"],
     )
 
 
-def load_together(targets: Sequence[tuple[Any, Any]], last: Callable[[], None]) -> None:
+def load_all(targets: Sequence[tuple[Any, Any]], last: Callable[[], None]) -> None:
     """Load states into objects, and then call ``last``. An error undoes everything.
 
     Args:
@@ -184,10 +184,10 @@ def load_together(targets: Sequence[tuple[Any, Any]], last: Callable[[], None]) 
         raise
 
 
-def _all_of(parts: Sequence[Summary], together: bool) -> Summary:
-    """Return the sums of all ranks, given each rank's sums: over all (``together``) or over its part."""
+def _combine(parts: Sequence[Summary], combined: bool) -> Summary:
+    """Return the sums of all ranks, given the sums of each rank: over all ranks if ``combined``, else over its part."""
     total = NOTHING
-    for part in parts[:1] if together else parts:
+    for part in parts[:1] if combined else parts:
         total = plus(total, part)
     return total
 

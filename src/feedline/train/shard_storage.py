@@ -1,6 +1,6 @@
-"""Storage of shards for `torch.distributed.checkpoint`. See `feedline.train.shards`.
+"""The storage of shards for `torch.distributed.checkpoint`. See `feedline.train.shards`.
 
-A separate module, as torch's storage takes long to import.
+It is a module by itself, as the storage of torch takes long to import.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from feedline.interop.tensor_file import save_tensors
 
 
 class _AsPlanned:
-    """Base of a storage that follows torch's plans unchanged."""
+    """A storage that follows the plans of torch unchanged. Methods override the interface of torch."""
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """See torch."""
+        """Begin to write or read. There is nothing to reset."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """See torch."""
+        """Return the plan of this rank unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """See torch."""
+        """Return the plans of all ranks unchanged."""
         return plans
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """See torch."""
+        """Accept any id, as the folder is known."""
         return True
 
 
@@ -44,10 +44,10 @@ class ShardWriter(_AsPlanned, StorageWriter):
         self.described: dict[str, Any] = {}
 
     def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
-        """See torch."""
+        """Prepare to write. There is nothing to do."""
 
     def write_data(self, plan: Any, planner: Any) -> Any:
-        """See torch."""
+        """Write the tensors of this rank to its file. Return a future of the results."""
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         name = f"shard-{rank}.safetensors"
         tensors = {f"{k}": planner.resolve_data(item) for k, item in enumerate(plan.items)}
@@ -64,13 +64,13 @@ class ShardWriter(_AsPlanned, StorageWriter):
         return done
 
     def finish(self, metadata: Any, results: list[list[Any]]) -> None:
-        """See torch."""
+        """Describe all files from the results of all ranks. Called on rank 0."""
         tensors: dict[str, Any] = {
             name: {"shape": list(entry.size), "dtype": str(entry.properties.dtype).removeprefix("torch."), "parts": []}
             for name, entry in metadata.state_dict_metadata.items()
         }
         files = {}
-        for result in (result for of_rank in results for result in of_rank):
+        for result in (result for rank_results in results for result in rank_results):
             name, seal, key, shape = result.storage_data
             files[name] = seal
             offset = list(result.index.offset) if result.index.offset is not None else [0] * len(shape)
@@ -83,7 +83,7 @@ class ShardReader(_AsPlanned, StorageReader):
 
     Args:
         shapes: shapes and dtypes of all tensors, by name.
-        described: description of `ShardWriter.described`.
+        described: description that a `ShardWriter` made.
         read: function that returns the tensors of a file, by name.
     """
 
@@ -97,7 +97,7 @@ class ShardReader(_AsPlanned, StorageReader):
         self._places: Any = None
 
     def read_metadata(self, *_: Any, **__: Any) -> Any:
-        """See torch."""
+        """Return the shapes and parts of all tensors, in the types of torch."""
         tensors: dict[str, Any] = {}
         places: dict[Any, tuple[str, str]] = {}
         for name, (shape, dtype) in self._shapes.items():
@@ -112,11 +112,11 @@ class ShardReader(_AsPlanned, StorageReader):
         return metadata.Metadata(tensors, storage_data=places)
 
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *_: Any, **__: Any) -> None:
-        """See torch."""
+        """Keep the places of the parts in files."""
         self._places = metadata.storage_data
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """See torch."""
+        """Read the parts that this rank needs, file by file. Return a finished future."""
         by_file: dict[str, list[tuple[str, Any]]] = {}
         for item in plan.items:
             name, key = self._places[item.storage_index]

@@ -1,4 +1,4 @@
-"""Tensors of which every rank has a part (torch's `DTensor`), in files that any number of ranks can read.
+"""Files of sharded tensors (torch's `DTensor`), of which every rank has a part. Any number of ranks can read them.
 
 `torch.distributed.checkpoint` plans the writes and reads of each rank. This module stores a sealed file of tensors for
 each rank, and a description in JSON types, which belongs in the state of the checkpoint. Nothing is pickled into files.
@@ -96,7 +96,9 @@ def files_of(folder: Path, described: Any) -> dict[str, str]:
 
 
 def _damaged(folder: Path, error: Exception) -> StateError:
-    return StateError(f"expected a description of sharded tensors in {folder}, it does not fit: {shown(error, 200)}")
+    return StateError(
+        f"expected a description of sharded tensors in {folder}, got one that does not fit: {shown(error, 200)}"
+    )
 
 
 def _read(folder: Path, name: str, seal: str) -> dict[str, torch.Tensor]:
@@ -110,47 +112,47 @@ def _read(folder: Path, name: str, seal: str) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def load_placed(
+def load_in_layout(
     plain: Mapping[str, torch.Tensor],
     folder: Path,
     described: Any,
     current: Mapping[str, torch.Tensor],
-    likes: Mapping[str, torch.Tensor],
+    parameters: Mapping[str, torch.Tensor],
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors of a checkpoint, each in the layout of this program's tensor of that name.
+    """Return the tensors of a checkpoint, each in the layout of the tensor of that name in this program.
 
     Args:
         plain: tensors that were whole on rank 0.
         folder: folder of the checkpoint.
-        described: description of sharded tensors. None: there were none.
-        current: tensors of the program, by the same names.
-        likes: parameters, by name, whose layout an optimizer's states have.
+        described: description of sharded tensors. None if there were none.
+        current: tensors of this program, by the same names.
+        parameters: parameters by name, whose layout the states of an optimizer have.
 
     Raises:
         StateError: a file is damaged.
     """
 
-    def like(name: str, shape: tuple[int, ...]) -> Any:
+    def layout_of(name: str, shape: tuple[int, ...]) -> Any:
         if name in current:
             return current[name]
         # `learner0/momentum.body.weight` has the layout of `body.weight`.
         parts = name.split("/", 1)[-1].replace("/", ".").split(".")
         for k in range(len(parts)):
-            for candidate in (likes.get(".".join(parts[k:])), likes.get(".".join(parts[:k]))):
+            for candidate in (parameters.get(".".join(parts[k:])), parameters.get(".".join(parts[:k]))):
                 if candidate is not None and tuple(candidate.shape) == shape:
                     return candidate
         return None
 
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in plain.items():
-        mine = like(name, tuple(tensor.shape))
-        tensors[name] = _distributed(tensor, mine) if is_sharded(mine) and mine.shape == tensor.shape else tensor
+        like = layout_of(name, tuple(tensor.shape))
+        tensors[name] = _distribute(tensor, like) if is_sharded(like) and like.shape == tensor.shape else tensor
     if described is not None:
         targets = {}
         for name, (shape, dtype) in shapes(folder, described).items():
-            mine = like(name, shape)
-            if is_sharded(mine) and tuple(mine.shape) == shape:
-                targets[name] = torch.empty_like(mine, dtype=dtype, requires_grad=False)
+            like = layout_of(name, shape)
+            if is_sharded(like) and tuple(like.shape) == shape:
+                targets[name] = torch.empty_like(like, dtype=dtype, requires_grad=False)
             else:
                 targets[name] = torch.empty(shape, dtype=dtype)
         load_shards(folder, described, targets)
@@ -158,7 +160,7 @@ def load_placed(
     return tensors
 
 
-def _distributed(tensor: torch.Tensor, like: Any) -> torch.Tensor:
+def _distribute(tensor: torch.Tensor, like: Any) -> torch.Tensor:
     """Return this rank's part of a tensor that is whole on all ranks."""
     from torch.distributed.tensor import distribute_tensor
 

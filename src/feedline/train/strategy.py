@@ -1,4 +1,4 @@
-"""Interface of strategies, by which learners of several ranks train together, and the strategy of a single rank.
+"""The interface of strategies, by which learners of several ranks train together, and the strategy of a single rank.
 
 In a step, each rank computes gradients of its part of the minibatch, `Strategy.reduce` sums them in place and returns a
 `Total`, which is the same on every rank, and each rank makes the same update from it. The strategies for several ranks
@@ -70,7 +70,7 @@ class Total(NamedTuple):
         Args:
             contribution: contribution of this rank.
             rows: `Contribution.numbers` of every rank, by rank.
-            learned: label samples in this rank's gradients. None: the samples of all ranks.
+            learned: label samples in this rank's gradients. None means the samples of all ranks.
         """
         parts = [Contribution(*row) for row in rows]
         counted = round(sum(part.samples for part in parts))
@@ -90,9 +90,9 @@ class Decision(enum.Enum):
     """Decision about the minibatches that the ranks have read, one each.
 
     Attributes:
-        LEARN: train on it.
-        PASS: skip it, as no rank has a part.
-        SKIP: skip it, as a rank without a part cannot take part.
+        LEARN: train on them.
+        PASS: skip them, as none has any sequence.
+        SKIP: skip them, as a rank without sequences cannot take part.
         END: end the run.
     """
 
@@ -105,7 +105,8 @@ class Decision(enum.Enum):
 class Strategy:
     """How the ranks of a job train together. The defaults are for a trainer on a single rank.
 
-    Features of some strategies are in the classes below, such as `ExchangesInBackward`, from which they derive, too.
+    Some strategies have further features. They also derive from the classes of these features below, such as
+    `ExchangesInBackward`.
     """
 
     def session_ranks(self) -> Ranks:
@@ -113,14 +114,14 @@ class Strategy:
         return Ranks()
 
     def join(self, model: torch.nn.Module, learners: Sequence[Any]) -> None:
-        """Receive the model and its `Learner`s. Called once, by the trainer.
+        """Receive the model and its learners. Called once, by the trainer.
 
         Raises:
             ValueError: the learners do not all have this strategy with the same settings.
         """
 
-    def apart(self, samples: int) -> bool:
-        """Return whether ranks train on parts of a minibatch after ``samples`` label samples, or each on all of it."""
+    def trains_on_parts(self, samples: int) -> bool:
+        """Return whether, after ``samples`` label samples, each rank trains on its part of a minibatch alone."""
         return True
 
     def scale(self, samples: int) -> int:
@@ -128,15 +129,16 @@ class Strategy:
         return 1
 
     def decide(self, minibatch: Minibatch) -> Decision:
-        """Decide what all ranks do with the minibatches that they have read. False ones are ends of sources."""
+        """Decide what all ranks do with the minibatches that they have read. A false one is the end of its source."""
         return Decision.LEARN
 
     def prepare(self, minibatch: Minibatch) -> bool:
-        """Prepare an update, before the forward pass. Return whether all ranks learn from the minibatch, or skip it."""
+        """Prepare an update, before the forward pass. Return whether all ranks learn from the minibatch. Otherwise all
+        skip it."""
         return True
 
     def step(self) -> AbstractContextManager[None]:
-        """Open a block with `reduce` and the update, which all ranks complete or none."""
+        """Open a block with `reduce` and the update. Either all ranks complete it, or none does."""
         return contextlib.nullcontext()
 
     def reduce(self, part: Contribution) -> Total:
@@ -145,8 +147,8 @@ class Strategy:
         summary = Summary(part.loss_sum, part.metric_sum, counted) if counted else NOTHING
         return Total(counted, counted, False, part.sweeps, bool(part.ended), summary)
 
-    def settle(self, saving: bool = False) -> None:
-        """Make the models of all ranks equal. Before ``saving``, also drop state that a checkpoint does not keep."""
+    def sync_models(self, saving: bool = False) -> None:
+        """Make the models of all ranks equal. With ``saving``, also drop state that checkpoints do not contain."""
 
 
 class Alone(Strategy):
@@ -157,16 +159,16 @@ class Alone(Strategy):
 
 
 class ExchangesInBackward:
-    """A strategy of a model that exchanges gradients in its backward pass, so every rank has to make one.
+    """A strategy of a model that exchanges gradients in its backward pass, which every rank therefore has to make.
 
-    The summary in its `Total` is of this rank's part alone.
+    The summary in its `Total` covers this rank's part alone.
     """
 
     def accumulating(self) -> AbstractContextManager[None]:
         """Open a block with a backward pass before the last one of a minibatch."""
         raise NotImplementedError
 
-    def backward_of_nothing(self) -> None:
+    def backward_without_data(self) -> None:
         """Take part in the exchange of gradients without any sample."""
         raise NotImplementedError
 
@@ -176,9 +178,9 @@ class ExchangesInBackward:
 
 
 class HoldsParts:
-    """A strategy of ranks that each hold a part of the model, so that a forward pass and a checkpoint need them all."""
+    """A strategy of ranks that each hold a part of the model: forward passes and checkpoints need all of them."""
 
-    def pieces(self, count: int) -> None:
+    def announce_pieces(self, count: int) -> None:
         """Announce the number of pieces in which this rank processes its part of a minibatch.
 
         Raises:
@@ -188,7 +190,7 @@ class HoldsParts:
 
 
 class KeepsState:
-    """A strategy with a state besides those of model and learners."""
+    """A strategy that has a state itself, besides the states of model and learners."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint: JSON types, and ``"tensors"``."""
@@ -211,7 +213,7 @@ class Overlapping:
         raise NotImplementedError
 
     def take_advice(self, advice: Mapping[str, Any]) -> None:
-        """Adopt the `advice` of a checkpoint, maybe another strategy's, as far as it fits.
+        """Adopt the `advice` of a checkpoint as far as it fits. It may be of another strategy.
 
         Raises:
             StateError: it is damaged.

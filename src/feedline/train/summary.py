@@ -66,15 +66,15 @@ def plus(total: Summary, summary: Summary) -> Summary:
     return summary if total.samples == 0 else total + summary
 
 
-def summed(ranks: Ranks, total: Summary, shared: bool = False) -> Summary:
-    """Sum the parts of all ranks. With ``shared``, each rank had all of every minibatch. A collective call."""
+def sum_over_ranks(ranks: Ranks, total: Summary, shared: bool = False) -> Summary:
+    """Sum the parts of all ranks. ``shared`` means that each rank had all of every minibatch. A collective call."""
     if ranks.alone:
         return total
     numbers = [float(total.loss_sum), float(total.metric_sum or 0.0), float(total.metric_sum is not None)]
-    everywhere = ranks.gather([float(shared), float(total.samples), *numbers])
-    if all(row[0] for row in everywhere):
+    rows = ranks.gather([float(shared), float(total.samples), *numbers])
+    if all(row[0] for row in rows):
         return total
-    _, samples, loss, metric, measured = (sum(column) for column in zip(*everywhere, strict=True))
+    _, samples, loss, metric, measured = (sum(column) for column in zip(*rows, strict=True))
     return Summary(loss, metric if measured else None, round(samples)) if samples else NOTHING
 
 
@@ -87,7 +87,7 @@ def summary_to_json(summary: Summary) -> list[Any]:
 
 def summary_from_json(data: Any, name: str) -> Summary:
     """Read the result of `summary_to_json`. Raises ValueError for anything else."""
-    loss, metric, samples, updated = listed(data, 4, name)
+    loss, metric, samples, updated = check_list(data, 4, name)
     if type(updated) is not bool:
         raise ValueError(f"{name}: expected true or false, got {updated!r:.40}")
     fields = _number(loss, name), maybe(_number, metric, name), whole(samples, f"{name}, samples")
@@ -99,8 +99,10 @@ def _number(value: Any, name: str) -> float:
     return value if type(value) is float else real(value, name)
 
 
-def listed(value: Any, length: int | None, name: str) -> list[Any]:
+def check_list(value: Any, length: int | None, name: str) -> list[Any]:
     """Return a list if it has ``length`` items. Raises ValueError otherwise."""
     if not isinstance(value, list) or length not in (None, len(value)):
-        raise ValueError(f"{name}: expected a list{'' if length is None else f' of {length}'}, got {value!r:.80}")
+        raise ValueError(
+            f"{name}: expected a list{'' if length is None else f' of length {length}'}, got {value!r:.80}"
+        )
     return value

@@ -1,4 +1,5 @@
-"""Any optimizer of torch (or written for it) as a learner, with the clock, rates and pickle-free states of learners."""
+"""Optimizers of torch, and optimizers written for it, as learners with a clock, schedules of rates and states without
+pickle."""
 
 from __future__ import annotations
 
@@ -14,26 +15,28 @@ from feedline.train.learner import Learner, Step
 from feedline.train.parameters import ParameterGroup
 from feedline.train.schedules import Schedule, Values
 
-#: Options for a parameter's device, or for other parameters.
+#: Options that a trial on a small parameter omits: they depend on the device, or name the parameters.
 _NOT_TRIED = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
 
 
 class TorchLearner(Learner):
-    """Updates by a `torch.optim.Optimizer`, which sees the gradients (means by default) as ``.grad``.
+    """A learner that updates by a `torch.optim.Optimizer`, which reads the gradients (means by default) from ``.grad``.
 
-    A parameter's ``.grad`` is restored afterwards. Without scaling, clipping or penalty (``averaged=True`` and default
-    options), nothing is copied.
+    The ``.grad`` of each parameter is restored afterwards. Without scaling, clipping or penalty (``averaged=True`` and
+    default options), nothing is copied.
 
     Args:
-        optimizer: over the parameters to be learned, in its groups. It must have a learning rate called ``lr``, and
-            do its step without a closure.
-        lr: as of `Learner`. The first group follows it. Other groups keep the ratio of their rates to the first's.
-            None: the optimizer's rates, times `Learner.scale` while it steps. ``gradients="sum"`` does not change them.
+        optimizer: optimizer whose groups contain the parameters to be learned. Each group must have a learning rate
+            called ``lr``, and a step must not need a closure.
+        lr: see `Learner`. The first group follows it. Other groups keep the ratio of their rates to the rate of the
+            first group. None means the rates of the optimizer, times `Learner.scale` during a step. ``gradients="sum"``
+            does not change them.
         options: further arguments of `Learner`.
 
     Raises:
-        TypeError: no optimizer, or one that needs a closure.
-        ValueError: an optimizer without ``lr``, or groups of which the first has rate 0, or see `Learner`.
+        TypeError: not an optimizer, or one that needs a closure.
+        ValueError: an optimizer without ``lr``, several groups of which the first has a rate of 0, or an error of
+            `Learner`.
     """
 
     takes_sparse = True
@@ -56,7 +59,7 @@ class TorchLearner(Learner):
         self._ratios = [1.0] if len(rates) == 1 else [rate / rates[0] for rate in rates]
 
     def learning_rate(self) -> float:
-        """Rate of the schedule for the next update. Without one, the largest rate of the optimizer's groups."""
+        """Return the rate of the schedule for the next update, or without one the largest rate of a group."""
         return super().learning_rate() if self._scheduled else self._rate(1)
 
     @property
@@ -97,24 +100,24 @@ class TorchLearner(Learner):
             else:
                 group["lr"] = rate
 
-    def _saved(self) -> tuple[dict[str, torch.Tensor], Any]:
+    def _rule_state(self) -> tuple[dict[str, torch.Tensor], Any]:
         saved = self.optimizer.state_dict()
         tensors: dict[str, torch.Tensor] = {}
         names = list(self._parameters)
-        state = {names[place]: _flat(values, names[place], tensors) for place, values in saved["state"].items()}
-        groups = [_flat(group, f"group {k}", tensors) for k, group in enumerate(saved["param_groups"])]
+        state = {names[place]: _flatten(values, names[place], tensors) for place, values in saved["state"].items()}
+        groups = [_flatten(group, f"group {k}", tensors) for k, group in enumerate(saved["param_groups"])]
         return tensors, {"state": state, "groups": groups}
 
-    def _restored(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
+    def _check_rule_state(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
         places = {name: place for place, name in enumerate(self._parameters)}
         kind = type(self.optimizer).__name__
         try:
-            state = {places[name]: _unflat(values, tensors) for name, values in rule_state["state"].items()}
-            groups = self._checked_groups([_unflat(group, tensors) for group in rule_state["groups"]])
+            state = {places[name]: _unflatten(values, tensors) for name, values in rule_state["state"].items()}
+            groups = self._complete_groups([_unflatten(group, tensors) for group in rule_state["groups"]])
             for group in groups:
                 for place in group["params"]:
                     if place in state:
-                        self._check_kept(group, self._list[place], state[place])
+                        self._check_parameter_state(group, self._list[place], state[place])
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise StateError(f"the state does not fit {kind}: {shown(error, 200)}") from error
 
@@ -126,10 +129,11 @@ class TorchLearner(Learner):
 
         return restore
 
-    def _checked_groups(self, groups: list[Any]) -> list[dict[str, Any]]:
-        """Return saved groups that fit the optimizer's groups in number and kinds of options, else raise ValueError.
+    def _complete_groups(self, groups: list[Any]) -> list[dict[str, Any]]:
+        """Return saved groups, with the options of the optimizer where they lack some, as versions of torch differ.
 
-        Versions of torch differ in options: the optimizer's options replace missing ones.
+        Raises:
+            ValueError: the groups differ from the groups of the optimizer in number or kinds of options.
         """
         current = self.optimizer.state_dict()["param_groups"]
         if len(groups) != len(current):
@@ -138,26 +142,30 @@ class TorchLearner(Learner):
             if saved["params"] != group["params"]:
                 raise ValueError(f"parameters {shown(saved['params'], 80)}, expected {group['params']}")
             for key in saved.keys() & group.keys():
-                if not _alike(saved[key], group[key]):
+                if not _is_same_kind(saved[key], group[key]):
                     raise ValueError(
                         f"`{key}` of {shown(saved[key], 40)}, expected something like {shown(group[key], 40)}"
                     )
             on_cpu = any(self._list[place].device.type == "cpu" for place in group["params"])
             if saved.get("capturable") and not group.get("capturable") and on_cpu:
-                raise ValueError("`capturable`, by which it cannot learn parameters on the CPU")
+                raise ValueError("`capturable`, with which it cannot update parameters on the CPU")
             kind = type(self.optimizer)
-            if _kept(kind, group, 1) is not None and _kept(kind, {**group, **saved}, 1) is None:
-                raise ValueError(f"options {shown(saved, 200)}, which it cannot learn by")
+            if _expected_state(kind, group, 1) is not None and _expected_state(kind, {**group, **saved}, 1) is None:
+                raise ValueError(f"options {shown(saved, 200)}, with which it cannot step")
         return [{**group, **saved} for saved, group in zip(groups, current, strict=True)]
 
-    def _check_kept(self, group: Mapping[str, Any], parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
-        """Raise ValueError unless it is a state that one of torch's optimizers would keep of a parameter."""
+    def _check_parameter_state(
+        self, group: Mapping[str, Any], parameter: torch.Tensor, state: Mapping[str, Any]
+    ) -> None:
+        """Raise ValueError for a state that the optimizer, if it is one of torch, would not keep of this parameter."""
         if not isinstance(state, Mapping):
             raise ValueError(f"{shown(state, 40)} for a parameter of shape {tuple(parameter.shape)}")
         if not state:
             return
-        dimensions = max(1, parameter.dim())  # so that a number for each element has another shape than one for all
-        for name, like in (_kept(type(self.optimizer), group, dimensions) or {}).items():
+        dimensions = max(
+            1, parameter.dim()
+        )  # with at least one, a number for each element and a number for all elements differ in shape
+        for name, like in (_expected_state(type(self.optimizer), group, dimensions) or {}).items():
             value = state[name]
             tensor = isinstance(value, torch.Tensor)
             if not isinstance(like, torch.Tensor) or like.dim() == 0:
@@ -172,8 +180,10 @@ class TorchLearner(Learner):
                 raise ValueError(f"`{name}` of a parameter of shape {tuple(parameter.shape)} is {got}")
 
 
-def _kept(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int) -> Mapping[str, Any] | None:
-    """Return the state of a torch optimizer for a parameter of size 2 in every dimension. None if it is not torch's."""
+def _expected_state(
+    kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int
+) -> Mapping[str, Any] | None:
+    """Return the state of an optimizer for a parameter of size 2 in every dimension. None unless it is one of torch."""
     if not kind.__module__.startswith("torch.optim"):
         return None
     parameter = torch.zeros((2,) * dimensions, requires_grad=True)
@@ -182,15 +192,15 @@ def _kept(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimension
     try:
         optimizer: Any = kind([{**options, "params": [parameter]}])
         optimizer.step()
-        optimizer.step()  # an update from the kept state
-    except Exception:  # it cannot learn by these options, or not from such gradients
+        optimizer.step()  # an update from the state of the first
+    except Exception:  # it does not accept these options, or such gradients
         return None
     state: Mapping[str, Any] = optimizer.state[parameter]
     return state
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """Return the parameters of all groups, in the order of the optimizer's state, with names if it has them."""
+    """Return the parameters of all groups, in the order of the state, with names if the optimizer has them."""
     parameters: list[Any] = []
     for group in optimizer.param_groups:
         names = group.get("param_names")
@@ -198,8 +208,8 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Any]:
     return parameters
 
 
-def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Return JSON types for a value. Tensors in it are put into ``tensors`` under their path."""
+def _flatten(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Return a value in JSON types. Its tensors are put into ``tensors`` under their paths."""
     if isinstance(value, torch.Tensor):
         tensors[path] = value
         return {"tensor": path}
@@ -207,38 +217,38 @@ def _flat(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_flat(item, f"{path}.{k}", tensors) for k, item in enumerate(value)]}
+        return {kind: [_flatten(item, f"{path}.{k}", tensors) for k, item in enumerate(value)]}
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"mapping": {key: _flat(item, f"{path}.{key}", tensors) for key, item in value.items()}}
+        return {"mapping": {key: _flatten(item, f"{path}.{key}", tensors) for key, item in value.items()}}
     raise StateError(
         f"the optimizer keeps {path} as {type(value).__name__}, which a state cannot hold; "
         "expected tensors, numbers, text, and lists, tuples and mappings of them"
     )
 
 
-def _unflat(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Return the argument of `_flat`. Tensors are copies."""
+def _unflatten(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Restore a value from the result of `_flatten`. Tensors are copied."""
     if not isinstance(value, Mapping):
         if isinstance(value, (list, tuple)) or (type(value) is int and abs(value) >= 2**63):
             raise ValueError(
-                f"expected a number, text, or what is named tensor, list, tuple or mapping, got {shown(value, 40)}"
+                f"expected a number, text, or an entry named tensor, list, tuple or mapping, got {shown(value, 40)}"
             )
         return value
     ((kind, content),) = value.items()
     if kind == "tensor":
         return tensors[content].clone()
     if kind == "mapping":
-        return {key: _unflat(item, tensors) for key, item in content.items()}
+        return {key: _unflatten(item, tensors) for key, item in content.items()}
     if kind not in ("list", "tuple"):
         raise ValueError(f"expected a tensor, mapping, list or tuple, got {shown(kind, 40)}")
-    items = [_unflat(item, tensors) for item in content]
+    items = [_unflatten(item, tensors) for item in content]
     return items if kind == "list" else tuple(items)
 
 
-def _alike(saved: Any, current: Any) -> bool:
-    """Return whether a saved option is of the kind of the optimizer's option."""
+def _is_same_kind(saved: Any, current: Any) -> bool:
+    """Return whether a saved option is of the same kind as the current one."""
     if isinstance(current, (list, tuple)):
-        return type(saved) is type(current) and len(saved) == len(current) and all(map(_alike, saved, current))
+        return type(saved) is type(current) and len(saved) == len(current) and all(map(_is_same_kind, saved, current))
     numbers = (int, float, torch.Tensor)
     if isinstance(current, numbers) and not isinstance(current, bool):
         return isinstance(saved, numbers) and not isinstance(saved, bool)

@@ -1,8 +1,8 @@
 """Trainer: one minibatch in, one update, a summary out.
 
 The trainer counts *label samples*: the loss returns one number for each label. Gradients are of the sum over the
-minibatch, or of the mean over all of it: every element of every sequence has the same weight, for any length, and
-learners convert between sum and mean as their settings require.
+minibatch, or of the mean over it. So every element of every sequence has the same weight, whatever the length of the
+sequence. Learners convert between sum and mean as their settings require.
 
 A minibatch that does not fit the memory of a device is processed in pieces. The update is the same up to rounding.
 
@@ -23,12 +23,12 @@ import torch
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.errors import StateError, shown
-from feedline.train.distributed.ddp_fsdp import in_parallel, of_model, sharded, through
+from feedline.train.distributed.ddp_fsdp import has_shards, is_in_ddp, strategy_for, strategy_of_model
 from feedline.train.functions import call_model, check_functions
 from feedline.train.learner import Learner
 from feedline.train.strategy import Alone, Contribution, ExchangesInBackward, HoldsParts, KeepsState, Overlapping, Total
 from feedline.train.summary import NOTHING, Summary, plus
-from feedline.train.unwrap import renamed, unwrapped
+from feedline.train.unwrap import rename_tensors, unwrap_model
 
 Criterion = Callable[[Any, Minibatch], torch.Tensor]
 Forward = Callable[[torch.nn.Module, Minibatch], Any]
@@ -41,17 +41,17 @@ class Trainer:
     """A model with its loss, metric and learners.
 
     Args:
-        model: any `torch.nn.Module`, compiled or not. One wrapped in `DistributedDataParallel`, or sharded by FSDP2
+        model: any `torch.nn.Module`, compiled or not. A model in `DistributedDataParallel`, or sharded by FSDP2
             (`fully_shard`), exchanges gradients itself. Each label sample of all ranks then has the same weight.
         loss: function ``loss(output, minibatch)`` that returns one number for each label sample, in a tensor of any
             shape, as torch's losses do with ``reduction="none"``. It must exclude padding: select by the mask, or pack.
-        metric: function like ``loss``, for reports. None: no metric.
+        metric: function like ``loss``, for reports. None means no metric.
         learners: one or several learners. Each updates its own parameters of the model. With `data_parallel`,
             `quantized` or `block_momentum` all ranks of torch.distributed train together.
-        forward: function ``forward(model, minibatch)`` that returns the output. None: ``model(minibatch)``.
+        forward: function ``forward(model, minibatch)`` that returns the output. None means ``model(minibatch)``.
         microbatch: largest number of samples to process at once. Larger minibatches are processed in pieces whose
-            gradients are summed. None: no limit.
-        autocast: context manager for forward passes and losses, such as ``torch.autocast("cuda")``. None: none.
+            gradients are summed. None means no limit.
+        autocast: context manager for forward passes and losses, such as ``torch.autocast("cuda")``, if any.
 
     Attributes:
         strategy: how the learners train together with other ranks. See `feedline.train.strategy`.
@@ -61,8 +61,8 @@ class Trainer:
     Raises:
         TypeError: an argument of the wrong kind: an item of ``learners`` that is not a learner, a function that takes
             other arguments, or one of torch's losses, which take tensors.
-        ValueError: no learner, a learner with a parameter that is not the model's, two with the same parameter, or
-            learners with different strategies, or with a strategy though the model exchanges gradients itself.
+        ValueError: no learner, a learner with a parameter that the model does not have, two learners with the same
+            parameter, learners with different strategies, or a strategy although the model exchanges gradients itself.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Trainer:
     ) -> None:
         check_functions(model, loss, metric, forward)
         self.model, self.loss, self.metric = model, loss, metric
-        self.learners = _listed(learners)
+        self.learners = _as_list(learners)
         self.forward: Forward = forward if forward is not None else call_model
         if microbatch is not None and (type(microbatch) is not int or microbatch < 1):
             raise ValueError(f"expected microbatch of at least 1 sample or None, got {microbatch!r}")
@@ -90,15 +90,15 @@ class Trainer:
         _check_parameters(model, self.learners)
         self._parameters = list(model.parameters())
         self.strategy = self.learners[0].strategy
-        if (sharded(model) or in_parallel(model)) and not isinstance(self.strategy, Alone):
-            kind = "sharded model" if sharded(model) else "model in DistributedDataParallel"
-            raise ValueError(f"expected learners without strategy for a {kind}, which exchanges gradients itself")
+        if (has_shards(model) or is_in_ddp(model)) and not isinstance(self.strategy, Alone):
+            kind = "sharded model" if has_shards(model) else "model in DistributedDataParallel"
+            raise ValueError(f"expected learners without a strategy for a {kind}, which exchanges gradients itself")
         if len({isinstance(learner.strategy, Alone) for learner in self.learners}) > 1:
-            raise ValueError("expected all learners to train together with other ranks or none, got some of both")
+            raise ValueError("expected a strategy for all learners or for none, got one for some of them")
         if isinstance(self.strategy, Alone):
-            self.strategy = of_model(model) or self.strategy
+            self.strategy = strategy_of_model(model) or self.strategy
         self.strategy.join(model, self.learners)
-        self._own_sweeps = self.learners[0].sweeps  # number whose end this rank has reached
+        self._rank_sweeps = self.learners[0].sweeps  # number of sweeps whose end this rank has reached
 
     @property
     def samples(self) -> int:
@@ -112,10 +112,11 @@ class Trainer:
 
     @contextlib.contextmanager
     def within(self, ranks: Ranks) -> Iterator[None]:
-        """Open a block in which ``ranks`` run the same session: learners without strategy count all ranks' samples."""
+        """Open a block in which ``ranks`` run the same session. Learners without a strategy count the samples of all
+        ranks."""
         before = self.strategy
         if isinstance(before, Alone) and not ranks.alone:
-            self.strategy = through(self.model, ranks)
+            self.strategy = strategy_for(self.model, ranks)
         try:
             yield
         finally:
@@ -126,20 +127,20 @@ class Trainer:
 
         Args:
             minibatch: minibatch, or this rank's part of a global one if ranks train together. An empty one, or the end
-                of a source, changes nothing. But if ranks train together, such a rank takes part in the update of the
-                other ranks, and all ranks have to call this equally often.
-            ended: whether this rank's source has ended. The attribute `ended` is True when the sources of all ranks
-                have.
+                of a source, changes nothing. But if ranks train together, this rank then takes part in the update of
+                the other ranks, and all ranks have to call this equally often.
+            ended: whether the source of this rank has ended. The attribute `ended` is True when the sources of all
+                ranks have.
 
         Returns:
-            Sums over this minibatch, of all ranks that train together. False if nothing was updated.
+            Sums over this minibatch, of all ranks that train together. The summary is false if nothing was updated.
 
         Raises:
             ValueError: loss or metric is not a tensor with one number for each label sample.
             StoreError: another rank is missing. The message names it.
         """
-        solo, self.counted, self.ended = isinstance(self.strategy, Alone), 0, ended
-        if solo and (not minibatch or minibatch.num_sequences == 0):
+        alone, self.counted, self.ended = isinstance(self.strategy, Alone), 0, ended
+        if alone and (not minibatch or minibatch.num_sequences == 0):
             if minibatch and minibatch.sweep_end:  # rates may change with it
                 self._skip(0)
             return NOTHING
@@ -152,11 +153,11 @@ class Trainer:
             parameter.grad = None
         # In one piece the gradients are computed as means, which no learner has to scale. In several pieces, or on
         # several ranks, the count is known only at the end.
-        averaged = solo and self.microbatch is None
+        averaged = alone and self.microbatch is None
         if averaged:
-            summary, summed = self._criteria(minibatch)
+            summary, loss_sum = self._criteria(minibatch)
             if summary.samples:
-                summed.backward(torch.full_like(summed, 1.0 / summary.samples))
+                loss_sum.backward(torch.full_like(loss_sum, 1.0 / summary.samples))
             return self._step(minibatch, summary, averaged)
         with contextlib.ExitStack() as step:
             return self._step(minibatch, self._backward_pieces(minibatch, step))
@@ -171,17 +172,18 @@ class Trainer:
         strategy, updated = self.strategy, False
         with strategy.step():
             # Within the step, since after Ctrl-C before it the caller would call again.
-            counted = self.learners[0].sweeps  # by all ranks, so by this one too
-            self._own_sweeps = counted if isinstance(strategy, Alone) else max(counted, self._own_sweeps)
+            common_sweeps = self.learners[0].sweeps  # counted by all ranks, so by this one too
+            alone = isinstance(strategy, Alone)
+            self._rank_sweeps = common_sweeps if alone else max(common_sweeps, self._rank_sweeps)
             if minibatch and minibatch.sweep_end:
-                self._own_sweeps += 1
+                self._rank_sweeps += 1
             contribution = Contribution(
                 samples=part.samples,
                 loss_sum=part.loss_sum,
                 metric_sum=0.0 if part.metric_sum is None and self.metric is not None else part.metric_sum,
-                sweeps=self._own_sweeps if minibatch else math.inf,
+                sweeps=self._rank_sweeps if minibatch else math.inf,
                 ended=self.ended,
-                # The end of a source has all of its 0 samples, but no rank shares it.
+                # The end of a source contains all of its 0 samples, but no rank shares it.
                 shared=isinstance(strategy, ExchangesInBackward)
                 and bool(minibatch)
                 and minibatch.num_samples == minibatch.global_samples,
@@ -194,11 +196,11 @@ class Trainer:
                 updated = self._update(total, sweep_end, averaged or total.averaged)
             elif sweep_end:
                 self._skip(0)
-        summed = total.summary
-        return Summary(summed.loss_sum, summed.metric_sum, summed.samples, True) if updated else summed
+        sums = total.summary
+        return Summary(sums.loss_sum, sums.metric_sum, sums.samples, True) if updated else sums
 
     def _update(self, total: Total, sweep_end: bool, averaged: bool) -> bool:
-        """Update with all learners. False, with nothing counted, if none does."""
+        """Update with all learners. Return False, with nothing counted, if no learner updates."""
         learned, counted = total.learned, total.counted
         updated = [
             learner.update(learned, sweep_end=sweep_end, averaged=averaged) if learned else learner.learning_rate() != 0
@@ -213,7 +215,7 @@ class Trainer:
         return any(updated)
 
     def test_minibatch(self, minibatch: Minibatch) -> Summary:
-        """Compute loss and metric without an update, in evaluation mode, of this rank's part alone."""
+        """Compute loss and metric without an update, in evaluation mode, on the part of this rank alone."""
         if not minibatch or minibatch.num_sequences == 0:
             return NOTHING
         # Module by module, so that modules frozen in evaluation mode stay frozen.
@@ -242,18 +244,18 @@ class Trainer:
         total, pieces, strategy = NOTHING, list(self._pieces(minibatch)), self.strategy
         exchanging = strategy if isinstance(strategy, ExchangesInBackward) else None
         if self.microbatch is not None and isinstance(strategy, HoldsParts):
-            strategy.pieces(len(pieces))
+            strategy.announce_pieces(len(pieces))
         for remaining, piece in zip(range(len(pieces) - 1, -1, -1), pieces, strict=True):
             with exchanging.accumulating() if exchanging and remaining else contextlib.nullcontext():
-                summary, summed = self._criteria(piece)
+                summary, loss_sum = self._criteria(piece)
                 # Even without label samples, a rank takes part in its model's exchange of gradients.
-                if summary.samples or (exchanging and remaining == 0 and summed.requires_grad):
+                if summary.samples or (exchanging and remaining == 0 and loss_sum.requires_grad):
                     if remaining == 0 and isinstance(strategy, Overlapping):
                         step.enter_context(strategy.step())
-                    summed.backward()
+                    loss_sum.backward()
                 total = plus(total, summary)
         if exchanging and not pieces:
-            exchanging.backward_of_nothing()
+            exchanging.backward_without_data()
         return total
 
     def _pieces(self, minibatch: Minibatch) -> Iterable[Minibatch]:
@@ -269,21 +271,21 @@ class Trainer:
         with self.autocast:
             output = self.forward(self.model, minibatch)
             losses = self.loss(output, minibatch)
-            _check_one_each("loss", losses)
+            _check_one_per_sample("loss", losses)
             # A sum in half precision has three digits, and in float16 at most 65,504.
-            summed = losses.sum(dtype=torch.float32) if losses.dtype in _HALF else losses.sum()
-            metric = None
+            loss_sum = losses.sum(dtype=torch.float32) if losses.dtype in _HALF else losses.sum()
+            metric_sum = None
             if self.metric is not None:
                 with torch.no_grad():
                     measured = self.metric(output, minibatch)
-                    _check_one_each("metric", measured)
+                    _check_one_per_sample("metric", measured)
                     if measured.numel() != losses.numel():
                         raise ValueError(
                             f"expected one metric per label sample, as many as losses ({losses.numel()}), got "
                             f"{measured.numel()}: exclude the same padding from both"
                         )
-                    metric = measured.sum(dtype=torch.float64)
-        return Summary(_wide(summed.detach()), None if metric is None else _wide(metric), losses.numel()), summed
+                    metric_sum = _in_double(measured.sum(dtype=torch.float64))
+        return Summary(_in_double(loss_sum.detach()), metric_sum, losses.numel()), loss_sum
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -292,15 +294,15 @@ class Trainer:
         tensors = {f"model/{name}": tensor for name, tensor in _tensors(self.model).items()}
         learner_states: list[dict[str, Any]] = []
         for i, learner in enumerate(self.learners):
-            state = learner.state_dict()
-            tensors |= {f"learner{i}/{name}": tensor for name, tensor in state.pop("tensors").items()}
-            learner_states.append(state)
-        together = self.strategy.state_dict() if isinstance(self.strategy, KeepsState) else {}
-        tensors |= {f"workers/{name}": tensor for name, tensor in together.pop("tensors", {}).items()}
+            learner_state = learner.state_dict()
+            tensors |= {f"learner{i}/{name}": tensor for name, tensor in learner_state.pop("tensors").items()}
+            learner_states.append(learner_state)
+        strategy_state = self.strategy.state_dict() if isinstance(self.strategy, KeepsState) else {}
+        tensors |= {f"workers/{name}": tensor for name, tensor in strategy_state.pop("tensors", {}).items()}
         advice = self.strategy.advice() if isinstance(self.strategy, Overlapping) else {}
         tensors |= {f"advice/{name}": tensor for name, tensor in advice.pop("tensors", {}).items()}
-        extra = {"advice": advice} if advice else {}
-        return tensors, {"learners": learner_states, "training": self.model.training, "workers": together, **extra}
+        state = {"learners": learner_states, "training": self.model.training, "workers": strategy_state}
+        return tensors, {**state, "advice": advice} if advice else state
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         """Restore a state.
@@ -320,14 +322,14 @@ class Trainer:
                 f"expected learners, training and workers in a trainer's state: {shown(error, 200)}"
             ) from error
         names = sorted(_tensors(self.model))
-        own_model = renamed(_under("model/", tensors), names)
-        saved = {"learners": len(learners), "model": sorted(own_model)}
+        model_tensors = rename_tensors(_under("model/", tensors), names)
+        saved = {"learners": len(learners), "model": sorted(model_tensors)}
         current = {"learners": len(self.learners), "model": names}
         if saved != current:
             raise StateError(
                 "expected the state of a trainer with the same model and learners", saved=saved, current=current
             )
-        check_model(self.model, own_model)
+        check_model(self.model, model_tensors)
         loads = [
             learner.checked({**learner_state, "tensors": _under(f"learner{i}/", tensors)})
             for i, (learner, learner_state) in enumerate(zip(self.learners, learners, strict=True))
@@ -340,10 +342,10 @@ class Trainer:
             )
         if isinstance(self.strategy, Overlapping):
             self.strategy.take_advice({**advice, "tensors": _under("advice/", tensors)})
-        load_model(self.model, own_model)
+        load_model(self.model, model_tensors)
         for load in loads:
             load()
-        self._own_sweeps = self.learners[0].sweeps
+        self._rank_sweeps = self.learners[0].sweeps
         if self.model.training != training:
             self.model.train(training)
 
@@ -355,21 +357,21 @@ def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> 
         StateError: a shape differs. `torch.nn.Module.load_state_dict` would detect it only after changing other
             tensors.
     """
-    plain, current = unwrapped(model), _tensors(model)
-    tensors = renamed(tensors, current)
+    inner, current = unwrap_model(model), _tensors(model)
+    tensors = rename_tensors(tensors, current)
     plain_names = {
         f"{prefix}.{name}" if prefix else name
-        for prefix, module in plain.named_modules(remove_duplicate=False)
+        for prefix, module in inner.named_modules(remove_duplicate=False)
         for name in (*module._parameters, *module._buffers)
         if not module._load_state_dict_pre_hooks and _loads_plainly(module)
     }
     for name in sorted(plain_names & current.keys() & tensors.keys()):
-        mine = current[name]
-        if not torch.nn.parameter.is_lazy(mine) and mine.shape != tensors[name].shape:
+        tensor = current[name]
+        if not torch.nn.parameter.is_lazy(tensor) and tensor.shape != tensors[name].shape:
             raise StateError(
                 f"expected the state of the same model, got another shape of `{name}`",
                 saved={"shape": tuple(tensors[name].shape)},
-                current={"shape": tuple(mine.shape)},
+                current={"shape": tuple(tensor.shape)},
             )
 
 
@@ -380,7 +382,7 @@ def load_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> N
         StateError: the tensors do not fit this model.
     """
     try:
-        unwrapped(model).load_state_dict(renamed(tensors, _tensors(model)))
+        unwrap_model(model).load_state_dict(rename_tensors(tensors, _tensors(model)))
     except RuntimeError as error:
         raise StateError(f"expected the state of the same model: {error}") from error
 
@@ -394,8 +396,8 @@ def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _check_one_each(what: str, numbers: Any) -> None:
-    """Raise ValueError unless there is one number for each label sample, rather than a single one."""
+def _check_one_per_sample(what: str, numbers: Any) -> None:
+    """Raise ValueError for a single number in place of a number for each label sample."""
     if not isinstance(numbers, torch.Tensor):
         raise ValueError(f"expected a tensor with one {what} per label sample, got {type(numbers).__name__}")
     if numbers.ndim == 0:
@@ -405,20 +407,20 @@ def _check_one_each(what: str, numbers: Any) -> None:
         )
 
 
-def _wide(total: torch.Tensor) -> torch.Tensor | float:
-    """Return a sum in double precision, as sums over an epoch need more than losses. Read if that is no wait."""
+def _in_double(total: torch.Tensor) -> torch.Tensor | float:
+    """Return a sum in double precision, which sums over an epoch need: a float where reading it does not wait."""
     return total.item() if total.device.type == "cpu" and type(total) is torch.Tensor else total.double()
 
 
 def _tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    state = unwrapped(model).state_dict()
+    state = unwrap_model(model).state_dict()
     foreign = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if foreign:
         raise TypeError(f"expected tensors only in the model's state, got others in {', '.join(foreign)}")
     return dict(state)
 
 
-def _listed(learners: Any) -> list[Learner]:
+def _as_list(learners: Any) -> list[Learner]:
     items = list(learners) if isinstance(learners, Sequence) else [learners]
     for learner in items:
         if not isinstance(learner, Learner):
@@ -432,15 +434,15 @@ def _listed(learners: Any) -> list[Learner]:
 def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> None:
     if not learners:
         raise ValueError("expected at least one learner, got none")
-    mine = {id(p): name for name, p in model.named_parameters()}
+    names = {id(p): name for name, p in model.named_parameters()}
     owners: dict[int, int] = {}
     for i, learner in enumerate(learners):
         for name, parameter in learner.parameters.items():
-            if id(parameter) not in mine:
+            if id(parameter) not in names:
                 raise ValueError(f"expected parameters of the model in learner {i}, got `{name}`, which is not one")
             if id(parameter) in owners:
                 raise ValueError(
-                    f"expected each parameter in one learner, got `{mine[id(parameter)]}` in "
+                    f"expected each parameter in one learner, got `{names[id(parameter)]}` in "
                     f"{owners[id(parameter)]} and {i}"
                 )
             owners[id(parameter)] = i

@@ -14,19 +14,19 @@ import torch
 
 T = TypeVar("T")
 
-#: Prefixes of wrappers to the names of parameters.
+#: Prefixes that wrappers add to the names of parameters.
 _COMPILED, _PARALLEL = "_orig_mod.", "module."
 
 
-def uncompiled(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model given to `torch.compile`."""
+def unwrap_compiled(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model inside a compiled one, or the model itself."""
     return getattr(model, "_orig_mod", model)
 
 
-def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+def unwrap_model(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside all wrappers."""
     while True:
-        inner = uncompiled(model)
+        inner = unwrap_compiled(model)
         if isinstance(inner, torch.nn.parallel.DistributedDataParallel):
             inner = inner.module
         if inner is model:
@@ -35,15 +35,16 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def plain_names(names: Iterable[str]) -> list[str]:
-    """Return names of parameters as the model inside all wrappers has them."""
+    """Return names of parameters without the prefixes of wrappers."""
     plain = [name.removeprefix(_COMPILED) for name in names]
     if plain and all(name.startswith(_PARALLEL) for name in plain):
         return plain_names([name.removeprefix(_PARALLEL) for name in plain])
     return plain
 
 
-def renamed(tensors: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
-    """Return a model's tensors by ``names``, if those of an older state differ from them by wrappers alone."""
+def rename_tensors(tensors: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
+    """Return the tensors of a model by ``names``, if the names of an older state differ by prefixes of wrappers
+    alone."""
     if tensors.keys() != set(names):
         plain, current = plain_names(tensors), dict(zip(plain_names(names), names, strict=True))
         if set(plain) == set(current):
@@ -51,8 +52,8 @@ def renamed(tensors: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
     return dict(tensors)
 
 
-def plain_learner(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a learner's state, maybe an older one, with the names of parameters that `plain_names` gives."""
+def plain_learner_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a learner, maybe an older one, with parameters under the names of `plain_names`."""
     names = [name for name, _ in state["parameters"]]
     plain = dict(zip(names, plain_names(names), strict=True))
     if list(plain.values()) == names:

@@ -1,7 +1,7 @@
-"""Stages around a rule: clipping and penalties of gradients before it, noise, shrinking and bounds of weights after it.
+"""Adjustments around a rule: clipping and penalties of gradients before it, noise, shrinking and bounds after it.
 
-Native updates do all of it in their one pass. This module does it by torch, for other devices and for rules that are
-user functions. It also computes norms, which an update needs in advance.
+A native update makes all adjustments in one pass. This module makes them by torch, for other devices and for rules
+that are user functions. It also computes norms, which an update needs in advance.
 """
 
 from __future__ import annotations
@@ -16,67 +16,67 @@ import torch
 from feedline import _native
 from feedline.updates.native_tensors import TYPES, Tensors, dense_format, is_plain, is_sharded
 
-#: A number, or a tensor of one on a gradient's device.
+#: A number, or a tensor with one number on the device of the gradient.
 Factor = Any
 
 
 @dataclass(slots=True, eq=False)
-class UpdateStages:
-    """Numbers of an update apart from its rule's. See native/include/feedline/update.h. Immutable by convention.
+class Adjustments:
+    """Numbers of an update besides the numbers of its rule. See native/include/feedline/update.h. Do not change it.
 
     Attributes:
-        inner: factor of the weight that is added to the gradient before it is clipped.
+        early_decay: factor of the weight that is added to the gradient before it is clipped.
         limit: largest absolute value of a gradient's elements.
-        outer: factor of the weight that is added to the gradient afterwards.
+        late_decay: factor of the weight that is added to the gradient after it is clipped.
         noise_factor: factor of the noise that is added to weights.
         shrink: largest distance by which weights move towards 0.
         bound: largest absolute value of a weight's elements.
     """
 
-    inner: float = 0.0
+    early_decay: float = 0.0
     limit: float = math.inf
-    outer: float = 0.0
+    late_decay: float = 0.0
     noise_factor: float = 1.0
     shrink: float = 0.0
     bound: float = math.inf
 
     def numbers(self) -> tuple[float, ...]:
         """Return the numbers in the native order."""
-        return self.inner, self.limit, self.outer, self.noise_factor, self.shrink, self.bound
+        return self.early_decay, self.limit, self.late_decay, self.noise_factor, self.shrink, self.bound
 
 
-PLAIN = UpdateStages()
+NO_ADJUSTMENTS = Adjustments()
 
 
-def prepared(weights: Tensors, gradients: Tensors, stages: UpdateStages, factors: Sequence[Factor] | None) -> Tensors:
-    """Return gradients times their factors, clipped, plus their share of the weights. Never changed in place."""
+def adjust(weights: Tensors, gradients: Tensors, adjustments: Adjustments, factors: Sequence[Factor] | None) -> Tensors:
+    """Return gradients times their factors, clipped, with weight decay added. The arguments are not changed."""
     if factors is not None and any(isinstance(factor, torch.Tensor) or factor != 1 for factor in factors):
-        gradients = [gradient * _at(factor, gradient) for gradient, factor in zip(gradients, factors, strict=True)]
-    if stages.inner:
-        gradients = torch._foreach_add(gradients, weights, alpha=stages.inner)
-    if stages.limit < math.inf:
-        gradients = torch._foreach_clamp_min(gradients, -stages.limit)
-        torch._foreach_clamp_max_(gradients, stages.limit)
-    if stages.outer:
-        gradients = torch._foreach_add(gradients, weights, alpha=stages.outer)
+        gradients = [g * _like_gradient(factor, g) for g, factor in zip(gradients, factors, strict=True)]
+    if adjustments.early_decay:
+        gradients = torch._foreach_add(gradients, weights, alpha=adjustments.early_decay)
+    if adjustments.limit < math.inf:
+        gradients = torch._foreach_clamp_min(gradients, -adjustments.limit)
+        torch._foreach_clamp_max_(gradients, adjustments.limit)
+    if adjustments.late_decay:
+        gradients = torch._foreach_add(gradients, weights, alpha=adjustments.late_decay)
     return gradients
 
 
-def finish(weights: Tensors, stages: UpdateStages, noise: Tensors | None) -> None:
+def finish(weights: Tensors, adjustments: Adjustments, noise: Tensors | None) -> None:
     """Add noise, shrink weights towards 0 (``sign(w) * max(|w| - shrink, 0)``), and bound them."""
     if noise is not None:
-        torch._foreach_add_(weights, noise, alpha=stages.noise_factor)
-    if stages.shrink > 0:
-        cut = torch._foreach_clamp_min(weights, -stages.shrink)
-        torch._foreach_clamp_max_(cut, stages.shrink)
-        torch._foreach_sub_(weights, cut)
-    if stages.bound < math.inf:
-        torch._foreach_clamp_min_(weights, -stages.bound)
-        torch._foreach_clamp_max_(weights, stages.bound)
+        torch._foreach_add_(weights, noise, alpha=adjustments.noise_factor)
+    if adjustments.shrink > 0:
+        steps = torch._foreach_clamp_min(weights, -adjustments.shrink)
+        torch._foreach_clamp_max_(steps, adjustments.shrink)
+        torch._foreach_sub_(weights, steps)
+    if adjustments.bound < math.inf:
+        torch._foreach_clamp_min_(weights, -adjustments.bound)
+        torch._foreach_clamp_max_(weights, adjustments.bound)
 
 
 def clipping_factors(gradients: Tensors, limit: float) -> list[Factor]:
-    """Return a factor for each gradient, at most 1, that limits its norm. Tensors on devices."""
+    """Return a factor for each gradient, at most 1, that limits its norm. It is a tensor for a gradient on a device."""
     squares = _square_sums(gradients)
     norms = iter(_norms([g for g, square in zip(gradients, squares, strict=True) if square is None]))
     return [
@@ -89,26 +89,26 @@ def global_clipping_factor(gradients: Tensors, limit: float) -> Factor:
     """Return the factor, at most 1, that limits the norm of all gradients together. A tensor if one is on a device."""
     squares = _square_sums(gradients)
     native_norm = math.sqrt(sum(square for square in squares if square is not None))
-    elsewhere = _norms([g for g, square in zip(gradients, squares, strict=True) if square is None])
-    if not elsewhere:
+    other_norms = _norms([g for g, square in zip(gradients, squares, strict=True) if square is None])
+    if not other_norms:
         return _factor(limit, native_norm)
-    norms = [(norm.to_local() if is_sharded(norm) else norm).float() for norm in elsewhere]
+    norms = [(norm.to_local() if is_sharded(norm) else norm).float() for norm in other_norms]
     norms.append(torch.tensor(native_norm, dtype=torch.float32))
-    together = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return (limit / together).clamp_(max=1.0)
+    common_norm = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+    return (limit / common_norm).clamp_(max=1.0)
 
 
-def _at(factor: Factor, gradient: Any) -> Factor:
+def _like_gradient(factor: Factor, gradient: Any) -> Factor:
     return factor.to(gradient.device, gradient.dtype) if isinstance(factor, torch.Tensor) else factor
 
 
 def _factor(limit: float, norm: float) -> float:
-    # A NaN stays one.
+    # NaN stays NaN.
     return 1.0 if norm <= limit else limit / norm
 
 
 def _square_sums(gradients: Tensors) -> list[float | None]:
-    """Return the sum of squares of each gradient, natively. None where that is impossible."""
+    """Return the sum of squares of each gradient, or None where native code cannot compute it."""
     sums: list[float | None] = [None] * len(gradients)
     places = [i for i, gradient in enumerate(gradients) if is_plain(gradient) and dense_format(gradient) is not None]
     jobs = [(gradients[i].numel(), gradients[i].data_ptr(), TYPES[gradients[i].dtype]) for i in places]
@@ -123,10 +123,10 @@ def _norms(gradients: Tensors) -> Tensors:
         return []
     wide = [gradient if gradient.dtype.itemsize >= 4 else gradient.float() for gradient in gradients]
     norms = torch._foreach_norm(wide)
-    return [norm.redistribute(placements=_everywhere(norm)) if is_sharded(norm) else norm for norm in norms]
+    return [norm.redistribute(placements=_replicated(norm)) if is_sharded(norm) else norm for norm in norms]
 
 
-def _everywhere(norm: Any) -> Any:
+def _replicated(norm: Any) -> Any:
     from torch.distributed.tensor import Replicate
 
     return [Replicate()] * len(norm.placements)

@@ -1,4 +1,4 @@
-"""The rules of optimizers: a class each, with the rule's numbers and its formula in operations of torch.
+"""The rules of optimizers. Each is a class with the numbers of the rule, and its formula in operations of torch.
 
 The numbers are in the order of the struct of that name in native/src/update_rules.h, which documents them.
 `Formula.by_torch` changes lists of weights and states in place. Weights may be of lower precision than gradients and
@@ -24,8 +24,8 @@ from feedline.updates.native_tensors import Tensors
 def complement(fraction: float, dtype: torch.dtype) -> tuple[float, float]:
     """Return 1 - fraction, and its complement, in a precision in which they add up to 1.
 
-    A fraction may be so small that float32 keeps few digits of 1 - fraction. Arithmetic rounds that number in any case.
-    The fraction is the complement of the rounded number, so that their sum is exactly 1.
+    A fraction may be so small that float32 keeps few digits of 1 - fraction. Arithmetic rounds
+    that number in any case. The complement is taken of the rounded number, so that the sum of both is exactly 1.
     """
     keep = 1.0 - fraction
     if dtype is not torch.float64:
@@ -35,18 +35,18 @@ def complement(fraction: float, dtype: torch.dtype) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class Formula(ABC):
-    """A rule with numbers."""
+    """A rule and its numbers."""
 
-    #: Its name among the native rules.
+    #: Name of the rule in native code.
     native: ClassVar[str]
 
     def numbers(self) -> tuple[float, ...]:
-        """Return the numbers in the native order."""
+        """Return the numbers in the order of native code."""
         return _reader(type(self))(self)
 
     @abstractmethod
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:
-        """Change weights and states in place. Gradients are read-only, and of the states' dtype."""
+        """Change weights and states in place. Gradients are read-only and have the dtype of the states."""
 
 
 @cache
@@ -70,7 +70,7 @@ class StepFormula(Formula):
 
 @dataclass(slots=True)
 class MomentumFormula(Formula):
-    """Gradient descent with momentum, Nesterov's with a step ahead."""
+    """Gradient descent with momentum, or with Nesterov's momentum if ``ahead`` is not 0."""
 
     native: ClassVar[str] = "momentum"
     keep: float
@@ -157,7 +157,7 @@ class AdaDeltaFormula(Formula):
 
 @dataclass(slots=True)
 class AdamFormula(Formula):
-    """Adam, or Nadam with a step ahead."""
+    """Adam, or Nadam if ``ahead`` is not 0."""
 
     native: ClassVar[str] = "adam"
     keep_mean: float
@@ -362,7 +362,7 @@ class FtrlFormula(Formula):
 
 @dataclass(slots=True)
 class SignumFormula(Formula):
-    """Steps of one size along the momentum's sign."""
+    """Steps of one size along the sign of the momentum."""
 
     native: ClassVar[str] = "signum"
     keep: float
@@ -380,7 +380,7 @@ class SignumFormula(Formula):
 
 @dataclass(slots=True)
 class SignFormula(Formula):
-    """Steps of one size along the gradient's sign."""
+    """Steps of one size along the sign of the gradient."""
 
     native: ClassVar[str] = "sign"
     hold: float
@@ -405,7 +405,7 @@ class DCASGDFormula(Formula):
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:
         """See `Formula`."""
         for weight, gradient, previous, momentum in zip(weights, gradients, *states, strict=True):
-            step = _compensated(weight, gradient, previous, self.correction, self.decay).mul_(self.along)
+            step = _compensate(weight, gradient, previous, self.correction, self.decay).mul_(self.along)
             previous.copy_(weight)
             weight.add_(momentum.mul_(self.keep).add_(step))
 
@@ -422,14 +422,14 @@ class PlainDCASGDFormula(Formula):
     def by_torch(self, weights: Tensors, gradients: Tensors, states: list[Tensors]) -> None:
         """See `Formula`."""
         for weight, gradient, previous in zip(weights, gradients, *states, strict=True):
-            step = _compensated(weight, gradient, previous, self.correction, self.decay).mul_(self.along)
+            step = _compensate(weight, gradient, previous, self.correction, self.decay).mul_(self.along)
             previous.copy_(weight)
             weight.add_(step)
 
 
 @dataclass(slots=True)
 class LAMBFormula(Formula):
-    """Adam's steps, as long as the weight."""
+    """Adam with steps as long as the weight."""
 
     native: ClassVar[str] = "lamb"
     keep_mean: float
@@ -500,7 +500,7 @@ def _descend_on_average(weights: Tensors, gradients: Tensors, factors: Tensors, 
     torch._foreach_add_(weights, factors, alpha=along)
 
 
-def _compensated(weight: Any, gradient: Any, previous: Any, correction: float, decay: float) -> Any:
+def _compensate(weight: Any, gradient: Any, previous: Any, correction: float, decay: float) -> Any:
     """Return ``g + correction g² (w - p) + decay w``."""
     step = (gradient * gradient).mul_(weight - previous).mul_(correction)
     return step.add_(gradient).add_(weight, alpha=decay)

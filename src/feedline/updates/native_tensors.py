@@ -1,4 +1,4 @@
-"""Tensors for native code: an address and a type, if it can read and write them in place."""
+"""Tensors that native code can read and write in place, by address and type."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Tensors = list[torch.Tensor]
 #: Types of native updates.
 TYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 
-#: Classes of tensors without a layout of their class.
+#: Classes of tensors whose memory has no special layout.
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether a tensor is a strided one of a known type in the processor's memory, and of a plain class."""
+    """Return whether a tensor is strided, in the memory of the processor, and of a known type and a plain class."""
     return (
         type(tensor) in PLAIN_TYPES and tensor.is_cpu and tensor.layout is torch.strided and tensor.dtype in TYPES
     ) and not tensor.is_neg()
@@ -33,7 +33,7 @@ def computing_dtype(weight: Any) -> torch.dtype:
 
 
 def dense_format(tensor: Any) -> Any:
-    """Return the memory format in which a tensor has no gaps. None: no known format."""
+    """Return the memory format in which a tensor has no gaps. None if there is none."""
     if tensor.is_contiguous():
         return torch.contiguous_format
     channels_last = _FORMATS.get(tensor.dim())

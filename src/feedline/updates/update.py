@@ -1,4 +1,4 @@
-"""Update weights by a formula, with all its stages: natively in one pass, or by torch.
+"""Update weights by a formula, with all adjustments, natively in one pass or by torch.
 
 Native code updates weights that are dense in the processor's memory, in float32, float64, float16 or bfloat16, on as
 many threads as torch uses. Torch updates weights that are sharded, on other devices, of other layouts or dtypes, or
@@ -14,11 +14,11 @@ import torch
 from torch.autograd.graph import increment_version
 
 from feedline import _native
-from feedline.updates.adjustments import PLAIN, Factor, UpdateStages, finish, prepared
+from feedline.updates.adjustments import NO_ADJUSTMENTS, Adjustments, Factor, adjust, finish
 from feedline.updates.formulas import Formula
 from feedline.updates.native_tensors import PLAIN_TYPES, TYPES, Tensors, computing_dtype, dense_format, is_plain
 
-#: Whether native code can inspect tensors itself, in a tenth of the time of Python. From torch 2.10 on.
+#: Whether native code can inspect tensors itself, in a tenth of the time of Python. It can from torch 2.10 on.
 _EXCHANGE = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 
@@ -27,7 +27,7 @@ def update(
     weights: Tensors,
     gradients: Tensors,
     states: Sequence[Tensors],
-    stages: UpdateStages = PLAIN,
+    adjustments: Adjustments = NO_ADJUSTMENTS,
     *,
     factors: list[Factor] | None = None,
     noise: Tensors | None = None,
@@ -38,12 +38,12 @@ def update(
     Args:
         formula: rule with its numbers.
         weights: floating-point tensors, all float64 or none.
-        gradients: one of each weight's shape, read-only.
+        gradients: a gradient in the shape of each weight, read-only.
         states: a list of tensors, one for each weight, for each state of the formula.
-        stages: numbers of the stages around the rule.
-        factors: a factor for each gradient. None: 1.
-        noise: noise added to each weight. None: none.
-        copies: a tensor for each weight that receives it, rounded to its dtype. None: none.
+        adjustments: numbers of the adjustments around the rule.
+        factors: a factor for each gradient. None means 1.
+        noise: noise added to each weight, if any.
+        copies: a tensor for each weight that receives it, rounded to its dtype, if any.
     """
     remaining = list(range(len(weights)))
     # Native code would not see a lazy negation.
@@ -52,7 +52,7 @@ def update(
             PLAIN_TYPES,
             formula.native,
             formula.numbers(),
-            stages.numbers(),
+            adjustments.numbers(),
             weights,
             gradients,
             states,
@@ -69,27 +69,26 @@ def update(
         optional = [None if tensors is None else tensors[i] for tensors in (noise, copies)]
         return [weights[i], gradients[i], *optional, *[state[i] for state in states]]
 
-    jobs, slow, fitted_arrays = [], [], []
+    jobs, by_torch_indices, fitted_arrays = [], [], []
     for i in remaining:
-        fitted = _fitted(arrays_of(i))
+        fitted = _fit_native(arrays_of(i))
         if fitted is None:
-            slow.append(i)
+            by_torch_indices.append(i)
             continue
-        fitted_arrays.append(fitted)  # copies live until the call is over
+        fitted_arrays.append(fitted)  # so that copies live until the call is over
         addresses = [x for a in fitted for x in ((0, 0) if a is None else (a.data_ptr(), TYPES[a.dtype]))]
         jobs.append((weights[i].numel(), 1.0 if factors is None else float(factors[i]), *addresses))
     if jobs:
-        _native.update(formula.native, formula.numbers(), stages.numbers(), jobs, torch.get_num_threads())
+        _native.update(formula.native, formula.numbers(), adjustments.numbers(), jobs, torch.get_num_threads())
         for weight, *_ in fitted_arrays:
             increment_version(weight)
-    if slow:
-        _by_torch(
-            formula, stages, [arrays_of(i) for i in slow], None if factors is None else [factors[i] for i in slow]
-        )
+    if by_torch_indices:
+        slow_factors = None if factors is None else [factors[i] for i in by_torch_indices]
+        _by_torch(formula, adjustments, [arrays_of(i) for i in by_torch_indices], slow_factors)
 
 
-def _fitted(arrays: list[Any]) -> list[Any] | None:
-    """Return weight, gradient, noise, copy and states as native code reads them. None: it cannot."""
+def _fit_native(arrays: list[Any]) -> list[Any] | None:
+    """Return weight, gradient, noise, copy and states as native code reads them, or None if it cannot."""
     weight = arrays[0]
     if not is_plain(weight):
         return None
@@ -113,14 +112,14 @@ def _fitted(arrays: list[Any]) -> list[Any] | None:
 
 
 def _by_torch(
-    formula: Formula, stages: UpdateStages, arrays: list[list[Any]], factors: Sequence[Factor] | None
+    formula: Formula, adjustments: Adjustments, arrays: list[list[Any]], factors: Sequence[Factor] | None
 ) -> None:
     """Update by operations of torch. ``arrays``: weight, gradient, noise, copy and states, for each weight."""
     weights, gradients, noise, copies, *states = (list(tensors) for tensors in zip(*arrays, strict=True))
     dtype = states[0][0].dtype if states else computing_dtype(weights[0])
     gradients = [gradient if gradient.dtype is dtype else gradient.to(dtype) for gradient in gradients]
-    formula.by_torch(weights, prepared(weights, gradients, stages, factors), states)
-    finish(weights, stages, None if noise[0] is None else noise)
+    formula.by_torch(weights, adjust(weights, gradients, adjustments, factors), states)
+    finish(weights, adjustments, None if noise[0] is None else noise)
     for copy, weight in zip(copies, weights, strict=True):
         if copy is not None:
             copy.copy_(weight)

@@ -1,4 +1,4 @@
-"""Operators under CNTK's names, and their formulas in NumPy; see `case`."""
+"""Operators under CNTK's names, and their formulas in NumPy. See `case`."""
 
 from tests.compat.cntk_cases import criteria, elementwise, images, reductions, sequences, shapes
 

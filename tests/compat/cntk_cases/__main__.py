@@ -1,4 +1,4 @@
-"""Print the cases whose formula is not what CNTK 2.7 computes; run it under CNTK."""
+"""Print the cases whose formula differs from CNTK 2.7. Run it under CNTK."""
 
 import cntk
 import numpy as np

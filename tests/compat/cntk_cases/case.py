@@ -1,7 +1,7 @@
 """Cases of the oracle: operands, an operator under CNTK's names, and its formula in NumPy.
 
 The tables are a program that CNTK 2.7 runs, too (Python 3.6): ``python -m tests.compat.cntk_cases`` under CNTK prints
-every case whose formula is not what CNTK computes. So the formulas are checked beside the original, and the façade by
+every case whose formula differs from CNTK. So the formulas are checked against the original, and the façade against
 the formulas. Hence no new syntax here, and no strict zip.
 """
 
@@ -30,12 +30,12 @@ class Case:
     Attributes:
         operands: arrays (samples, *sample), `Steps` and `Fixed`.
         formula: the operator in NumPy, in double precision: of one sample of each operand, or of the steps of one
-            sequence of each; a `Fixed` operand is handed to each call.
-        call: ``call(C, *variables)``; None: the operator of the table's name, with ``settings``.
-        slopes: gradients of the sum of the results by each operand, of the same operands as the formula; None: by
-            central differences of the formula; 0: there are none, CNTK has zeros.
+            sequence of each. A `Fixed` operand is passed to each call.
+        call: ``call(C, *variables)``. None: the operator of the table's name, with ``settings``.
+        slopes: gradients of the sum of the results by each operand, of the same operands as the formula. None: by
+            central differences of the formula. 0: there are none, CNTK has zeros.
         whole: whether the formula takes the whole operands, lists of arrays for sequences, and gives the whole result.
-        typed: shape of the function as CNTK has it; None: that of the formula's result.
+        typed: shape of the function in CNTK. None: the shape of the formula's result.
         only: element types, if not both.
         sparse: operands, by number, that are fed and declared sparse.
         given: operands, by number, that have no gradient.
@@ -89,7 +89,7 @@ class Case:
         return found[0] if self.whole or all(isinstance(o, Fixed) for o in self.operands) else found
 
     def gradients(self):
-        """By each operand, as it is; computed once."""
+        """Return the gradients by each operand, computed once."""
         if self._gradients is None:
             self._gradients = self._computed()
         return self._gradients
@@ -135,7 +135,7 @@ class Case:
     # ---- under CNTK's names ---------------------------------------------------------------------------
 
     def make(self, C, name, dtype):
-        """Function, variables, and what they are fed."""
+        """Return the function, its variables, and their data."""
         variables, fed = [], {}
         for i, o in enumerate(self.operands):
             sparse = i in self.sparse

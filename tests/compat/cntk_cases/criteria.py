@@ -8,7 +8,7 @@ import numpy as np
 from tests.compat.cntk_cases.case import Case, Fixed, Steps
 from tests.compat.cntk_cases.elementwise import each, first_largest, log, slope_of_log
 
-# Single precision, whatever that of the operands is.
+# Single precision, for operands of any precision.
 EPSILON, ONE_AND_EPSILON = float(np.float32(1e-6)), float(np.float32(1 + 1e-6))
 
 SCORES = np.array([[1, 2, 3], [3, 1, 0], [0.5, 0.5, 0.5], [-1, 3, 3], [40, 0, -40]])
@@ -109,7 +109,7 @@ def with_others(shift, others):
 
 
 def edits(first, second, prices=(1, 1, 1)):
-    """Edits along the cheapest way, by trying all of them; of equal prices a substitution, then an insertion."""
+    """Return the edits along the cheapest way, by trying all. Of equal prices a substitution, then an insertion."""
     substitution, deletion, insertion = prices
 
     def at(i, j):
@@ -201,7 +201,7 @@ def gain_of_the_first(scores, gains, group):
 
 
 def minus_log_of_alignments(blank):
-    """Of all ways to say the labels, with repetitions and blanks, one by one."""
+    """Sum over all paths that read as the labels, with repetitions and blanks, one by one."""
 
     def formula(labels, scores):
         total = 0.0

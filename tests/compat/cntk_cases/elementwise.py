@@ -8,7 +8,7 @@ from tests.compat.cntk_cases.case import Case, Fixed, Steps
 
 SMALLEST, LOG_OF_SMALLEST = float(np.float32(1e-37)), float(np.float32(-85.1))
 
-# Edges of domains, ties and bounds: -1, 0, 1, halves, and what lies between.
+# Edges of domains, ties and bounds: -1, 0, 1, halves, and numbers between them.
 LINE = np.array([[-2, -1.5, -1, -0.5, -0.25, 0], [0.25, 0.5, 1, 1.5, 2, 3]])
 INSIDE = np.array([[-0.9, -0.5, 0, 0.3, 0.8]])
 ABOVE = np.array([[0.1, 0.5, 1, 2, 9]])
@@ -146,7 +146,7 @@ def binary(function, for_left, for_right, pairs=((A, B),)):
         cases += [
             Case([a, b], f, slopes=slopes),
             Case([a.reshape(2, 8, 1), b[:, None, :]], f, slopes=slopes),  # both are repeated
-            Case([a, b[:, 3]], f, slopes=slopes),  # a number beside a vector
+            Case([a, b[:, 3]], f, slopes=slopes),  # a number with a vector
             Case([a, Fixed(b[1])], f, slopes=slopes),
             Case([Fixed(a[1]), Fixed(b[1])], f, slopes=slopes),
             Case([a[:, :1], b[:, 2:3]], f, slopes=slopes),

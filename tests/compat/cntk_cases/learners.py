@@ -1,7 +1,7 @@
 """Learners under CNTK's names: calls as scripts make them, and the numbers that their rules have at each minibatch.
 
-`configurations` are drawn; `trained` makes a few updates by a trainer, under CNTK or the façade, and `Told` says what
-`tests.oracles.learners.Oracle` needs to make the same ones.
+`configurations` are drawn. `trained` makes a few updates by a trainer, under CNTK or the façade, and `Told` has the
+inputs with which `tests.oracles.learners.Oracle` makes the same ones.
 """
 
 import random
@@ -29,7 +29,7 @@ def configurations(count=120):
 
 
 def _schedule(r, number, what):
-    """A number, a list by epoch, or pairs of epochs and numbers; with a reference size, or by sample."""
+    """A number, a list by epoch, or pairs of epochs and numbers, with a reference size, or by sample."""
     kind = r.choice(["number", "schedule", "list", "pairs", "sample"])
     values = number if kind in ("number", "schedule", "sample") else [number, number / 2, number / 4]
     if kind == "pairs":

@@ -121,7 +121,7 @@ for name, sign in (("argmax", 1), ("argmin", -1)):
 
 
 def everything(name):
-    """Over the steps of all sequences, and over those of each."""
+    """Over the steps of all sequences, and over each sequence's steps."""
     f, slope = HOW[name]
 
     def all_steps(x):

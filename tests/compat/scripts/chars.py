@@ -1,4 +1,4 @@
-"""Characters of a text, whose state continues from piece to piece as the script says."""
+"""Characters of a text, with a state that continues from piece to piece at the script's request."""
 
 import cntk as C
 import numpy as np

@@ -1,4 +1,4 @@
-"""Spells sequences of letters backwards, with and without attention; greedy decoding by UnfoldFrom."""
+"""Spells sequences of letters backwards, with and without attention. Greedy decoding by UnfoldFrom."""
 
 import cntk as C
 import numpy as np

@@ -1,4 +1,4 @@
-"""Buffers that are lent come back; those that are given away are reused once nothing refers to them."""
+"""Lent buffers come back, and others are reused once nothing refers to them."""
 
 import threading
 import tracemalloc
@@ -30,7 +30,7 @@ def test_a_buffer_is_reused_when_no_view_is_left():
 
 
 def test_buffers_are_released_with_their_views():
-    """All but two, however many were held at the same time; none of them after `clear`."""
+    """All but two, however many were in use at the same time. All of them after `clear`."""
     buffers, size = ReadBuffers(0), 1 << 20
 
     def in_memory():

@@ -1,4 +1,4 @@
-"""Packed text: gzip by our decoder against zlib's, points, damage, and what has none."""
+"""Compressed text: gzip by our decoder and zlib's, points, damage, and formats without points."""
 
 import errno
 import gzip
@@ -79,7 +79,7 @@ def test_zlib_is_read_as_by_zlib(tmp_path, monkeypatch, name, level):
         assert head_of(file, 700, "zlib") == text[:700]
     for wrong in (data[:-1], data[:-1] + bytes([data[-1] ^ 1]), data + b"x", data[:1] + b"\0" + data[2:]):
         path.write_bytes(wrong)
-        with pytest.raises(fl.DataError, match="expected sound zlib"):
+        with pytest.raises(fl.DataError, match="expected intact zlib"):
             unpack(path)
 
 
@@ -144,7 +144,7 @@ def test_a_span_is_checked(tmp_path, monkeypatch, kind):
         (lambda data: data[:-3], "it was cut"),
         (lambda data: data + b"x", "it was cut in a member's header|no gzip member"),
         (lambda data: data + b"\0\0x", "neither a member nor zeros"),
-        (lambda data: data[:-8] + b"abcd" + data[-4:], "another checksum"),
+        (lambda data: data[:-8] + b"abcd" + data[-4:], "a checksum that does not match"),
         (lambda data: data[:10] + b"\x07" + data[11:], "unknown type"),
         (lambda data: b"\x1f\x8b\x09" + data[3:], "no gzip member begins here"),
     ],
@@ -160,12 +160,12 @@ def test_what_is_no_gzip(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data[: len(data) // 2], "it was cut"),
-        (lambda data: data[:5], "it was cut"),
+        (lambda data: data[: len(data) // 2], "a truncated file"),
+        (lambda data: data[:5], "a truncated file"),
         (lambda data: data + b"xyzxyz", "no frame begins here"),
-        (lambda data: data + b"\x50\x2a\x4d\x18\xff\xff\0\0", "it was cut"),
-        (lambda data: data[:4] + bytes([data[4] | 0xE0]) + b"\xff" * 8 + data[13:], "impossible size|it was cut"),
-        (lambda data: data[:20] + bytes(40) + data[60:], "expected sound Zstandard"),
+        (lambda data: data + b"\x50\x2a\x4d\x18\xff\xff\0\0", "a truncated file"),
+        (lambda data: data[:4] + bytes([data[4] | 0xE0]) + b"\xff" * 8 + data[13:], "impossible size|a truncated file"),
+        (lambda data: data[:20] + bytes(40) + data[60:], "expected intact Zstandard"),
     ],
 )
 def test_what_is_no_zstandard(tmp_path, change, message):
@@ -176,7 +176,7 @@ def test_what_is_no_zstandard(tmp_path, change, message):
 
 
 def streamed(data):
-    """A frame that does not say how long its text is."""
+    """A frame without the length of its text."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as out:
         out.write(data)
@@ -206,8 +206,8 @@ def test_a_large_frame_is_unpacked_once(tmp_path, monkeypatch):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstd(text))
     unpacks = []
-    real = compressed_text._streamed
-    monkeypatch.setattr(compressed_text, "_streamed", lambda *a: unpacks.append(1) or real(*a))
+    real = compressed_text._stream_text
+    monkeypatch.setattr(compressed_text, "_stream_text", lambda *a: unpacks.append(1) or real(*a))
     for _ in range(3):
         corpus = fl.JSONLinesDeserializer(path, a=fl.Stream((), "int64"), chunk_size=50_000)
         assert corpus.paths() == [str(path)]
@@ -220,7 +220,7 @@ def test_a_large_frame_is_unpacked_once(tmp_path, monkeypatch):
     assert place.stat().st_mode & 0o777 == 0o600
     with pytest.raises(fl.DataError, match=r"or a cache to unpack it in(.*\n)*.*--seekable"):
         fl.JSONLinesDeserializer(path, a=fl.Stream(), cache=False)
-    with pytest.raises(fl.DataError, match="at most 1000 bytes of text to unpack"):
+    with pytest.raises(fl.DataError, match="at most 1000 bytes of unpacked text"):
         fl.JSONLinesDeserializer(path, a=fl.Stream(), cache=tmp_path / "other", unpack=1000)
     assert not [p for p in (tmp_path / "other").iterdir() if not p.name.endswith(".feedline-index")]
     # Another file of that name is unpacked again.
@@ -232,7 +232,7 @@ def test_a_large_frame_is_unpacked_once(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_the_head_of_many_members(tmp_path, pack):
-    """It goes on behind the first one, as bgzip and `cat a.gz b.gz` write them."""
+    """It continues after the first one, as bgzip and `cat a.gz b.gz` write them."""
     path = tmp_path / "a"
     parts = [b"", b"x,y\n", *(b"%d,%d\n" % (i, i) for i in range(200))]
     text = b"".join(parts)
@@ -302,7 +302,7 @@ def test_a_span_that_is_damaged_loses_its_rows_only(tmp_path, monkeypatch):
     assert len(chunk) == 4000
     assert lost == list(range(lost[0], lost[-1] + 1))
     assert 300 < len(lost) < 700
-    assert "expected sound zstd" in str(chunk.errors[lost[0]])
+    assert "expected intact zstd" in str(chunk.errors[lost[0]])
     assert chunk.errors[lost[5]].line == lost[5] + 1
     good = [i for i in range(4000) if i not in chunk.errors]
     assert chunk["a"].rows[good].tolist() == good
@@ -315,12 +315,12 @@ def test_bombs_cost_little(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(bomb)
     corpus = fl.JSONLinesDeserializer(path, a=fl.Stream(), memory=1 << 20, cache=False)
-    with pytest.raises(fl.DataError, match="bytes of text at a time"):
+    with pytest.raises(fl.DataError, match="bytes of text at once"):
         corpus.read(0)
 
 
 def test_the_decoder_is_given_anything():
-    """Never more than the room, and no crash; values are checked elsewhere."""
+    """It never writes beyond the room, and never crashes. Values are checked elsewhere."""
     whole = deflated(TEXTS["numbers"][:30_000])
     draw = random.Random(9)
     for _ in range(examples(200)):
@@ -342,7 +342,7 @@ def test_the_decoder_is_given_anything():
     for arguments in ((1, 0), (0, len(given) + 1)):
         with pytest.raises(ValueError, match="start <= stop"):
             inflater.run(given, *arguments, True, out, 0, 0)
-    with pytest.raises(ValueError, match="inside the output"):
+    with pytest.raises(ValueError, match="a position of at most"):
         inflater.run(given, 0, 1, True, out, len(out) + 1, 0)
 
 

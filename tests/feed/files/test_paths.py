@@ -138,7 +138,7 @@ def test_a_fifo_as_quarantine_is_refused(text_file, tmp_path):
         source.next_minibatch(2)
 
 
-# Modules that open only files of their own, by name.
+# Modules that open only their own files, by name.
 EXEMPT = {
     "feed/conversion/shuffling.py": "its work folder",
     "feed/formats/store/combine.py": "stores that the same call has written",
@@ -386,7 +386,7 @@ def test_an_index_that_others_may_have_written_is_not_believed(shared_folder, tm
     before = index.read_bytes()
     for _ in range(2):
         fl.CTFDeserializer(shared_folder / "data.ctf", X)
-    assert len(builds) == 1  # kept in the user's own cache folder; theirs is left to them
+    assert len(builds) == 1  # in the user's own cache folder, as the other one belongs to others
     assert only_index(shared_folder).read_bytes() == before
     assert only_index(tmp_path / "xdg" / "feedline")
     shared_folder.chmod(0o755)  # now no other user can have created it
@@ -461,7 +461,7 @@ def test_a_row_group_is_read_by_open_corpus_within_memory(tmp_path):
 
 
 def fail_at(monkeypatch, path, name, number, code):
-    """Have the ``number``-th call of ``os.name`` for the open file ``path`` fail; returns how many there were."""
+    """Have the ``number``-th call of ``os.name`` for the open file ``path`` fail. Returns the number of calls."""
     real, calls = getattr(os, name), []
 
     def call(file, *arguments, **options):
@@ -501,8 +501,8 @@ def a_parquet_file(folder):
 @pytest.mark.parametrize("make", [a_compressed_store, a_ctf_file, what_is_no_ctf, a_parquet_file])
 @pytest.mark.parametrize("name", ["pread", "preadv", "fstat"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
-def test_a_disk_that_fails_at_any_read_is_told_with_the_file(tmp_path, make, name, code):
-    """NFS says ESTALE of a file that was replaced on the server."""
+def test_a_disk_that_fails_at_any_read_is_an_error_with_the_file(tmp_path, make, name, code):
+    """NFS returns ESTALE for a file that was replaced on the server."""
     path, corpus = make(tmp_path)
     number, failed = 0, True
     while failed:
@@ -529,7 +529,7 @@ def test_a_disk_that_fails_at_any_read_is_told_with_the_file(tmp_path, make, nam
         fl.StoreDeserializer,
     ],
 )
-def test_a_place_that_nobody_can_look_at_is_told(look):
+def test_an_unreadable_place_is_reported(look):
     name = "x" * 300  # longer than any file system allows
     with pytest.raises(fl.DataError) as error:
         look(name)
@@ -538,7 +538,7 @@ def test_a_place_that_nobody_can_look_at_is_told(look):
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.ENXIO])
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_disk_that_fails_while_a_file_is_written_is_told_by_name(tmp_path, monkeypatch, error, call):
+def test_a_disk_that_fails_during_a_write_is_reported_with_the_file(tmp_path, monkeypatch, error, call):
     (tmp_path / "data.ctf").write_text("|x 1 2\n")
 
     def fail(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""A corpus whose sequences have given keys and lengths, and say in their rows whose they are."""
+"""A corpus of sequences with given keys and lengths, and rows that name their sequence."""
 
 import threading
 

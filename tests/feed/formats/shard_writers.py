@@ -38,7 +38,7 @@ def write_mds(folder, columns, rows, per_shard):
 
 
 def leaf():
-    """What stands for a leaf in a tree."""
+    """A substitute for a leaf of a tree."""
     return {"type": None, "context": None, "children_spec": []}
 
 
@@ -49,9 +49,9 @@ def tree(names):
 
 
 def write_litdata(folder, formats, rows, per_chunk, *, older=False, spec=None, config=()):
-    """Rows of bytes under ``formats``, name to how LitData encodes it; ``older``: as before chunks named their loader.
+    """Rows of bytes under ``formats``: names and LitData's encodings. ``older``: before chunks named their loader.
 
-    Without ``formats``: each row has tokens, encoded as ``config`` says, and their number.
+    Without ``formats``: each row has tokens, in the encoding of ``config``, and their number.
     """
     folder = Path(folder)
     folder.mkdir(parents=True)
@@ -76,7 +76,7 @@ def write_litdata(folder, formats, rows, per_chunk, *, older=False, spec=None, c
 
 
 def write_litdata_rows(folder, table, per_chunk):
-    """An Arrow table as LitData writes dicts: an Arrow file behind a table of offsets that are all the same."""
+    """An Arrow table as LitData writes dicts: an Arrow file after a table of offsets that are all the same."""
     import pyarrow as pa
 
     write_litdata(folder, dict.fromkeys(table.schema.names, "json"), [[]] * table.num_rows, per_chunk)
@@ -93,7 +93,7 @@ def write_litdata_rows(folder, table, per_chunk):
 
 
 def edit_index(folder, change):
-    """Change what the index says."""
+    """Change the index."""
     index = json.loads((Path(folder) / "index.json").read_text())
     change(index)
     (Path(folder) / "index.json").write_text(json.dumps(index))

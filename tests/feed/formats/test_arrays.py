@@ -1,4 +1,4 @@
-"""`ArrayDeserializer`: what goes in comes out, as views."""
+"""`ArrayDeserializer`: its chunks are views of the arrays."""
 
 import mmap
 import os
@@ -32,7 +32,7 @@ def test_all_chunks_together_are_the_data(data, chunk_sequences):
 
 @given(corpora(), st.integers(1, 7), st.booleans())
 @settings(deadline=None)
-def test_sizes_are_those_of_the_chunks(data, chunk_sequences, defining):
+def test_sizes_match_the_chunks(data, chunk_sequences, defining):
     first = next(iter(data))
     corpus = ArrayDeserializer(data, chunk_sequences=chunk_sequences, defines_size=first if defining else None)
     counted = [first] if defining else list(data)
@@ -152,8 +152,8 @@ def test_wrong_arguments():
 
 
 @pytest.mark.parametrize("ahead", [False, True, "together"])
-def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
-    """By whatever reads it: copies, now or ahead, and the digest in a state; rows that read as zeros too."""
+def test_a_mapped_array_that_is_truncated_is_an_error(tmp_path, ahead):
+    """In any read: copies, now or ahead, and the digest in a state. Also if rows read as zeros."""
     path = tmp_path / "x.npy"
     np.save(path, np.arange(1, 80_001).reshape(20_000, 4))
     content = path.read_bytes()
@@ -166,7 +166,7 @@ def test_a_mapped_array_that_is_cut_is_told(tmp_path, ahead):
     source.state_dict()  # holds a digest of the content, which is made once
     os.truncate(path, 128 + 32 * 5000)
     with pytest.raises(DataError, match="truncated to 160128 bytes"):
-        for minibatch in source.minibatches(100):  # those that were copied already
+        for minibatch in source.minibatches(100):  # minibatches that were copied already
             assert minibatch["x"].rows[:, 0].tolist() == (4 * minibatch.ids + 1).tolist()
     state = source.state_dict()
     assert state["sequence"] <= (5000 if ahead == "together" else 500)
@@ -200,8 +200,8 @@ def test_tensors_whose_sign_is_to_be_turned_are_turned():
     assert ArrayDeserializer(x=negative).read(0)["x"].rows.tolist() == [-1, -1, -1]
 
 
-def test_what_lies_in_files_is_known(tmp_path):
-    """Maps of any kind and any place in the file; nothing that is memory, its own copy, or of a deleted file."""
+def test_mapped_files_are_known(tmp_path):
+    """Mappings of any kind and any place in the file, but no memory, private copies, or deleted files."""
     np.save(tmp_path / "x.npy", np.arange(6000.0).reshape(3000, 2))
     np.arange(30_000.0).tofile(tmp_path / "raw")
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -247,7 +247,7 @@ def test_maps_that_begin_within_a_file_are_fetched(tmp_path, shuffle):
 
 
 def test_streams_come_by_name():
-    """One array alone is refused with what to write; frames are mappings, though they have no truth value."""
+    """A single array is refused with advice. Frames are mappings, though they have no truth value."""
     with pytest.raises(TypeError, match=r"mapping from stream name to data, got ndarray; write .*x="):
         ArrayDeserializer(np.zeros(3))
 

@@ -1,4 +1,4 @@
-"""What is in the place of a file, whatever its format: an error that names it, or what can be read of it."""
+"""Other objects in the place of a file, in any format: an error names it, or the readable part is read."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def put(path, content, place):
 
 
 def read(path):
-    """Open and read; rows that are damaged count as well."""
+    """Open and read. Damaged rows count as well."""
     streams = {"tokens": fl.Stream(50, "uint16")} if path.suffix == ".bin" else {}
     corpus = fl.open_corpus(path, streams=streams)
     for k in range(len(corpus.chunks())):
@@ -143,7 +143,7 @@ def test_what_is_in_the_place_of_a_file_is_read_or_named(tmp_path, kind, place):
     tracemalloc.start()
     try:
         read(path)  # which is right, too: of text that was cut, most rows are left
-    except fl.DataError as error:  # SchemaErrors are of what could be declared otherwise
+    except fl.DataError as error:  # a SchemaError could be avoided by another declaration
         said = str(error)
     finally:
         most = tracemalloc.get_traced_memory()[1]
@@ -155,7 +155,7 @@ def test_what_is_in_the_place_of_a_file_is_read_or_named(tmp_path, kind, place):
     assert said is None or path.stem in said or (kind, place) == ("scp", "cut")
 
 
-def test_a_packed_text_that_is_cut_at_once_is_said_to_be(tmp_path):
+def test_a_compressed_text_that_is_cut_at_once_is_reported(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(packed(LINES, "zstd")[:20])
     with pytest.raises(fl.DataError, match="expected text in zstd, got none that can be unpacked"):
@@ -169,7 +169,7 @@ def test_shards_without_their_index_are_named(tmp_path):
         fl.open_corpus(tmp_path / "a")
 
 
-def test_an_empty_file_is_said_to_be_empty(tmp_path):
+def test_an_empty_file_is_reported_as_empty(tmp_path):
     (tmp_path / "a.data").touch()
     with pytest.raises(fl.DataError, match="got an empty one"):
         fl.open_corpus(tmp_path / "a.data")

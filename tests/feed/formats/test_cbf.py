@@ -57,12 +57,12 @@ def mixed(tmp_path):
 
 
 @pytest.mark.parametrize("chunk_size", [0, 1, 200, 32 << 20])
-def test_values_are_those_of_the_file(dense, mixed, chunk_size):
+def test_values_match_the_file(dense, mixed, chunk_size):
     corpus = fl.CBFDeserializer(dense, chunk_size=chunk_size)
     assert corpus.schema == fl.Schema({"x": fl.Stream(3), "label": fl.Stream(1)})
-    found = everything(corpus)
-    assert found["x"].rows.tolist() == [[i, i + 0.5, -i] for i in range(20)]
-    assert found["label"].rows.tolist() == [[i % 7] for i in range(20)]
+    sequences = everything(corpus)
+    assert sequences["x"].rows.tolist() == [[i, i + 0.5, -i] for i in range(20)]
+    assert sequences["label"].rows.tolist() == [[i % 7] for i in range(20)]
     corpus = fl.CBFDeserializer(mixed, chunk_size=chunk_size)
     assert corpus.schema == fl.Schema({"word": fl.Stream(50, sparse=True), "x": fl.Stream(2, "float64")})
     assert corpus.lengths(np.arange(20)).tolist() == [i % 4 + 1 for i in range(20)]
@@ -70,13 +70,13 @@ def test_values_are_those_of_the_file(dense, mixed, chunk_size):
         sum(corpus.lengths(np.arange(a, b)))
         for a, b in itertools.pairwise(np.cumsum([0] + [info.sequences for info in corpus.chunks()]))
     ]
-    found = everything(corpus)
-    whole = sum(mixed_chunks([20]), [])
-    for sequence, expected in zip(found["word"].dense().sequences(), whole, strict=True):
+    sequences = everything(corpus)
+    reference = sum(mixed_chunks([20]), [])
+    for sequence, expected in zip(sequences["word"].dense().sequences(), reference, strict=True):
         assert [{k: v for k, v in enumerate(row) if v} for row in sequence.tolist()] == [
             {k: v for k, v in sample if v} for sample in expected[0]
         ]
-    assert found["x"].rows.tolist() == [[i, -i] for i in range(20)]
+    assert sequences["x"].rows.tolist() == [[i, -i] for i in range(20)]
 
 
 def counts(corpus):
@@ -88,11 +88,11 @@ def test_chunks_of_the_order_are_runs_of_the_files(dense, mixed):
     for path in (dense, mixed):
         for size in (0, 1):
             assert counts(fl.CBFDeserializer(path, chunk_size=size)) == [5, 1, 1, 1, 9, 3]
-    own = fl.CBFDeserializer(mixed, chunk_size=0).chunks()
-    assert counts(fl.CBFDeserializer(mixed, chunk_size=own[0].bytes + own[1].bytes)) == [6, 2, 9, 3]
-    whole = fl.CBFDeserializer(mixed)
-    assert counts(whole) == [20]
-    assert whole.chunks()[0].bytes == sum(info.bytes for info in own)
+    own_chunks = fl.CBFDeserializer(mixed, chunk_size=0).chunks()
+    assert counts(fl.CBFDeserializer(mixed, chunk_size=own_chunks[0].bytes + own_chunks[1].bytes)) == [6, 2, 9, 3]
+    corpus = fl.CBFDeserializer(mixed)
+    assert counts(corpus) == [20]
+    assert corpus.chunks()[0].bytes == sum(info.bytes for info in own_chunks)
     # Where all is delivered as views, only chunks of one sequence can be joined.
     assert counts(fl.CBFDeserializer(dense)) == [5, 3, 9, 3]
 
@@ -164,21 +164,21 @@ def test_files_are_a_concatenation(dense, mixed, tmp_path):
 
 @settings(max_examples=examples(30), deadline=None)
 @given(corpora(["float32", "float64"], smallest=1), st.integers(1, 400), st.booleans())
-def test_what_is_written_is_read(tmp_path_factory, streams, chunk_size, through):
-    """Any corpus, from arrays or a deserializer; names are ASCII in this format."""
+def test_round_trip(tmp_path_factory, streams, chunk_size, through):
+    """Any corpus, from arrays or a deserializer. Names are ASCII in this format."""
     streams = {name.encode("ascii", "replace").decode() + str(i): v for i, (name, v) in enumerate(streams.items())}
     path = tmp_path_factory.mktemp("cbf") / "data.cbf"
     source = fl.ArrayDeserializer(streams) if through else streams
     fl.write_cbf(path, source, chunk_size=chunk_size)
     declared = {name: fl.Stream(v.shape, v.dtype, v.is_sparse) for name, v in streams.items()}
-    found = everything(fl.CBFDeserializer(path, declared, chunk_size=chunk_size % 3))
+    sequences = everything(fl.CBFDeserializer(path, declared, chunk_size=chunk_size % 3))
     for name, value in streams.items():
         if value.is_sparse:  # indices are sorted, duplicates stay
             with np.errstate(all="ignore"):
-                assert np.array_equal(found[name].dense().rows, value.dense().rows, equal_nan=True)
-            assert found[name].offsets.tolist() == value.offsets.tolist()
+                assert np.array_equal(sequences[name].dense().rows, value.dense().rows, equal_nan=True)
+            assert sequences[name].offsets.tolist() == value.offsets.tolist()
         else:
-            assert_same({name: found[name]}, {name: value})
+            assert_same({name: sequences[name]}, {name: value})
 
 
 def test_what_cannot_be_written_is_refused(tmp_path):
@@ -214,27 +214,27 @@ def test_it_resumes_and_workers_share_one_order(request, kind, shuffle):
         )
 
     assert_resumes(make)
-    whole = sequences_of(make().minibatches(7))
-    assert sequences_of(make(threads=3, read_ahead=0).minibatches(4)) == whole
-    assert sorted(ordinal for ordinal, _ in whole) == sorted([*range(20)] * 2)
+    uninterrupted = sequences_of(make().minibatches(7))
+    assert sequences_of(make(threads=3, read_ahead=0).minibatches(4)) == uninterrupted
+    assert sorted(ordinal for ordinal, _ in uninterrupted) == sorted([*range(20)] * 2)
     for count in (2, 3):
         parts = [[sequences_of([m]) for m in make(partition=(i, count)).minibatches(7)] for i in range(count)]
         joined = [sum(batch, []) for batch in zip(*parts, strict=True)]
-        assert sum(joined, []) == whole
+        assert sum(joined, []) == uninterrupted
 
 
 def test_a_bad_sequence_keeps_its_tick(mixed):
-    whole = fl.MinibatchSource(fl.CBFDeserializer(mixed, chunk_size=0), max_sweeps=2, seed=3)
-    sound = [sequences_of([m]) for m in whole.minibatches(6)]
+    unpartitioned = fl.MinibatchSource(fl.CBFDeserializer(mixed, chunk_size=0), max_sweeps=2, seed=3)
+    sound = [sequences_of([m]) for m in unpartitioned.minibatches(6)]
     text = bytearray(mixed.read_bytes())
     at = chunk_at(mixed, 4) + 4 * 9  # the first stream of the chunk of nine
     text[at : at + 4] = struct.pack("<I", 2**31)
     mixed.write_bytes(text)
     source = fl.MinibatchSource(fl.CBFDeserializer(mixed, chunk_size=0), max_sweeps=2, seed=3, on_error="skip")
-    kept = [sequences_of([m]) for m in source.minibatches(6)]
+    good = [sequences_of([m]) for m in source.minibatches(6)]
     bad = set(range(8, 17))
-    assert kept == [[s for s in batch if s[0] not in bad] for batch in sound]
-    assert source.state_dict() == whole.state_dict()
+    assert good == [[s for s in batch if s[0] not in bad] for batch in sound]
+    assert source.state_dict() == unpartitioned.state_dict()
 
 
 # ---- damage -------------------------------------------------------------------------------------------
@@ -314,8 +314,8 @@ def test_a_damaged_chunk_is_so_many_unreadable_sequences(mixed, offset, value, w
     assert what in error.what
     assert error.path == str(mixed)
     assert begin <= error.byte < begin + 4 * 9 + 12
-    kept = chunk.take(np.array([*range(8), *range(17, 20)]))
-    assert kept["x"].rows[:, 0].tolist() == [*range(8), *range(17, 20)]
+    selected = chunk.take(np.array([*range(8), *range(17, 20)]))
+    assert selected["x"].rows[:, 0].tolist() == [*range(8), *range(17, 20)]
 
 
 def test_values_per_sample_that_do_not_add_up_are_one_unreadable_sequence(tmp_path):
@@ -337,7 +337,7 @@ def test_an_index_out_of_range_is_one_unreadable_sequence(tmp_path):
     assert [m.ids.tolist() for m in source.minibatches(9)] == [[0, 2]]
 
 
-def test_a_table_that_lies_about_single_samples(tmp_path):
+def test_a_table_with_wrong_single_samples(tmp_path):
     """As many samples as sequences, but one has none and one two: the table promised one each."""
     path = tmp_path / "x.cbf"
     path.write_bytes(cbf([("x", False, "f", 1)], [[([[1.0]],), ([],), ([[2.0], [3.0]],)]]))
@@ -347,7 +347,7 @@ def test_a_table_that_lies_about_single_samples(tmp_path):
 
 
 def test_a_damaged_chunk_among_views_keeps_its_tick(tmp_path):
-    """The other chunks are views of the file, and those of damaged ones have no samples."""
+    """The other chunks are views of the file, and sequences of damaged ones have no samples."""
     data = bytearray(cbf([("x", False, "f", 3)], [[[[[i, i, i]]] for i in (2 * k, 2 * k + 1)] for k in range(4)]))
     at = 12 + 2 * 40 + 8  # how many samples sequence 4 has
     data[at : at + 4] = struct.pack("<I", 7)
@@ -387,7 +387,7 @@ def test_a_file_cut_while_open(dense, mixed):
 
 
 def test_any_changed_byte_reads_or_refuses(mixed):
-    """Never a crash, never another error, and always as many sequences as the table says."""
+    """Never a crash, never another error, and always as many sequences as in the table."""
     sound = mixed.read_bytes()
     for at in range(0, len(sound), 3):
         for flip in (0x01, 0x80, 0xFF):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.formats import csv as module
-from feedline.feed.formats.indexed.rows import fields_of
+from feedline.feed.formats.indexed.rows import parser_fields
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import examples
 from tests.oracles.rows import BAD, csv_cell, csv_rows
@@ -65,7 +65,7 @@ def chunks_of(corpus):
 # ---- values ---------------------------------------------------------------------------------------------
 
 
-def test_values_are_those_of_the_csv_module(table):
+def test_values_match_the_csv_module(table):
     corpus = fl.CSVDeserializer(table, STREAMS, chunk_size=2000)
     assert corpus.schema == fl.Schema({"x": fl.Stream(2, "float64"), "y": STREAMS["y"], "name": fl.Stream(dtype="str")})
     for again in (corpus, pickle.loads(pickle.dumps(corpus))):
@@ -109,7 +109,7 @@ def test_vectors_by_pattern_and_by_name(write):
         ({"x": fl.Stream(4, field="pixel*")}, "expected 4 columns"),
         ({"x": fl.Stream(4, field="q*")}, r"columns that match 'q\*'"),
         ({"x": fl.Stream(2), "columns": {"y": ["label"]}}, "columns that match 'x'"),
-        ({"label": fl.Stream(), "columns": {"y": ["label"]}}, "those of y"),
+        ({"label": fl.Stream(), "columns": {"y": ["label"]}}, "got it for y"),
         ({"x": "label", "y": "label"}, "a column in one stream, got 'label'"),
         ({"label": fl.Stream(3, sparse=True), "columns": {"label": ["label", "pixel0", "pixel1"]}}, "sparse"),
     ):
@@ -137,15 +137,15 @@ def test_what_the_first_rows_show(write, text, expected):
 
 
 def parsed(text, delimiter, kinds):
-    """(values, or BAD) by row, by the kernels alone; the text in blocks of 7 bytes."""
+    """(values, or BAD) by row, from the kernels alone, with the text in blocks of 7 bytes."""
     schema = fl.Schema({f"c{k}": fl.Stream(dtype=kind) for k, kind in enumerate(kinds)})
     indexer = _native.RowIndexer.csv(ord(delimiter), 0, 1 << 20)
     block = np.frombuffer(text, np.uint8)
-    found = [indexer.feed(block[i : i + 7]) for i in range(0, len(block), 7)]
-    entries = np.concatenate([*found, indexer.finish()])
+    batches = [indexer.feed(block[i : i + 7]) for i in range(0, len(block), 7)]
+    entries = np.concatenate([*batches, indexer.finish()])
     buffer = np.full(len(text) + 128, ord("1"), np.uint8)
     buffer[64:-64] = block
-    fields = fields_of(schema, frozenset(), 1 << 30, "CSV")
+    fields = parser_fields(schema, frozenset(), 1 << 30, "CSV")
     parser = _native.CsvParser(fields, [(k, 0) for k in range(len(kinds))], ord(delimiter), 1 << 30)
     arrays, errors = parser.parse(buffer, 64, entries, 0)
     bad = set(errors.view("<u4").reshape(-1, 8)[:, 6].tolist())
@@ -188,23 +188,23 @@ def test_any_table_is_read_as_by_the_csv_module(data):
         expected = csv_rows(decoded, delimiter)
     except (UnicodeDecodeError, csv.Error):
         return
-    found = parsed(text, delimiter, kinds)
-    # Python reads on where a quote is open at the end; the row is unreadable here.
+    results = parsed(text, delimiter, kinds)
+    # Python reads on if a quote is open at the end. Here the row is unreadable.
     open_quote = bool(expected) and _is_open(decoded, delimiter)
-    assert len(found) == len(expected)
-    for i, (row, cells_of_row) in enumerate(zip(found, expected, strict=True)):
+    assert len(results) == len(expected)
+    for i, (row, cells_of_row) in enumerate(zip(results, expected, strict=True)):
         if open_quote and i == len(expected) - 1:
             assert row is BAD
             continue
         if len(cells_of_row) != len(kinds):
             assert row is BAD, (text, row)
             continue
-        wanted = [csv_cell(cell, np.dtype(kind)) for cell, kind in zip(cells_of_row, kinds, strict=True)]
-        if any(one is BAD for one in wanted):
-            assert row is BAD, (text, row, wanted)
+        expected_values = [csv_cell(cell, np.dtype(kind)) for cell, kind in zip(cells_of_row, kinds, strict=True)]
+        if any(one is BAD for one in expected_values):
+            assert row is BAD, (text, row, expected_values)
             continue
-        assert row is not BAD, (text, wanted)
-        for got, want, kind in zip(row, wanted, kinds, strict=True):
+        assert row is not BAD, (text, expected_values)
+        for got, want, kind in zip(row, expected_values, kinds, strict=True):
             with np.errstate(over="ignore"):
                 same = (
                     got == want if kind == "str" else np.array_equal(got, np.array(want, kind), equal_nan="f" in kind)
@@ -237,7 +237,7 @@ def _open_by_hand(text, delimiter):
     return quoted
 
 
-def test_the_digest_stands_for_the_content(tmp_path):
+def test_the_digest_covers_the_content(tmp_path):
     """The same text and schema, but other cells in the stream."""
     path = tmp_path / "a.csv"
     path.write_text("a;b,c\n1;2,3\n")
@@ -259,10 +259,10 @@ def test_one_order_parts_and_resume(table):
 
     assert len({bytes_digest(source().minibatches(size)) for size in (11, 90)}) == 1
     assert_resumes(source, sizes=(40,))
-    whole, parts = source(), [source(partition=(i, 3)) for i in range(3)]
-    for minibatch in whole.minibatches(50):
-        found = [one for part in parts for one in sequences_of([part.next_minibatch(50)])]
-        assert found == sequences_of([minibatch])
+    unpartitioned, parts = source(), [source(partition=(i, 3)) for i in range(3)]
+    for minibatch in unpartitioned.minibatches(50):
+        delivered = [one for part in parts for one in sequences_of([part.next_minibatch(50)])]
+        assert delivered == sequences_of([minibatch])
 
 
 @pytest.mark.filterwarnings("ignore:expected at most")
@@ -366,11 +366,11 @@ def test_flipped_bytes_of_packed_tables(tmp_path):
             (tmp_path / name).write_bytes(damaged[: draw.choice([len(packed), draw.randrange(len(packed))])])
             try:
                 corpus = fl.CSVDeserializer(tmp_path / name, {"id": fl.Stream((), "int64")}, cache=False)
-                found = [i for c in chunks_of(corpus) if not c.errors for i in c["id"].rows.tolist()]
+                ids = [i for c in chunks_of(corpus) if not c.errors for i in c["id"].rows.tolist()]
             except (fl.DataError, fl.SchemaError):
                 continue
             if not name.endswith("zst"):  # pyarrow's frames have no checksums
-                assert found == [row[0] for row in ROWS]
+                assert ids == [row[0] for row in ROWS]
 
 
 def test_the_first_rows_are_cut_as_by_python():
@@ -393,7 +393,7 @@ def test_long_cells_among_the_first_rows(tmp_path):
 
 
 def test_columns_without_a_name_are_named_by_their_place(tmp_path):
-    """The index that pandas writes, and what is behind a last delimiter."""
+    """The index that pandas writes, and the column after a last delimiter."""
     path = tmp_path / "a.csv"
     path.write_text(",x,\n0,1,\n1,2,\n")
     corpus = fl.open_corpus(path)
@@ -411,7 +411,7 @@ def test_made_up_names_are_no_names_of_the_table(write):
 
 
 @pytest.mark.parametrize("line", ["sep=;\r\n", '"sep=,"\n', "SEP=\t\n"])
-def test_a_line_that_tells_excel_the_delimiter_is_no_header(write, line):
+def test_a_line_with_the_delimiter_for_excel_is_no_header(write, line):
     with pytest.raises(fl.DataError, match="Excel"):
         write(line + "a;b\n1;2\n")
 
@@ -436,7 +436,7 @@ def test_lines_that_end_in_a_carriage_return_alone_are_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("row", [b"a\rb", b'"a"\rb', b"\ra", b"a\r\r\n"])
-def test_a_line_that_ends_in_a_carriage_return_alone_behind_the_first_rows_is_a_bad_row(tmp_path, row):
+def test_a_line_that_ends_in_a_carriage_return_alone_after_the_first_rows_is_a_bad_row(tmp_path, row):
     """With one column of text nothing else shows it: the number of cells stays the same."""
     (tmp_path / "a.csv").write_bytes(b"text\n" + b"x\n" * 300 + row + b"\nz\n")
     with pytest.raises(fl.DataError, match=r"expected lines that end in .*\\r alone in column 'text'") as caught:

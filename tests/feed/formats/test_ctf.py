@@ -28,7 +28,7 @@ XY = {"x": fl.Stream(2), "y": fl.Stream(3, sparse=True)}
 
 
 def as_lists(value):
-    """Sequences of samples; a sparse sample as {index: sum}, without zeros."""
+    """Sequences of samples. A sparse sample is {index: sum}, without zeros."""
     if not value.is_sparse:
         return [sequence.tolist() for sequence in value.sequences()]
     out = []
@@ -148,9 +148,9 @@ def plain_reader(path, fields):
 
 def pairs(sequence):
     """The (index, value) pairs of each sample of one sparse sequence."""
-    found = list(zip(sequence.indices.tolist(), sequence.values.tolist(), strict=True))
+    entries = list(zip(sequence.indices.tolist(), sequence.values.tolist(), strict=True))
     bounds = sequence.indptr.tolist()
-    return [found[a:b] for a, b in itertools.pairwise(bounds)]
+    return [entries[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 REAL = [
@@ -228,11 +228,11 @@ def test_chunks_and_selections(text, chunk_size, seed, tmp_path):
     chunks = read_all(corpus)
     assert [info.samples for info in infos] == [chunk["x"].num_samples for chunk in chunks]
     assert [c.num_sequences for c in chunks] == [info.sequences for info in infos]
-    whole = fl.CTFDeserializer(path, XY, cache=False).read(0)
-    assert merged(chunks, "x") == as_lists(whole["x"])
+    complete = fl.CTFDeserializer(path, XY, cache=False).read(0)
+    assert merged(chunks, "x") == as_lists(complete["x"])
 
     which = np.random.default_rng(seed).integers(0, len(sizes), 12)
-    picked, taken = corpus.select(which), whole.take(which)
+    picked, taken = corpus.select(which), complete.take(which)
     assert all(picked[name] == taken[name] for name in XY)
     assert corpus.lengths(which) is None or corpus.lengths(which).tolist() == taken["x"].lengths.tolist()
     assert corpus.keys(which).tolist() == which.tolist()
@@ -243,7 +243,7 @@ def test_chunks_and_selections(text, chunk_size, seed, tmp_path):
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
-    """Every read returns all sequences or marks the bad ones; `select` agrees with `read`."""
+    """Every read returns all sequences or marks the bad ones, and `select` agrees with `read`."""
     path = tmp_path / "data.ctf"
     raw = text.encode()
     at %= len(raw)
@@ -252,12 +252,12 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
         corpus = fl.CTFDeserializer(path, XY, cache=False, chunk_size=200)
     except fl.DataError:
         return
-    whole = fl.CTFDeserializer(path, XY, cache=False).read(0)
-    found = {}
+    complete = fl.CTFDeserializer(path, XY, cache=False).read(0)
+    errors = {}
     first = 0
     for number, info in enumerate(corpus.chunks()):
         chunk = corpus.read(number)
-        found.update((first + i, (e.byte, e.what)) for i, e in chunk.errors.items())
+        errors.update((first + i, (e.byte, e.what)) for i, e in chunk.errors.items())
         assert chunk.num_sequences == info.sequences
         ordinals = np.arange(first, first + info.sequences)
         picked = corpus.select(ordinals)
@@ -268,19 +268,19 @@ def test_damaged_text_is_a_data_error_in_its_place(text, at, damage, tmp_path):
             assert error.line == path.read_bytes()[: error.byte].count(b"\n") + 1
             assert chunk["x"].lengths[i] == chunk["y"].lengths[i] == 0
         first += info.sequences
-    assert found == {i: (e.byte, e.what) for i, e in whole.errors.items()}
+    assert errors == {i: (e.byte, e.what) for i, e in complete.errors.items()}
 
 
 @pytest.mark.parametrize("gap", [0, 30, 1000])
 def test_selections_read_in_several_runs(text_file, monkeypatch, gap):
-    """Wide gaps between the chosen sequences part the reading; bytes of errors stay those of the file."""
+    """Wide gaps between the selected sequences divide the reads. Bytes of errors still count from the file's start."""
     monkeypatch.setattr(indexed_corpus, "_GAP_BYTES", gap)
     rows = [f"{i} |x {i} {'?' if i % 10 == 7 else i} |y 0:1\n" for i in range(100)]
     path = text_file("".join(rows))
     corpus = fl.CTFDeserializer(path, XY, chunk_size=500)
-    whole = fl.CTFDeserializer(path, XY, cache=False).read(0)
+    complete = fl.CTFDeserializer(path, XY, cache=False).read(0)
     for which in ([3], [97, 3, 17, 18, 19, 3], [0, 99], list(range(0, 100, 9)), list(range(100))[::-1], []):
-        picked, taken = corpus.select(np.array(which, np.int64)), whole.take(np.array(which, np.int64))
+        picked, taken = corpus.select(np.array(which, np.int64)), complete.take(np.array(which, np.int64))
         assert all(picked[name] == taken[name] for name in XY)
         assert {i: str(e) for i, e in picked.errors.items()} == {i: str(e) for i, e in taken.errors.items()}
 
@@ -293,7 +293,7 @@ def test_several_files_are_a_concatenation(text_file):
     assert [chunk.num_sequences for chunk in chunks] == [2, 1, 2]
     assert merged(chunks, "x") == [[[1, 1]], [[2, 2]], [[3, 3]], [[4, 4], [5, 5]], [[6, 6]]]
     assert corpus.lengths(np.array([4, 3, 0])).tolist() == [1, 2, 1]
-    # Line numbers run on through the files; the second file's first line is blank.
+    # Line numbers continue through the files. The second file's first line is blank.
     assert corpus.keys(np.arange(5)).tolist() == [0, 1, 3, 5, 6]
     assert as_lists(corpus.select(np.array([3, 0, 3, 2]))["x"]) == [
         [[4, 4], [5, 5]],
@@ -313,10 +313,10 @@ def test_several_files_are_a_concatenation(text_file):
 
 
 def test_digest_is_of_the_content(text_file):
-    one = text_file("|x 1 1 |y 0:1\n", "one.ctf")
-    two = text_file("|x 1 1 |y 0:1\n", "two.ctf")
-    other = text_file("|x 1 2 |y 0:1\n", "other.ctf")
-    digests = [fl.CTFDeserializer(path, XY).digest() for path in (one, two, other)]
+    original = text_file("|x 1 1 |y 0:1\n", "one.ctf")
+    equal = text_file("|x 1 1 |y 0:1\n", "two.ctf")
+    different = text_file("|x 1 2 |y 0:1\n", "other.ctf")
+    digests = [fl.CTFDeserializer(path, XY).digest() for path in (original, equal, different)]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -376,7 +376,7 @@ def test_a_file_that_went_away(text_file):
         (fl.Stream(9, sparse=True), r"the row has `word`, `size`; .*field="),
     ],
 )
-def test_wrong_declarations_are_told_from_wrong_data(text_file, stream, advice):
+def test_wrong_declarations_are_distinct_from_wrong_data(text_file, stream, advice):
     path = text_file("|word 7:1 |# no stream |size 1 2\n")
     (error,) = fl.CTFDeserializer(path, words=stream).read(0).errors.values()
     assert re.search(advice, error.hint)
@@ -440,7 +440,7 @@ def test_file_that_changes_under_the_reader(text_file):
     corpus = fl.CTFDeserializer(path, XY, chunk_size=300)
     corpus.read(1)
     path.write_text(text.replace("|x 5 5", "|x 6 6"))
-    os.utime(path, ns=(0, 12345))  # whatever the clock's grain
+    os.utime(path, ns=(0, 12345))  # for any resolution of the clock
     with pytest.raises(fl.DataError, match="has changed since"):
         corpus.read(0)
     with pytest.raises(fl.DataError, match="has changed since"):
@@ -475,7 +475,7 @@ def test_a_shape_that_no_memory_holds_is_compared_with_the_file(text_file):
     """It is the declaration that is wrong, not the memory that is short."""
     path = text_file("|x 1 2\n" * 10)
     source = fl.MinibatchSource(fl.CTFDeserializer(path, x=fl.Stream(2**31 - 1)))
-    with pytest.raises(fl.DataError, match=r"expected at most .* bytes when decoded at a time \(memory\)"):
+    with pytest.raises(fl.DataError, match=r"expected at most .* bytes decoded at once \(memory\)"):
         source.next_minibatch(3)
 
 
@@ -523,8 +523,8 @@ def test_max_errors_never_loses_a_stream(text_file):
     assert (caught.value.line, caught.value.stream) == (2, "x")
 
 
-def test_errors_of_many_rows_are_described_when_they_are_asked_for(tmp_path, monkeypatch):
-    """A row can be far shorter than what says why it is bad."""
+def test_errors_of_many_rows_are_described_on_request(tmp_path, monkeypatch):
+    """A row can be much shorter than the description of its error."""
     path = tmp_path / "a.ctf"
     path.write_bytes(b"|x 1 2\n" + b"|x 1\n" * 20_000 + b"|x 3 4\n")
     described = []

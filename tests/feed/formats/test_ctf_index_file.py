@@ -75,7 +75,7 @@ def test_does_not_depend_on_the_streams_unless_they_define_the_size(text_file, b
 
 
 @pytest.mark.parametrize("change", ["longer", "time", "head", "tail"])
-def test_stale_index_is_built_anew(text_file, builds, change):
+def test_stale_index_is_rebuilt(text_file, builds, change):
     path = text_file(TEXT)
     open_corpus(path)
     before = path.stat()
@@ -84,7 +84,7 @@ def test_stale_index_is_built_anew(text_file, builds, change):
     elif change == "time":
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     else:
-        # Same size, same time: only the content tells.
+        # Same size, same time: only the content differs.
         text = TEXT.replace("0 |x 0 0", "0 |x 5 5", 1) if change == "head" else TEXT[:-2] + "3\n"
         assert len(text) == len(TEXT)
         path.write_text(text)
@@ -168,8 +168,8 @@ def test_hostile_entries_with_right_checksums_are_not_used(text_file, builds, at
     header = header._replace(table_crc=_native.crc32c(table.tobytes()))
     file.write_bytes(header.pack() + entries.tobytes() + table.tobytes())
 
-    # The table now differs from that of a fresh index (its checksums do), so that reading says so and a new
-    # deserializer, which starts from the repaired index, is whole again.
+    # The table now differs from a fresh index in its checksums, so reading raises an error. A new deserializer starts
+    # from the repaired index, and is complete again.
     corpus = open_corpus(path)
     assert len(builds) == 1
     with pytest.raises(fl.DataError, match="has changed since"):

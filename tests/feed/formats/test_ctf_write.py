@@ -1,4 +1,4 @@
-"""write_ctf: data reads back equal; the file appears whole or not at all."""
+"""write_ctf: data reads back equal, and the file appears complete or not at all."""
 
 from __future__ import annotations
 

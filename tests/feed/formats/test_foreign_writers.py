@@ -1,4 +1,4 @@
-"""Files of writers that feedline does not depend on, and of older versions; see tests/fixtures/foreign/make.py."""
+"""Files of writers on which feedline does not depend, and of older versions. See tests/fixtures/foreign/make.py."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_they_are_read_as_pyarrow_reads_them(name):
 @pytest.mark.parametrize(("version", "compression"), [("V4", None), ("V5", None), ("V5", "zstd")])
 @pytest.mark.parametrize("new", [ipc.new_file, ipc.new_stream])
 def test_arrow_before_its_messages_had_markers(tmp_path, new, compression, version):
-    """Before Arrow 0.15, and with use_legacy_format; dictionaries are messages, too."""
+    """Before Arrow 0.15, and with use_legacy_format. Dictionaries are messages, too."""
     texts = pa.array(["a", "bc", None, "a"]).dictionary_encode()
     tables = [pa.table({"x": [1, 2, 3, 4], "c": texts}), pa.table({"x": [1, 2, 3, 4], "t": ["", "é", "f", "g"]})]
     for k, table in enumerate(tables):
@@ -146,7 +146,7 @@ def test_categories_that_are_numbers(tmp_path, suffix):
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_a_stream_of_another_writer_is_recognised(tmp_path, compression):
-    """The root of polars' messages lies directly behind its offset."""
+    """The root of polars' messages is directly after its offset."""
     path = tmp_path / "a.data"
     path.write_bytes((FOLDER / ("polars.arrows" if compression is None else "polars-zstd.arrows")).read_bytes())
     assert values(fl.open_corpus(path)) == ipc.open_stream(path).read_all().to_pydict()

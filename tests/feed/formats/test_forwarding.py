@@ -15,7 +15,7 @@ MDS = Path(__file__).parents[2] / "fixtures" / "mds"
 
 
 def test_every_method_and_attribute_is_forwarded():
-    """But what follows from others, and what is always so: its corpus knows its sizes."""
+    """Except those that follow from others, and those that are constant, as its corpus knows its sizes."""
     corpus = fl.LitDataDeserializer(MDS.parent / "litdata" / "raw")
     methods = {name for name, one in vars(fl.Deserializer).items() if callable(one) and name[0] != "_"}
     assert methods - vars(Forwarding).keys() == set()

@@ -1,4 +1,4 @@
-"""HDF5 files written by h5py, read as h5py reads them back; damage, links and lies."""
+"""HDF5 files written by h5py have the values that h5py reads. Damage, links and wrong sizes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.formats.stored import hdf5
-from feedline.feed.formats.stored.hdf5 import HDF5Deserializer
+from feedline.feed.formats.hdf5_zarr import hdf5
+from feedline.feed.formats.hdf5_zarr.hdf5 import HDF5Deserializer
 from feedline.feed.protocol import can
 
 h5py = pytest.importorskip("h5py")
@@ -163,7 +163,7 @@ def test_a_damaged_block_costs_its_rows_and_no_others(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"chunks": (10,)}, {"chunks": (10,), "compression": "gzip", "shuffle": True}])
 @pytest.mark.parametrize("userblock", [0, 512])
 def test_a_damaged_heap_is_an_error_and_no_endless_loop(tmp_path, options, userblock):
-    """The HDF5 library walks its objects for ever if one has no size."""
+    """The HDF5 library would walk its objects forever if one has no size."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w", userblock_size=userblock) as file:
         file.create_dataset("text", data=["x" * 100] * 2000, **options)
@@ -261,7 +261,7 @@ def test_what_a_file_claims_is_bounded(tmp_path):
 
 @pytest.mark.parametrize("kind", ["text", "dense", "vectors"])
 def test_a_chunk_takes_no_more_than_memory_though_its_blocks_do_not(tmp_path, kind):
-    """Damage is found by halves, which each fit; the chunk is what is delivered."""
+    """Damage is found by bisection, and each half fits. The limit is for the delivered chunk."""
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         if kind == "text":
@@ -282,7 +282,7 @@ def test_a_chunk_takes_no_more_than_memory_though_its_blocks_do_not(tmp_path, ki
         assert fits.lengths(np.arange(64)).tolist() == [150] * 64
 
 
-def test_lengths_are_those_that_were_counted(path, monkeypatch):
+def test_lengths_equal_the_counted_ones(path, monkeypatch):
     corpus = HDF5Deserializer(path, ragged=fl.Stream((), "i4"), chunk_sequences=100)
     column = corpus._parts[0]._columns["ragged"]
     column.offsets = column.offsets.copy()

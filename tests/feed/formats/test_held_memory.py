@@ -1,4 +1,4 @@
-"""Chunks of memory that no file backs hold what they count: `Chunk.nbytes`, which budgets are kept by."""
+"""Chunks in memory use as many bytes as they count: `Chunk.nbytes`, by which budgets are kept."""
 
 import io
 import tarfile
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.protocol import Fetchable, chunk_extents, required
+from feedline.feed.protocol import Fetchable, chunk_extents, require
 from tests.feed.formats.shard_writers import write_litdata, write_mds
 
 COUNT, PICTURE = 50, 2000
@@ -55,7 +55,7 @@ def test_a_few_bytes_of_each_sample_do_not_hold_all(tmp_path, make, name):
     with open(extent.path, "rb") as file:
         file.seek(extent.offset)
         piece = np.frombuffer(file.read(extent.size), np.uint8)
-    value = required(corpus, Fetchable).read_fetched(0, [memoryview(piece)])[name]
+    value = require(corpus, Fetchable).read_fetched(0, [memoryview(piece)])[name]
     wanted = {"picture": picture, "cls": str, "n": int}[name]
     assert value.tolist() == [wanted(i) for i in range(COUNT)]
     held = value.rows if name == "n" else getattr(value, "memory", value.data)

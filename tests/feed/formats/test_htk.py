@@ -23,7 +23,7 @@ def frames_of(total, dim=3):
 
 
 def write(folder, lengths=LENGTHS, dim=3, files=2, **how):
-    """An archive for each part of the utterances, named u0, u1, ..., and the script; returns the frames of each."""
+    """Write an archive for each part of the utterances u0, u1, ..., and the script. Returns the frames of each."""
     lines, utterances = [], []
     parts = np.array_split(np.arange(len(lengths)), files)
     for number, part in enumerate(parts):
@@ -57,7 +57,7 @@ def test_frames_and_their_neighbours(tmp_path, order, context):
     assert corpus.lengths(some).tolist() == [LENGTHS[i] for i in some]
 
 
-def test_the_declared_shape_is_that_of_a_sample(tmp_path):
+def test_the_declared_shape_matches_a_sample(tmp_path):
     utterances = write(tmp_path)
     scp = tmp_path / "all.scp"
     corpus = fl.HTKFeatureDeserializer(scp, x=fl.Stream((3, 3), "float64"), context=(1, 1))
@@ -94,7 +94,7 @@ def test_compressed_features(tmp_path, order):
 
 
 def test_whole_files_and_other_kinds(tmp_path):
-    """Without a range, all frames of a file; with or without a name; IDX images; a GUID after the header."""
+    """Without a range, all frames of a file. With or without a name. IDX images. A GUID after the header."""
     frames = frames_of(5)
     (tmp_path / "a.mfc").write_bytes(htk(frames, kind=12))
     (tmp_path / "b.mfc").write_bytes(htk(frames + 1, kind=12))
@@ -150,7 +150,7 @@ def test_chunks_are_full_beyond_so_many_frames(tmp_path):
     st.sampled_from("<>"),
     st.integers(1, 20),
 )
-def test_any_script_is_read_as_its_twin_says(tmp_path_factory, lengths, dim, files, context, order, chunk_frames):
+def test_any_script_is_read_as_by_its_twin(tmp_path_factory, lengths, dim, files, context, order, chunk_frames):
     folder = tmp_path_factory.mktemp("htk")
     utterances = write(folder, lengths, dim, min(files, len(lengths)), order=order)
     corpus = fl.HTKFeatureDeserializer(folder / "all.scp", context=context, chunk_frames=chunk_frames)
@@ -193,7 +193,7 @@ def test_it_resumes_and_workers_share_one_order(speech, options):
         assert sum((sum(batch, []) for batch in zip(*parts, strict=True)), []) == whole
 
 
-def test_labels_are_those_of_the_utterance(speech):
+def test_labels_match_the_utterance(speech):
     (minibatch,) = joined(speech, shuffle=False, max_sweeps=1).minibatches(999)
     for i, (x, y) in enumerate(zip(minibatch["features"].sequences(), minibatch["y"].dense().sequences(), strict=True)):
         assert len(x) == len(y) == LENGTHS[i]
@@ -319,8 +319,8 @@ def test_a_damaged_header_is_refused(tmp_path, at, value, what):
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "kind", "dim", "range"])
-def test_a_damaged_file_is_so_many_unreadable_utterances(tmp_path, damage):
-    """Those of the second file; the first is sound, and every utterance keeps its tick."""
+def test_the_utterances_of_a_damaged_file_are_unreadable(tmp_path, damage):
+    """The second file is damaged, the first is good, and every utterance keeps its tick."""
     utterances = write(tmp_path)
     path, scp = tmp_path / "1.chunk", tmp_path / "all.scp"
     text = path.read_bytes()
@@ -361,7 +361,7 @@ def test_a_file_without_frames_is_one_unreadable_utterance(tmp_path):
     assert_rows(minibatch["features"], [frames, frames + 1])
 
 
-def test_the_digest_stands_for_ranges_and_neighbours(tmp_path):
+def test_the_digest_covers_ranges_and_neighbours(tmp_path):
     write(tmp_path, files=1)
     scp = tmp_path / "all.scp"
     text = scp.read_text()

@@ -36,7 +36,7 @@ def folder_of(place, names):
 
 
 def torchvisions(root):
-    """(path, label) in the order that torchvision documents: classes by name, then folders, then files; and classes."""
+    """(path, label) in torchvision's documented order, by class, folder and file name, and the classes."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     found = []
     for label, name in enumerate(classes):
@@ -81,7 +81,7 @@ def test_a_folder_is_ordered_as_torchvision_orders_it(tmp_path_factory, files):
 
 @pytest.fixture(scope="module", params=["folder", "map", "zip", "base64"])
 def reopen(request, tmp_path_factory):
-    """60 pictures of 5 classes in each of the forms; opens them, and says what they are."""
+    """Write 60 pictures of 5 classes in each form. Returns a function that opens them, and their values."""
     place, found = tmp_path_factory.mktemp(request.param), pictures(60)
     labels = sorted(i % 5 for i in range(60))
     names = [f"{label}/{i:03d}.jpg" for i, label in enumerate(labels)]
@@ -176,7 +176,7 @@ def test_keys_join(tmp_path):
 def test_by_content(reopen, tmp_path):
     make, found, labels = reopen
     corpus = make()
-    if isinstance(corpus, fl.ImageMapDeserializer):  # whatever it is called
+    if isinstance(corpus, fl.ImageMapDeserializer):  # with any name
         path = Path(corpus.name).with_suffix(".anything")
         path.write_bytes(Path(corpus.name).read_bytes())
     elif isinstance(corpus, fl.Base64ImageDeserializer):
@@ -240,7 +240,7 @@ def test_what_is_no_corpus(tmp_path):
 
 
 def test_links_to_folders(tmp_path):
-    """Only those to a folder above are cut: another way to the same files is a second class's, or a second name."""
+    """Only links to a folder above are ignored. Other links are second classes, or second names, of the same files."""
     folder_of(tmp_path, ["c/a/1.jpg"])
     (tmp_path / "c" / "b").symlink_to("a")
     (tmp_path / "c" / "Z").symlink_to("a")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
-from feedline.feed.formats.detect import guess_format
+from feedline.feed.formats.detect import format_name
 
 MODULE = """
 import numpy as np
@@ -53,7 +53,11 @@ def install(tmp_path, monkeypatch):
         sys.modules.pop(path.stem, None)
 
 
-BY_BYTES = "FORMAT = described(begins=lambda path, head: head.startswith(b'STEPS'), several=True, packed=True)"
+BY_BYTES = """
+FORMAT = described(
+    matches_file=lambda path, head: head.startswith(b'STEPS'), multiple_files=True, may_be_compressed=True
+)
+"""
 
 
 def write(path, data=b"STEPS"):
@@ -69,10 +73,10 @@ def test_files_are_recognised_by_their_bytes(tmp_path, install):
     sys.path.append("")  # packages are looked up again when the path changes
     source = fl.MinibatchSource(fl.open_corpus(path, streams={"x": fl.Stream(())}), shuffle=False, max_sweeps=1)
     assert source.next_minibatch(9)["x"].tolist() == [0, 1, 2, 3]
-    assert guess_format(path) == "steps"
+    assert format_name(path) == "steps"
 
 
-def test_lists_patterns_folders_and_packed_files(tmp_path, install):
+def test_lists_patterns_folders_and_compressed_files(tmp_path, install):
     install("feedline-steps", BY_BYTES)
     folder = tmp_path / "data"
     folder.mkdir()
@@ -83,12 +87,12 @@ def test_lists_patterns_folders_and_packed_files(tmp_path, install):
 
 
 def test_folders_and_suffixes(tmp_path, install):
-    install("feedline-steps", "FORMAT = described(folder=lambda path: (path / 'steps').exists(), suffixes=('.s',))")
+    install("feedline-steps", "FORMAT = described(matches_folder=lambda p: (p / 'steps').exists(), suffixes=('.s',))")
     folder = tmp_path / "data"
     folder.mkdir()
     write(folder / "steps")
-    assert guess_format(folder) == "steps"
-    assert guess_format(write(tmp_path / "a.S", b"?")) == "steps"
+    assert format_name(folder) == "steps"
+    assert format_name(write(tmp_path / "a.S", b"?")) == "steps"
     with pytest.raises(fl.DataError, match=r"expected a file of steps, got 2"):
         fl.open_corpus([tmp_path / "a.S", tmp_path / "a.S"])
     (tmp_path / "parent").mkdir()
@@ -101,9 +105,9 @@ def test_a_package_reads_what_feedline_refuses(tmp_path, install):
     path = write(tmp_path / "a.db", b"SQLite format 3\0")
     with pytest.raises(fl.DataError, match="SQLite"):
         fl.open_corpus(path)
-    install("feedline-sqlite", "FORMAT = described(begins=lambda path, head: head.startswith(b'SQLite'))", "sqlite")
+    install("feedline-sqlite", "FORMAT = described(matches_file=lambda p, head: head.startswith(b'SQLite'))", "sqlite")
     sys.path.append("")
-    assert guess_format(path) == "sqlite"
+    assert format_name(path) == "sqlite"
 
 
 def test_built_in_formats_come_first_and_ask_no_package(tmp_path, install):
@@ -112,7 +116,7 @@ def test_built_in_formats_come_first_and_ask_no_package(tmp_path, install):
     (tmp_path / "folder").mkdir()
     np.save(tmp_path / "folder" / "a.npy", np.zeros(3))
     install("feedline-greedy", "raise RuntimeError('imported')")
-    assert [guess_format(tmp_path / name) for name in ("a.npy", "a.csv", "folder")] == ["npy", "csv", "npy folder"]
+    assert [format_name(tmp_path / name) for name in ("a.npy", "a.csv", "folder")] == ["npy", "csv", "npy folder"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def test_built_in_formats_come_first_and_ask_no_package(tmp_path, install):
         ("FORMAT = 7", "steps", "expected a feedline.Format, got int"),
         ("", "steps", "expected a feedline.Format, got AttributeError: .*FORMAT.*"),
         ("import nowhere_at_all", "steps", "expected a feedline.Format, got ModuleNotFoundError: .*nowhere_at_all.*"),
-        ("FORMAT = described()", "csv", "expected one format `csv`, got another one beside feedline's"),
+        ("FORMAT = described()", "csv", "expected one format `csv`, got another one in addition to feedline's"),
     ],
 )
 def test_entries_that_are_no_formats(tmp_path, install, code, name, message):

@@ -67,7 +67,7 @@ def twin(parts):
 
 
 def expected_chunk(parts, rows):
-    """What single sequences of the parts, read one by one, say about joined sequences."""
+    """The joined sequences, computed from single sequences of the parts that are read one by one."""
     out = []
     for row in rows:
         sequence = []
@@ -92,7 +92,7 @@ def test_equals_a_dict_join(parts, data):
     rows = list(itertools.chain(*chunks))
     with small_blocks(data.draw(st.integers(2, 9)), data.draw(st.integers(1, 5))):
         if not rows:
-            with pytest.raises(fl.DataError, match=r"no key in common; sequences: \d+ in part0, \d+ in part1"):
+            with pytest.raises(fl.DataError, match=r"keys in common, got none; sequences: \d+ in part0, \d+ in part1"):
                 join(*parts)
             return
         joined = join(*parts)
@@ -206,7 +206,7 @@ def test_refusals():
         def get_chunk(self, chunk):
             raise AssertionError("not to be read")
 
-    with pytest.raises(ValueError, match="to join Unsized; give it chunk_info"):
+    with pytest.raises(ValueError, match=r"to join Unsized; implement `UserDeserializer\.chunk_info`"):
         join(a, Unsized())
 
 
@@ -234,7 +234,7 @@ def resolving(name="x", digest="same"):
     return corpus
 
 
-def test_a_table_is_resolved_once_and_anew_for_other_data(tmp_path):
+def test_a_table_is_resolved_once_and_again_for_other_data(tmp_path):
     def asked(keys_of_y, digest):
         x = resolving("x", digest)
         joined = join(x, KeyedCorpus("y", keys_of_y), cache=tmp_path)
@@ -254,7 +254,7 @@ def test_a_table_is_resolved_once_and_anew_for_other_data(tmp_path):
     assert asked(range(19, -1, -1), "same") == reversed_keys
 
 
-def test_equal_data_joined_by_other_keys_has_a_table_of_its_own(tmp_path):
+def test_equal_data_joined_by_other_keys_has_another_table(tmp_path):
     x = resolving()
     y = KeyedCorpus("y", range(20))
     y.digest = lambda: "same"
@@ -284,7 +284,7 @@ def test_every_flipped_bit_is_noticed_and_repaired(tmp_path, monkeypatch):
             assert plain(join(*parts, cache=tmp_path).read(1)) == expected[1]
 
 
-def test_rows_that_name_no_sequence_are_refused_whoever_wrote_them(tmp_path):
+def test_rows_that_name_no_sequence_are_refused_from_any_writer(tmp_path):
     x, y = resolving(), KeyedCorpus("y", range(20))
     join(x, y, cache=tmp_path)
     path = only_file(tmp_path)

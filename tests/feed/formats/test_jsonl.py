@@ -1,4 +1,4 @@
-"""JSON Lines: values, laws, damage, in that order; packed or not. Packing itself: files/test_packed.py."""
+"""JSON Lines, compressed or not: values, laws, damage, in this order."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.files import compressed_text
-from feedline.feed.formats.indexed.rows import fields_of
+from feedline.feed.formats.indexed.rows import parser_fields
 from feedline.feed.formats.jsonl import infer_json_streams, keys_of
 from feedline.feed.protocol import Unread
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
@@ -103,7 +103,7 @@ def check(chunk, rows):
 # ---- values ---------------------------------------------------------------------------------------------
 
 
-def test_values_are_those_of_the_json_module(path):
+def test_values_match_the_json_module(path):
     assert_read(opened(path), ROWS, check)
 
 
@@ -200,21 +200,21 @@ kinds = st.sampled_from(
 
 
 def parsed(lines, streams, ragged=()):
-    """Values by stream and row, BAD for those with an error; by the kernel alone."""
+    """Values by stream and row, from the kernel alone. Rows with an error are BAD."""
     text = b"".join(lines)
     buffer = np.full(len(text) + 128, ord("0"), np.uint8)
     buffer[64:-64] = np.frombuffer(text, np.uint8)
     schema = fl.Schema(streams)
-    fields = fields_of(schema, frozenset(ragged), 1 << 30, "JSON")
+    fields = parser_fields(schema, frozenset(ragged), 1 << 30, "JSON")
     routes = [[key.encode() for key in keys_of(stream.field or name)] for name, stream in streams.items()]
     parser = _native.JsonParser(fields, routes, 1 << 30)
     entries = np.zeros(len(lines), [("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
     entries["size"] = [len(line) for line in lines]
     entries["offset"][1:] = np.cumsum(entries["size"])[:-1]
-    found, errors = parser.parse(buffer, 64, entries.view(np.uint8), 0)
+    parsed_streams, errors = parser.parse(buffer, 64, entries.view(np.uint8), 0)
     bad = set(errors.view("<u4").reshape(-1, 8)[:, 6].tolist())
     out = {}
-    for (name, stream), (data, bounds, offsets) in zip(streams.items(), found, strict=True):
+    for (name, stream), (data, bounds, offsets) in zip(streams.items(), parsed_streams, strict=True):
         if stream.is_bytes:
             value = fl.Value.from_buffer(data, bounds, "str" if stream.is_text else "bytes", offsets)
         else:
@@ -251,8 +251,8 @@ def test_any_row_is_read_as_by_the_json_module(data):
     separators = data.draw(st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " : ")]))
     ascii_only = data.draw(st.booleans())
     lines = [
-        json.dumps(one, separators=separators, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-        for one in objects
+        json.dumps(row, separators=separators, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+        for row in objects
     ]
     if data.draw(st.booleans()):  # damage
         at = data.draw(st.integers(0, count - 1))
@@ -267,13 +267,13 @@ def test_any_row_is_read_as_by_the_json_module(data):
     if data.draw(st.booleans()):
         lines[-1] = lines[-1][:-1]
     expected = [json_row(line, streams, ragged) for line in lines]
-    found = parsed(lines, streams, ragged)
-    for i, one in enumerate(expected):
-        if one is None:
+    rows = parsed(lines, streams, ragged)
+    for i, row in enumerate(expected):
+        if row is None:
             continue
         for name, stream in streams.items():
-            wanted = BAD if one is BAD else one[name]
-            assert agrees(found[name][i], wanted, stream), (lines[i], name, found[name][i], wanted)
+            expected_value = BAD if row is BAD else row[name]
+            assert agrees(rows[name][i], expected_value, stream), (lines[i], name, rows[name][i], expected_value)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_numbers_are_rounded_correctly(number):
         ("{" + '"b": ' + "[" * 600 + "]" * 600 + ', "a": 1}', "at most 512 deep"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, line, message):
+def test_faults_are_reported(tmp_path, line, message):
     path = tmp_path / "a.jsonl"
     path.write_text(f'\n  \r\n{{"a": 1}}\r\n{line}\n{{"a": 2}}')
     corpus = fl.JSONLinesDeserializer(path, a=fl.Stream((), "int8"), sequences=(), cache=False)
@@ -393,11 +393,11 @@ def test_what_cannot_be_declared(plain):
 
 
 def test_memory_is_bounded(plain):
-    with pytest.raises(fl.DataError, match=r"at most 2000 bytes of text at a time.*\n.*\n.*chunk_size"):
+    with pytest.raises(fl.DataError, match=r"at most 2000 bytes of text at once.*\n.*\n.*chunk_size"):
         opened(plain, memory=2000).read(0)
     # Rows that are bad cost their place, too.
     plain.write_bytes(b"x\n" * 5000)
-    with pytest.raises(fl.DataError, match="when decoded"):
+    with pytest.raises(fl.DataError, match="decoded at once"):
         fl.JSONLinesDeserializer(plain, x=fl.Stream(1000), memory=1 << 20).read(0)
 
 
@@ -424,10 +424,10 @@ def test_one_order_parts_and_resume(path):
         digests = {bytes_digest(source(shuffle=shuffle).minibatches(size)) for size in (11, 90)}
         assert len(digests) == 1
     assert_resumes(lambda: source(shuffle=fl.Window(chunks=3)), sizes=(40,))
-    whole, parts = source(), [source(partition=(i, 3)) for i in range(3)]
-    for minibatch in whole.minibatches(50):
-        found = [one for part in parts for one in sequences_of([part.next_minibatch(50)])]
-        assert found == sequences_of([minibatch])
+    unpartitioned, parts = source(), [source(partition=(i, 3)) for i in range(3)]
+    for minibatch in unpartitioned.minibatches(50):
+        delivered = [one for part in parts for one in sequences_of([part.next_minibatch(50)])]
+        assert delivered == sequences_of([minibatch])
 
 
 @pytest.mark.filterwarnings("ignore:expected at most")
@@ -437,8 +437,8 @@ def test_workers(path, workers):
     loader = fl.DataLoader(
         fl.JSONLinesDeserializer(path, streams, chunk_size=10_000), batch_size=32, num_workers=workers, shuffle=True
     )
-    found = {n: t for batch in loader for n, t in zip(batch["n"].tolist(), batch["t"], strict=True)}
-    assert found == {one["n"]: one["t"] for one in ROWS}
+    texts = {n: t for batch in loader for n, t in zip(batch["n"].tolist(), batch["t"], strict=True)}
+    assert texts == {one["n"]: one["t"] for one in ROWS}
 
 
 def test_bad_rows_keep_their_tick(plain):
@@ -446,19 +446,19 @@ def test_bad_rows_keep_their_tick(plain):
         source = fl.MinibatchSource(opened(plain), seed=2, max_sweeps=1, shuffle=fl.Window(chunks=2), **options)
         return [i for m in source.minibatches(30) for i in m.ids.tolist()]
 
-    whole = order()
-    # The same lengths, so that chunks stay as they are; a row without its list has no samples.
+    uninterrupted = order()
+    # The same lengths, so that chunks stay the same. A row without its list has no samples.
     lines = TEXT.split(b"\n")
     damaged = {41, 200, 399}
     for i in damaged:
         lines[i] = lines[i].replace(b'"n"', b'"m"')
     plain.write_bytes(b"\n".join(lines))
-    assert order(on_error="skip") == [i for i in whole if i not in damaged]
+    assert order(on_error="skip") == [i for i in uninterrupted if i not in damaged]
     with pytest.raises(fl.DataError, match="the key `n`"):
         order()
 
 
-def test_the_digest_stands_for_the_content(plain, tmp_path):
+def test_the_digest_covers_the_content(plain, tmp_path):
     moved = tmp_path / "moved.jsonl"
     moved.write_bytes(TEXT)
     digest = opened(plain).digest()
@@ -478,15 +478,15 @@ def test_several_files_are_one_corpus(tmp_path):
     lines = TEXT.split(b"\n")
     for k, (name, pack) in enumerate(PACKINGS.items()):
         (tmp_path / f"p-{k}.jsonl{name}").write_bytes(pack(b"\n".join(lines[k::5])))
-    told = []
-    fl.JSONLinesDeserializer(f"{tmp_path}/p-*", STREAMS, cache=False, progress=lambda *at: told.append(at))
+    reports = []
+    fl.JSONLinesDeserializer(f"{tmp_path}/p-*", STREAMS, cache=False, progress=lambda *at: reports.append(at))
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
-    assert told == sorted(told)
-    assert told[-1] == (size, size)
+    assert reports == sorted(reports)
+    assert reports[-1] == (size, size)
     corpus = fl.open_corpus(f"{tmp_path}/p-*", streams=STREAMS)
     expected = [one for k in range(5) for one in ROWS[k::5]]
-    found = [corpus.read(i)["n"].rows.tolist() for i in range(len(corpus.chunks()))]
-    assert [n for part in found for n in part] == [one["n"] for one in expected]
+    chunks_read = [corpus.read(i)["n"].rows.tolist() for i in range(len(corpus.chunks()))]
+    assert [n for part in chunks_read for n in part] == [one["n"] for one in expected]
     check(corpus.select(np.array([399, 0, 200])), [expected[i] for i in (399, 0, 200)])
 
 
@@ -519,18 +519,18 @@ def test_the_index_is_kept_and_checked(path):
         opened(path, progress=lambda done, total, number=number: built.append(number)).read(0)
     assert set(built) == {0}
     (index,) = path.parent.glob("*.feedline-index")
-    whole, rebuilt = index.read_bytes(), 0
-    for at in random.Random(1).sample(range(len(whole)), 30):
-        index.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    content, rebuilt = index.read_bytes(), 0
+    for at in random.Random(1).sample(range(len(content)), 30):
+        index.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
         corpus = opened(path)
         rows = [n for i in range(len(corpus.chunks())) for n in corpus.read(i)["n"].rows.tolist()]
         assert rows == [one["n"] for one in ROWS]
-        rebuilt += index.read_bytes() == whole
+        rebuilt += index.read_bytes() == content
     assert rebuilt > 10
 
 
 def test_chunks_of_fetched_bytes(path):
-    """What is read ahead of the parser is what it would read itself; some chunks cross from one span to the next."""
+    """Bytes fetched for the parser equal the bytes that it would read. Some chunks cross from one span to the next."""
     corpus = opened(path, chunk_size=700)
     data = path.read_bytes()
     for i in range(len(corpus.chunks())):

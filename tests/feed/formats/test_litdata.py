@@ -1,4 +1,4 @@
-"""LitData: folders that it wrote are read as it reads them; what it packs, leaves out or pickles is named.
+"""LitData: folders that it wrote are read as it reads them. Compressed, missing and pickled samples are named.
 
 The laws: test_shard_folders.py.
 """
@@ -117,7 +117,7 @@ def test_vectors_alone_are_sequences():
 
 @pytest.mark.parametrize("form", ["rows", "packed_rows"])
 def test_rows_are_columns(form):
-    """Dicts of numbers, text and bytes, which LitData stores in Arrow's format behind an empty table."""
+    """Dicts of numbers, text and bytes, which LitData stores in Arrow's format after an empty table."""
     corpus = fl.open_corpus(HERE / form)
     found = whole(corpus)
     assert values(found) == READ[form]
@@ -129,7 +129,7 @@ def test_rows_are_columns(form):
 
 @pytest.mark.parametrize("per_chunk", [6, 7])
 def test_rows_are_views_where_they_are_aligned(tmp_path, per_chunk):
-    """Behind an even number of offsets; others are decoded."""
+    """After an even number of offsets. Others are decoded."""
     table = pa.table({"n": np.arange(20), "x": np.arange(20) / 8, "s": [f"é{k}" for k in range(20)]})
     write_litdata_rows(tmp_path / "a", table, per_chunk)
     corpus = fl.open_corpus(tmp_path / "a")
@@ -197,7 +197,7 @@ def test_inspected(form, streams):
     assert len(told["preview"]) == 3
 
 
-def test_other_classes_say_which_one_it_is():
+def test_other_classes_name_the_right_one():
     with pytest.raises(fl.DataError, match="expected a folder of tokens, got items of a, b"):
         fl.TokensDeserializer(HERE / "raw", length=4)
     with pytest.raises(fl.DataError, match="expected a folder of rows, got tokens"):
@@ -209,7 +209,7 @@ def test_other_classes_say_which_one_it_is():
 
 
 def test_unpacked_chunks_are_preferred(copied):
-    """As LitData leaves them beside the compressed ones, when it reads the folder."""
+    """LitData leaves them next to the compressed ones, when it reads the folder."""
     zstd, raw = copied("zstd"), copied("raw")
     for k in (0, 2):
         shutil.copy(raw / f"chunk-0-{k}.bin", zstd)
@@ -272,7 +272,7 @@ def test_streams_that_no_leaf_fills(stream):
 
 
 def test_vectors_of_one_length_or_sequences(tmp_path):
-    """What the first samples are decides where nothing is declared; others are bad samples then."""
+    """Without a declaration the first samples decide, and samples of the other kind are bad."""
     rows = [[struct.pack("<3f", k, 1, 2)] for k in range(6)] + [[struct.pack("<2f", 9, 9)]]
     write_litdata(tmp_path / "a", {"x": "no_header_tensor:1"}, rows[:6], 4)
     assert fl.open_corpus(tmp_path / "a").schema["x"] == fl.Stream(3)
@@ -288,13 +288,13 @@ def test_vectors_of_one_length_or_sequences(tmp_path):
 
 
 def test_lengths_are_kept(tmp_path, monkeypatch):
-    """Counted once; again if they are damaged, or a chunk changes."""
+    """They are counted once, and again if they are damaged, or a chunk changes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.WORTH_BYTES", 0)
+    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.MIN_CACHED_BYTES", 0)
     folder = Path(shutil.copytree(HERE / "runs", tmp_path / "runs"))
     counted = []
-    original = OffsetShards._counted_now
-    monkeypatch.setattr(OffsetShards, "_counted_now", lambda self: counted.append(1) or original(self))
+    original = OffsetShards._count_lengths
+    monkeypatch.setattr(OffsetShards, "_count_lengths", lambda self: counted.append(1) or original(self))
     expected = fl.LitDataDeserializer(folder, ids=LONG).lengths(np.arange(COUNT)).tolist()
     assert expected == [len(one["ids"]) for one in READ["raw"]]
 
@@ -317,9 +317,9 @@ def test_lengths_are_kept(tmp_path, monkeypatch):
 
 
 def test_a_cache_that_others_can_write_to(tmp_path, monkeypatch):
-    """The error says what this format's user can do, who has no cache= to pass."""
+    """The error has advice for users of this format, who have no cache= to pass."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.WORTH_BYTES", 0)
+    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.MIN_CACHED_BYTES", 0)
     (tmp_path / "feedline").mkdir()
     (tmp_path / "feedline").chmod(0o777)
     with pytest.raises(fl.DataError, match=r"only you can write(.|\n)*set XDG_CACHE_HOME to another folder, or remove"):
@@ -327,7 +327,7 @@ def test_a_cache_that_others_can_write_to(tmp_path, monkeypatch):
 
 
 def test_tokens_want_a_declaration():
-    """Of the dtype that the index says."""
+    """Of the index's dtype."""
     for opener in (fl.LitDataDeserializer, fl.open_corpus):
         with pytest.raises(fl.SchemaError, match=r"write tokens=fl.Stream\(1024, 'int32'\)"):
             opener(HERE / "tokens")
@@ -372,7 +372,7 @@ def test_leaves_that_are_refused(tmp_path, encoding, match):
 
 @pytest.mark.parametrize("order", "<>")
 def test_tensors_of_bfloat16_are_named(tmp_path, order):
-    """Their dtype is in the header of each; as bytes they can be had."""
+    """Their dtype is in the header of each. They can be read as bytes."""
     samples = [[struct.pack(f"{order}3I", 10, 1, n) + bytes(2 * n)] for n in (3, 2)]
     write_litdata(tmp_path / "a", {"x": "tensor"}, samples, 2)
     with pytest.raises(fl.DataError, match=r"numbers of bfloat16, which NumPy lacks(.|\n)*x=.*dtype='bytes'"):
@@ -513,12 +513,12 @@ def test_counts_of_nothing_take_no_memory():
     for data in (struct.pack("<BII", 6, 2**32 - 1, 0), struct.pack("<BI", 1, 2**32 - 1), b"\5\xff\xff\xff\xff"):
         with pytest.raises(ValueError, match="expected room for"):
             litdata_json.json_text(data)
-    with pytest.raises(ValueError, match="deep in one another"):
+    with pytest.raises(ValueError, match="nested at most"):
         litdata_json.json_text(b"\5\1\0\0\0\0\0\0\0" * 300 + b"\x0b")
 
 
 def test_texts_that_utf8_cannot_hold_stay_escaped(tmp_path):
-    """JSON may escape half of a surrogate pair; the samples beside it are read."""
+    """JSON may escape half of a surrogate pair. The other samples are read."""
     texts = [b'"\\ud800"', '"é"'.encode(), b'{"\\udc00": 1}']
     rows = [[b"\0" + struct.pack("<I", len(text)) + text] for text in texts]
     write_litdata(tmp_path / "a", {"x": "json"}, rows, 3)
@@ -688,7 +688,7 @@ def test_rows_that_are_not_there(copied):
         fl.open_corpus(folder)
 
 
-def test_another_number_of_rows_than_the_index_says(copied):
+def test_another_number_of_rows_than_in_the_index(copied):
     folder = copied("rows")
     edit_index(folder, lambda index: index["chunks"][2].update(chunk_size=5))
     with pytest.raises(fl.DataError, match=r"expected 19 rows, as the index says, got 20") as raised:

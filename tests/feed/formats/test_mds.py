@@ -1,4 +1,4 @@
-"""MDS: folders that MosaicML Streaming wrote are read as it reads them; damage costs what it touches.
+"""MDS: folders that MosaicML Streaming wrote are read as it reads them. Damage costs only the damaged samples.
 
 The laws: test_shard_folders.py.
 """
@@ -116,7 +116,7 @@ def test_a_merged_index_names_files_in_folders(raw):
 
 
 def test_unpacked_shards_are_preferred(tmp_path):
-    """As the library leaves them beside the compressed ones."""
+    """The library leaves them next to the compressed ones."""
     folder = Path(shutil.copytree(HERE / "gz", tmp_path / "both"))
     for k in (0, 2):
         packed = folder / f"shard.0000{k}.mds.gz"
@@ -254,7 +254,7 @@ def test_offsets_that_overlap_are_refused(raw):
         (lambda index: index["shards"][1].update(samples=-1), "a number `samples`"),
         (lambda index: index["shards"][1].update(samples=10**9), "room for"),
         (lambda index: index["shards"][1].update(column_names=["a"]), "columns"),
-        (lambda index: index["shards"][1].update(column_sizes=[8] * 11), "columns of the shards before"),
+        (lambda index: index["shards"][1].update(column_sizes=[8] * 11), "columns of the earlier shards"),
         (lambda index: [shard.update(column_sizes=[8] * 11) for shard in index["shards"]], "size 24 of column `a`"),
         (lambda index: index["shards"][1].update(raw_data=None), "an object"),
         (lambda index: index["shards"][1]["raw_data"].update(bytes=7), "shard of 7 bytes"),
@@ -270,7 +270,7 @@ def test_an_index_that_is_not_as_expected(raw, change, match):
         fl.MDSDeserializer(raw)
 
 
-def test_a_count_that_the_index_does_not_say(raw):
+def test_a_count_that_differs_from_the_index(raw):
     edit_bytes(raw / SHARD, 0, b"\x01")
     with pytest.raises(fl.DataError, match=r"offsets of .* samples, as index\.json says"):
         fl.MDSDeserializer(raw).read(0)
@@ -306,7 +306,7 @@ def test_hashes_are_compared(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", FORMS[1:])
-def test_compressed_shards_that_are_cut_or_larger_than_said(tmp_path, form):
+def test_compressed_shards_that_are_cut_or_larger_than_declared(tmp_path, form):
     folder = Path(shutil.copytree(HERE / form, tmp_path / form))
     sizes = [one["raw_data"]["bytes"] for one in json.loads((folder / "index.json").read_text())["shards"]]
     for size in (sizes[0] - 1, sizes[0] + 1):
@@ -330,7 +330,7 @@ def test_unknown_compression_is_named(tmp_path):
         fl.MDSDeserializer(folder)
 
 
-def test_digests_of_the_fixtures_are_those_of_the_writer():
+def test_digests_of_the_fixtures_match_the_writer():
     """Fixtures are as the script made them."""
     for form in FORMS:
         for one in json.loads((HERE / form / "index.json").read_text())["shards"]:

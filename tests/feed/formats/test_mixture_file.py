@@ -1,4 +1,4 @@
-"""Mixtures described in files: what they mean, and what is wrong with them and where."""
+"""Mixtures described in files: their meaning, and errors with their place."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_is_wrong_is_named_with_its_place(folder, document, told):
     assert caught.value.path == str(path)
 
 
-def test_errors_of_what_is_described_say_where_it_was_named(folder):
+def test_errors_of_described_corpora_name_the_description(folder):
     path = written(folder, {"mixture": {"web": "nowhere.npy"}})
     with pytest.raises(fl.DataError, match=r"nowhere\.npy") as caught:
         fl.open_corpus(path)

@@ -50,7 +50,7 @@ def test_boundaries_are_twos(files):
     assert y.values.tolist() == [2, 2, 1, 1, 2, 1, 2, 1, 2, 1, 2]
 
 
-def test_the_digest_stands_for_the_states(files):
+def test_the_digest_covers_the_states(files):
     digest = open_labels(files).digest()
     assert open_labels(files).digest() == digest
     (files / "states").write_text("\n".join(reversed(STATES)))
@@ -76,7 +76,7 @@ def test_without_states_the_fourth_word_is_the_class(files):
 
 
 def test_times_are_frames_or_units_of_100_ns(files):
-    """Line by line: an interval of at least 99,999 is in units, rounded to frames; a shorter one in frames."""
+    """On each line, an interval of at least 99,999 is in units, rounded to frames, and a shorter one in frames."""
     lines = ["0 100000 x", "1 3 x", "340000 549999 x", "5 6 x"]
     (files / "all.mlf").write_text("\n".join(["#!MLF!#", '"u"', *lines, ".", ""]))
     assert open_labels(files).lengths(np.arange(1)).tolist() == [6]
@@ -104,12 +104,12 @@ def test_files_are_a_concatenation_and_indexed_once(files, tmp_path):
     again = pickle.loads(pickle.dumps(make()))
     assert (again.digest(), again.chunks()) == (corpus.digest(), corpus.chunks())
     assert {path.name: path.stat().st_mtime_ns for path in cache.iterdir()} == kept
-    # The index records dropped utterances; CTF text has a different index.
+    # The index records dropped utterances. CTF text has a different index.
     fl.MLFDeserializer(paths, y=fl.Stream(4, sparse=True), states=files / "states", cache=cache, invalid="drop")
     assert len(list(cache.iterdir())) == 4
 
 
-def test_progress_is_that_of_all_files_together(files, tmp_path):
+def test_progress_matches_all_files_together(files, tmp_path):
     text = (files / "all.mlf").read_bytes()
     (tmp_path / "more.mlf").write_bytes(text.replace(b"an4/", b"an5/").replace(b"three", b"four"))
     told = []
@@ -190,7 +190,7 @@ def test_a_class_too_large_is_one_unreadable_utterance(files):
 
 
 def test_invalid_utterances_can_be_left_out(files):
-    """As CNTK does; lines that it cannot parse stay errors."""
+    """As in CNTK. Lines that it cannot parse stay errors."""
     text = (files / "all.mlf").read_text()
     text = text.replace("100000 400000 ah_s2_1", "200000 400000 ah_s2_1").replace("0 200000 x", "0 zwei x")
     (files / "all.mlf").write_text(text)
@@ -244,7 +244,7 @@ def test_an_utterance_without_a_frame_and_one_of_too_many(files):
     assert corpus.lengths(np.arange(2)).tolist() == [0, 1]
     assert list(corpus.read(0).errors) == [0]
     (files / "all.mlf").write_text('#!MLF!#\n"v"\n0 200000000000000 x\n.\n')
-    with pytest.raises(fl.DataError, match=r"at most .* bytes when decoded"):
+    with pytest.raises(fl.DataError, match=r"at most .* bytes decoded"):
         open_labels(files).read(0)
 
 

@@ -95,7 +95,16 @@ def mixed(tmp_path):
     return tmp_path / "mixed.parquet"
 
 
-NAMES = ["i", "f", "flag", "vector", "matrix", "words", "frames", "name"]  # of what can be a stream in `mixed`
+NAMES = [
+    "i",
+    "f",
+    "flag",
+    "vector",
+    "matrix",
+    "words",
+    "frames",
+    "name",
+]  # of the columns of `mixed` that can be streams
 
 
 def test_streams_are_inferred_from_columns(mixed):
@@ -122,7 +131,7 @@ def test_streams_are_inferred_from_columns(mixed):
     assert got["matrix"].rows[2].tolist() == [[1, 2, 3], [1, 2, 3]]
     assert [s.tolist() for s in got["words"]] == [[1], [], [2, 3]]
     assert [s.tolist() for s in got["frames"]] == [[[1, 2]], [[3, 4], [5, 6]], []]
-    # The longest stream of each; plain columns have one sample.
+    # The longest stream of each. Plain columns have one sample.
     assert corpus.lengths(np.arange(3)).tolist() == [1, 2, 2]
     assert [info.samples for info in corpus.chunks()] == [3, 2]
 
@@ -418,7 +427,7 @@ def test_a_small_file_of_long_strings_is_refused(tmp_path, as_dictionary):
 
 
 def hub(folder, names, readme=None):
-    """Files of one row each, which says whose it is."""
+    """Files of one row each, which names its file."""
     for i, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"x": [i]}), folder / name)

@@ -59,7 +59,7 @@ def read_all(path, **options):
 
 
 def survivors(path, contents):
-    """Reads each content in a forked child; returns the foreign errors, None for the content that ended the child."""
+    """Read each content in a forked child. Returns the foreign errors, None for a content that ended the child."""
     done, told = os.pipe()
 
     def read_each():
@@ -144,7 +144,7 @@ def test_nobody_asks_pyarrow_for_the_metadata_of_row_groups():
         (lambda data: b"", "footer cannot be read"),
     ],
 )
-def test_what_is_said_of_a_damaged_footer(tmp_path, change, message):
+def test_messages_about_a_damaged_footer(tmp_path, change, message):
     path = tmp_path / "a.parquet"
     path.write_bytes(change(written("bare")))
     with pytest.raises(fl.DataError, match=message) as caught:
@@ -152,7 +152,7 @@ def test_what_is_said_of_a_damaged_footer(tmp_path, change, message):
     assert caught.value.path == str(path)
 
 
-def test_the_byte_of_the_damage_is_told(tmp_path):
+def test_the_byte_of_the_damage_is_reported(tmp_path):
     path = tmp_path / "a.parquet"
     good = written("bare")
     at = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
@@ -197,7 +197,7 @@ def test_a_small_file_that_becomes_a_large_chunk_is_refused(tmp_path):
         fl.ParquetDeserializer(path, memory=0)
 
 
-def test_pages_that_hold_more_than_the_footer_says_are_refused(tmp_path):
+def test_pages_with_more_values_than_in_the_footer_are_refused(tmp_path):
     """Decoders do not trust the footer: a page's header gives its number of values."""
     path = tmp_path / "a.parquet"
     words = pa.ListArray.from_arrays(pa.array([0, 1_000_000], pa.int32()), pa.array(np.zeros(1_000_000, "i8")))

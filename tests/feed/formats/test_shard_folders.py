@@ -17,7 +17,7 @@ import pytest
 import feedline as fl
 from feedline.feed.files.read_into import read_exactly
 from feedline.feed.formats.shards.offset_shards import OffsetShards
-from feedline.feed.protocol import Fetchable, Unread, chunk_extents, required
+from feedline.feed.protocol import Fetchable, Unread, chunk_extents, require
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import stride as every
 from tests.feed.formats.shard_writers import write_litdata, write_mds
@@ -28,7 +28,7 @@ BYTES = fl.Stream(dtype="bytes")
 
 
 class Folder(NamedTuple):
-    """A folder of 20 samples, in which ``number`` and ``first`` say which one a sample is."""
+    """A folder of 20 samples, which ``number`` and ``first`` identify."""
 
     kind: str
     form: str
@@ -53,7 +53,7 @@ class Folder(NamedTuple):
         return self.open(path, {"n": fl.Stream((), dtype, field=self.number), "b": BYTES}, **options)
 
     def numbers(self, values, name=None):
-        """Which samples these are; those of `plain` are called ``n``."""
+        """The numbers of samples, which in `plain` are called ``n``."""
         return (values[name or self.number].rows.astype(int) - self.first).tolist()
 
 
@@ -89,7 +89,7 @@ def test_one_order_parts_and_resume(folder):
 
 @named(RAW)
 def test_resumed_by_another_number_of_workers(folder):
-    """Two, then three, from a random place: the rest is that of one."""
+    """Two workers, then three, from a random place, deliver the sequences that one would."""
 
     def source(**options):
         return fl.MinibatchSource(folder.open(), seed=8, max_sweeps=3, **options)
@@ -122,14 +122,14 @@ def test_a_loader_and_other_processes(folder):
 
 @named(ALL)
 def test_fetched_ahead(folder):
-    """What was fetched is what is read, and where it could not be, it is read then."""
+    """Fetched bytes are used, and others are read if they could not be fetched."""
     corpus = folder.open(chunk_size=600)
     assert sum(info.sequences for info in corpus.chunks()) == COUNT
     for number in range(len(corpus.chunks())):
         (extent,) = chunk_extents(corpus, number)
         piece = memoryview(Path(extent.path).read_bytes()[extent.offset : extent.offset + extent.size])
-        expected, found = corpus.read(number), required(corpus, Fetchable).read_fetched(number, [piece])
-        again = required(corpus, Fetchable).read_fetched(number, [Unread(errno.EIO, extent.offset)])
+        expected, found = corpus.read(number), require(corpus, Fetchable).read_fetched(number, [piece])
+        again = require(corpus, Fetchable).read_fetched(number, [Unread(errno.EIO, extent.offset)])
         for name, value in expected.values.items():
             assert found[name] == value, name
             assert again[name] == value, name
@@ -147,7 +147,7 @@ def test_what_a_disk_loses_are_the_samples_there(folder, monkeypatch):
         return [(low, low + 4, errno.EIO)]
 
     monkeypatch.setattr("feedline.feed.formats.shards.offset_shards.read_most", read_most)
-    chunk = required(corpus, Fetchable).read_fetched(0, [Unread(errno.EIO, low)])
+    chunk = require(corpus, Fetchable).read_fetched(0, [Unread(errno.EIO, low)])
     assert list(chunk.errors) == [1]
     assert (chunk.errors[1].byte, chunk.errors[1].sequence) == (low, 1)
     assert folder.numbers(chunk.slice(0, 1)) == [0]
@@ -196,7 +196,7 @@ def test_changed_in_use(folder, tmp_path, replaced):
 def test_lengths_of_another_file(tmp_path, monkeypatch, kept):
     """A file of the same size and time whose sequences have other lengths is refused, not read into a wrong budget."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.WORTH_BYTES", 0)
+    monkeypatch.setattr("feedline.feed.formats.shards.shard_lengths.MIN_CACHED_BYTES", 0)
     monkeypatch.setattr(OffsetShards, "digest", lambda self: "the same")  # it is of excerpts
     folder = tmp_path / "a"
 
@@ -212,7 +212,7 @@ def test_lengths_of_another_file(tmp_path, monkeypatch, kept):
         corpus = fl.LitDataDeserializer(folder, x=fl.Stream(()))
     (extent,) = chunk_extents(corpus, 0)
     piece = memoryview(Path(extent.path).read_bytes()[extent.offset : extent.offset + extent.size])
-    for read in (lambda: corpus.read(0), lambda: required(corpus, Fetchable).read_fetched(0, [piece])):
+    for read in (lambda: corpus.read(0), lambda: require(corpus, Fetchable).read_fetched(0, [piece])):
         with pytest.raises(fl.DataError, match="expected a sequence of 1 samples, as counted before") as raised:
             read()
         assert raised.value.sequence == 1
@@ -224,7 +224,7 @@ def test_lengths_of_another_file(tmp_path, monkeypatch, kept):
 
 @named(ALL)
 def test_any_byte_changed_is_read_or_refused(folder, tmp_path):
-    """Never anything else; what is not touched is what it was."""
+    """Never anything else, and unchanged samples keep their values."""
     copy = folder.copy(tmp_path)
     shard, draw = sorted(copy.glob(folder.shard))[0], random.Random(5)
     content, schema = shard.read_bytes(), folder.open().schema
@@ -244,7 +244,7 @@ def test_any_byte_changed_is_read_or_refused(folder, tmp_path):
 
 @pytest.mark.parametrize("kind", ["mds", "litdata"])
 def test_samples_of_one_size_are_views(tmp_path, kind):
-    """Whatever their alignment; a file that is cut under them is an error."""
+    """With any alignment. A file that is truncated meanwhile is an error."""
     x = np.arange(150, dtype=np.float32).reshape(50, 3)
     rows = [[row.tobytes(), b"abc", int(row[0]).to_bytes(8, "little")] for row in x]
     if kind == "mds":

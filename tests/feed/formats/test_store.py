@@ -32,11 +32,11 @@ from tests.warm import run
 def write(path, data, cuts=(), **options):
     """Write a store of the values ``data``, in pieces split at the ordinals ``cuts``."""
     corpus = ArrayDeserializer(data)
-    whole = corpus.read(0)
-    bounds = [0, *sorted(cuts), whole.num_sequences]
+    chunk = corpus.read(0)
+    bounds = [0, *sorted(cuts), chunk.num_sequences]
     with StoreWriter(path, corpus.schema, **options) as writer:
         for a, b in itertools.pairwise(bounds):
-            writer.write({name: value.slice(a, b) for name, value in whole.values.items()})
+            writer.write({name: value.slice(a, b) for name, value in chunk.values.items()})
     return path
 
 
@@ -94,10 +94,10 @@ def test_chunks_do_not_depend_on_how_sequences_were_handed_over(tmp_path_factory
     count = next(iter(data.values())).num_sequences
     cuts = draw.draw(st.lists(st.integers(0, count), max_size=6))
     folder = tmp_path_factory.mktemp("store")
-    whole = StoreDeserializer(write(folder / "a", data, chunk_bytes=chunk_bytes))
+    complete = StoreDeserializer(write(folder / "a", data, chunk_bytes=chunk_bytes))
     pieces = StoreDeserializer(write(folder / "b", data, cuts, chunk_bytes=chunk_bytes))
-    assert whole.chunks() == pieces.chunks()
-    assert whole.digest() == pieces.digest()
+    assert complete.chunks() == pieces.chunks()
+    assert complete.digest() == pieces.digest()
 
 
 @given(corpora(), st.data())
@@ -106,9 +106,9 @@ def test_a_subset_of_streams_counts_its_own_samples(tmp_path_factory, data, draw
     names = draw.draw(st.lists(st.sampled_from(list(data)), min_size=1, unique=True))
     path = write(tmp_path_factory.mktemp("store") / "a", data, chunk_bytes=200)
     store = StoreDeserializer(path, names)
-    chosen = {name: data[name] for name in names}
-    assert_same(everything(store), chosen)
-    memory = ArrayDeserializer(chosen)
+    selected = {name: data[name] for name in names}
+    assert_same(everything(store), selected)
+    memory = ArrayDeserializer(selected)
     ordinals = np.arange(next(iter(data.values())).num_sequences)
     expected = memory.lengths(ordinals)
     got = store.lengths(ordinals)
@@ -253,20 +253,20 @@ def test_opening_reads_the_manifest_only(small, monkeypatch):
     store.digest()
     assert opened == []
     store.read(0)
-    # The part and the lengths; Arrow gets a buffer instead of a file.
+    # The part and the lengths. Arrow gets a buffer instead of a file.
     assert len([descriptor for descriptor, *_ in opened if descriptor >= 0]) == 2
 
 
 def advice_of(path):
     """Return the advice given to the kernel for maps of files in a folder: flags of /proc/self/smaps."""
-    found = set()
+    advice = set()
     mine = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
             mine = str(path) in line
         elif mine and line.startswith("VmFlags:"):
-            found.add(" ".join(flag for flag in line.split() if flag in ("rr", "sr")))
-    return found
+            advice.add(" ".join(flag for flag in line.split() if flag in ("rr", "sr")))
+    return advice
 
 
 def test_advice_is_taken(small):
@@ -315,7 +315,7 @@ def test_parts_are_plain_arrow_files(small):
 # ---- writing --------------------------------------------------------------------------------------------
 
 
-def test_an_exception_leaves_nothing_behind(tmp_path):
+def test_an_exception_leaves_nothing(tmp_path):
     with (  # the exception comes out of the middle of the block
         pytest.raises(ZeroDivisionError),
         StoreWriter(tmp_path / "a", Schema({"x": Stream(())})) as writer,
@@ -390,7 +390,7 @@ FULL = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 100, 5000, 100_000, 300_000, 450_000])
-def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path, limit):
+def test_a_full_disk_is_reported_and_leaves_no_files(tmp_path, limit):
     out = run(
         ["-c", textwrap.dedent(FULL), str(tmp_path / "a"), str(limit)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -661,7 +661,7 @@ def test_offsets_past_the_rows_are_noticed(small):
         StoreDeserializer(path).read(0)
 
 
-def test_damage_says_where(small):
+def test_damage_is_reported_with_its_place(small):
     path, _ = small
     file = path / "part-00000.arrow"
     store = StoreDeserializer(path)
@@ -671,7 +671,7 @@ def test_damage_says_where(small):
     at = raw.find(offsets.tobytes(), start)
     raw[at + 8 : at + 16] = (10**12).to_bytes(8, "little")
     file.write_bytes(raw)
-    with pytest.raises(DataError, match="never fall, got 1000000000000 then 1 at entries 1 and 2") as caught:
+    with pytest.raises(DataError, match="never decrease, got 1000000000000 then 1 at entries 1 and 2") as caught:
         StoreDeserializer(path).read(0)
     assert (caught.value.path, caught.value.byte, caught.value.stream) == (str(file), start, "t")
 

@@ -1,4 +1,4 @@
-"""Compressed stores: the same sequences in less space; damage and wrong sizes are detected before use."""
+"""Compressed stores: the same sequences in less space, with damage and wrong sizes detected before use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.feed.formats.corpora import assert_same, corpora, everything
 @given(corpora(), st.sampled_from(["lz4", "zstd", "auto"]), st.sampled_from([1, 100, None]))
 @settings(deadline=None, max_examples=examples(30))
 def test_round_trip(tmp_path_factory, data, compression, chunk_bytes):
-    """Data is read back: dense, sparse, ragged, empty; by chunk and by ordinal."""
+    """Dense, sparse, ragged and empty data are read back, by chunk and by ordinal."""
     path = tmp_path_factory.mktemp("c") / "s"
     fl.convert(ArrayDeserializer(data), path, compression=compression, chunk_bytes=chunk_bytes)
     store = StoreDeserializer(path, verify=True)
@@ -51,7 +51,7 @@ def ids(corpus, **how):
 
 
 def test_it_is_fed_in_windows_of_chunks_and_takes_less_room(packed, tmp_path):
-    """Chunks are decoded whole, so windows consist of them; in order it equals the plain store."""
+    """Chunks are decoded as a whole, so windows consist of chunks. In order it equals the plain store."""
     store = StoreDeserializer(packed)
     assert not can(store, fl.RandomAccess)
     plain = fl.convert(pixels(), tmp_path / "plain")
@@ -65,7 +65,7 @@ def test_it_is_fed_in_windows_of_chunks_and_takes_less_room(packed, tmp_path):
 
 
 def test_auto_looks_at_the_data(tmp_path):
-    """Few values shrink by LZ4; digits as text of bytes by Zstandard alone; noise by neither."""
+    """Data with few values shrink by LZ4, texts of digits by Zstandard alone, noise by neither."""
     rng = np.random.default_rng(0)
     cases = {
         "lz4": np.repeat(rng.integers(0, 255, 500), 100).astype(np.uint8),
@@ -82,7 +82,7 @@ def test_auto_looks_at_the_data(tmp_path):
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(75))
-def test_damage_is_told(tmp_path_factory, data):
+def test_damage_is_reported(tmp_path_factory, data):
     """A byte changed anywhere in the chunks is a DataError that names file and byte, never other data."""
     folder = tmp_path_factory.mktemp("d")
     fl.convert(pixels(300), folder / "s", compression="lz4", chunk_bytes=3000)
@@ -100,7 +100,7 @@ def test_damage_is_told(tmp_path_factory, data):
 
 @given(st.data())
 @settings(deadline=None, max_examples=examples(150))
-def test_sizes_that_lie_are_told_before_memory_is_asked_for(tmp_path_factory, data):
+def test_wrong_sizes_are_reported_before_memory_is_allocated(tmp_path_factory, data):
     """With a checksum that fits, a change of a message's head or of the sizes in its body is an error or harmless."""
     batch = pa.record_batch({"x": pa.array(np.arange(64) % 3), "y": pa.array(np.zeros(64, np.float32))})
     sink = pa.BufferOutputStream()
@@ -127,7 +127,7 @@ def test_sizes_that_lie_are_told_before_memory_is_asked_for(tmp_path_factory, da
 
 
 def test_a_bomb_is_refused(packed):
-    """A buffer that says it expands to a terabyte, in a store whose checksums fit."""
+    """A buffer that would expand to a terabyte, in a store with matching checksums."""
     manifest = Manifest.load(packed)
     part = manifest.parts[0]
     path = packed / part.file

@@ -69,7 +69,7 @@ def _serialized(batch, options):
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     whole = sink.getvalue().to_pybytes()
-    at = 8 + int.from_bytes(whole[4:8], "little")  # behind the schema
+    at = 8 + int.from_bytes(whole[4:8], "little")  # after the schema
     return whole[at:]
 
 

@@ -1,4 +1,4 @@
-"""What killed writers of stores leave behind: the next writer of that name removes it, and nothing else."""
+"""Leftovers of killed writers of stores: the next writer of that name removes them, and nothing else."""
 
 import os
 import re
@@ -125,7 +125,7 @@ def test_a_living_writer_is_left_alone(tmp_path):
 
 @pytest.mark.slow
 def test_a_living_process_is_left_alone(tmp_path):
-    """Even a stopped writer keeps its folder; once it is dead, the folder is removed."""
+    """Even a stopped writer keeps its folder. Once it is dead, the folder is removed."""
     process = writer_process(tmp_path / "a", "stop")
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     fl.StoreWriter(tmp_path / "a", SCHEMA).abort()
@@ -181,7 +181,7 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     left.mkdir()
 
     def refuse(*_):
-        raise OSError(9, "Bad file descriptor")  # what NFS says of folders
+        raise OSError(9, "Bad file descriptor")  # as NFS reports for folders
 
     monkeypatch.setattr(workplace.fcntl, "flock", refuse)
     path = write(tmp_path / "a", {"x": np.arange(3)})

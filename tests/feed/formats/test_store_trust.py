@@ -1,4 +1,4 @@
-"""A store that changes under its maps, or lies: a DataError that names the file, never a crash or a wrong number."""
+"""A store that changes while it is mapped, or is wrong: a DataError names the file, never a crash or a wrong number."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ N = 600
 
 
 def data_of(n=N, seed=0):
-    """No entry is zero, so that zeros read past the end are recognised; lengths are never 0."""
+    """No entry is zero, so that zeros read beyond the end are recognised. Lengths are never 0."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(1, 9, n)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -92,7 +92,7 @@ SIZES = [0, 1, 7, 500, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 2000, -1, -5, -7, -2
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_part_that_is_cut_under_a_source(store, expected, size, ahead, shuffle):
-    """Delivered data is right to the byte; then every call raises an error that names the file."""
+    """Delivered data is right to the byte. Then every call raises an error that names the file."""
     source = source_of(store, ahead, shuffle=shuffle)
     delivered = rows_of(source.next_minibatch(40)) | rows_of(source.next_minibatch(40))
     part = store / ("part-00001.arrow" if shuffle else "part-00000.arrow")
@@ -175,7 +175,7 @@ def test_a_part_that_is_cut_at_any_moment(store):
     assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
 
 
-def test_all_ways_to_copy_tell_a_cut_file(store, tmp_path):
+def test_all_ways_to_copy_report_a_cut_file(store, tmp_path):
     """Joins, selections, conversions and loaders copy out of the same maps."""
     other = write(tmp_path / "other", {"z": np.arange(N)})
     for name, use in {
@@ -330,7 +330,7 @@ def plant(path, stream, sequence, entry):
     ("stream", "entry"), [("y", 7), ("y", -1), ("y", 2**31 - 1), ("s", 1 << 24), ("s", -(2**31)), ("b", 2), ("b", 255)]
 )
 def test_an_impossible_entry_is_a_bad_sequence(store, stream, entry, verify):
-    """The error names file, byte, sequence and stream, without asking for checksums; these see it earlier."""
+    """The error names file, byte, sequence and stream, without checksums, which would detect it earlier."""
     file, byte = plant(store, stream, 237, entry)
     if verify:
         with pytest.raises(fl.DataError, match="checksum"):
@@ -417,7 +417,7 @@ def test_writers_refuse_indices_out_of_range(tmp_path):
 
 
 def test_views_of_a_chunk_are_the_files_bytes(store):
-    """As docs/formats/store.md says: unchecked until they are copied."""
+    """As docs/formats/store.md states, they are unchecked until they are copied."""
     plant(store, "y", 0, 7)
     chunk = fl.StoreDeserializer(store).read(0)
     assert chunk["y"].indices[0] == 7
@@ -431,7 +431,7 @@ def test_views_of_a_chunk_are_the_files_bytes(store):
 
 
 def rewrite(path, change):
-    """Write the first part again with ``change(column number, array)``, as an enemy would; one chunk."""
+    """Write the first part again with ``change(column number, array)``, as an attacker would, in one chunk."""
     part = path / "part-00000.arrow"
     table = pa.ipc.open_file(part).read_all().combine_chunks()
     batch = table.to_batches()[0]
@@ -453,7 +453,7 @@ def rewrite(path, change):
 
 
 def with_nulls(array, level):
-    """The array, with a bitmap that says that item 0 of some level is null."""
+    """The array, with a bitmap in which item 0 of some level is null."""
     bitmap = pa.py_buffer(b"\xfe" + b"\xff" * (array.nbytes // 8 + 8))
 
     def rebuild(array, depth):
@@ -521,7 +521,7 @@ def test_figures_that_were_believed_are_noticed(store, change, message):
 
 
 def test_lengths_that_contradict_the_data_are_noticed(store):
-    """Minibatches are planned by the file of lengths; samples would be counted that are not there."""
+    """Minibatches are planned by the file of lengths, and missing samples would be counted."""
     file = store / "lengths-1.npy"
     lengths = np.load(file)
     lengths[[5, 6]] += np.array([1, -1], np.int32)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats.stored import stored_arrays as stored_arrays
-from feedline.feed.formats.stored.stored_arrays import StoredArrays, _rows_of_chunks
+from feedline.feed.formats.hdf5_zarr import stored_arrays as stored_arrays
+from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArrays, _chunk_rows
 from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.feed.formats.corpora import everything
@@ -86,7 +86,7 @@ def test_orders_parts_and_states(opened):
 @pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 3}, {"num_workers": 2, "workers": "thread"}])
 def test_workers_deliver_the_same(opened, workers):
     corpus = opened()
-    corpus.read(0)  # what is open here, or was begun here, too
+    corpus.read(0)  # objects that are open or were begun here, too
     loaders = [
         fl.DataLoader(corpus, batch_size=32, shuffle=True, seed=1, collate_fn=list, **options)
         for options in ({}, workers)
@@ -119,7 +119,7 @@ def test_chunks_shrink_with_memory(opened):
 
 
 class Recorded:
-    """An array of which every read is recorded, by block; those ``bad`` cannot be read."""
+    """An array of which every read is recorded, by block. Blocks ``bad`` cannot be read."""
 
     path, ragged, concurrent = "memory", False, True
 
@@ -134,7 +134,7 @@ class Recorded:
             raise ValueError("damaged")
         return self.data[start:stop]
 
-    def mapped(self):
+    def map_rows(self):
         return None
 
 
@@ -143,7 +143,7 @@ class InMemory(StoredArrays):
         self.arrays = arrays
         super().__init__("memory", chunk_sequences=chunk_sequences, memory=memory)
 
-    def _list(self, path):
+    def _list_paths(self, path):
         return [path]
 
     def _arrays(self, path, group, streams, memory_bytes):
@@ -163,7 +163,7 @@ class InMemory(StoredArrays):
     st.data(),
 )
 def test_in_order_no_block_is_decoded_twice(count, columns, chunk_sequences, threads, data):
-    """Whatever the blocks and the chunks are; damage costs the rows of its block."""
+    """With any blocks and chunks. Damage costs the rows of its block."""
     arrays, bad = {}, {}
     for i, (block, width) in enumerate(columns):
         rows = np.arange(count * width, dtype="i8").reshape(count, width)
@@ -225,14 +225,14 @@ def test_a_lack_of_descriptors_is_no_damage():
         for _ in range(400):
             source.next_minibatch(1)
     array.lacking = False
-    seen = source.position.ordinal
+    seen = source.position.sequence
     assert sum(minibatch.num_sequences for minibatch in source.minibatches(50)) == 400 - seen
     array.lacking, array.bad = False, [0]
     assert InMemory({"x": array}).digest() != digest
 
 
 def test_cut_blocks_are_kept_no_further_than_memory_allows(monkeypatch):
-    monkeypatch.setattr(stored_arrays, "_KEPT_BYTES", 1000)
+    monkeypatch.setattr(stored_arrays, "_MAX_KEPT_BYTES", 1000)
     array = Recorded(np.arange(400), 100)
     corpus = InMemory({"x": array}, chunk_sequences=10)
     array.read.clear()
@@ -240,7 +240,7 @@ def test_cut_blocks_are_kept_no_further_than_memory_allows(monkeypatch):
         for number in range(40):
             corpus.read(number)
     assert array.read == [block for _ in range(2) for block in range(4)]
-    monkeypatch.setattr(stored_arrays, "_KEPT_BYTES", 700)
+    monkeypatch.setattr(stored_arrays, "_MAX_KEPT_BYTES", 700)
     larger = Recorded(np.arange(400), 100)
     corpus = InMemory({"x": larger}, chunk_sequences=10)
     larger.read.clear()
@@ -255,7 +255,7 @@ class Sized:
 
 
 def rows_of(*columns, memory=2 << 30):
-    return _rows_of_chunks([Sized(*column) for column in columns], memory)
+    return _chunk_rows([Sized(*column) for column in columns], memory)
 
 
 def test_chunks_follow_the_blocks():
@@ -265,12 +265,12 @@ def test_chunks_follow_the_blocks():
     # Whole blocks of all, even if that takes more than 32 MiB.
     assert rows_of((1000, 512), (1024, 512)) == 128000
     assert rows_of((1000, 4096), (1024, 4096)) != 128000
-    # Cut those that cost little.
+    # Cut the cheap ones.
     assert rows_of((1000, 4000), (1024, 90)) % 1000 == 0
     assert rows_of((1000, 90), (1024, 4000)) % 1024 == 0
     # A block of many small rows does not make the chunk as long.
     assert rows_of((1000, 20480), (20000, 8)) == 1000
-    # A block that is larger than memory allows cannot be had at all; rows of one byte need not end with it.
+    # A block that is larger than memory allows cannot be read. Rows of one byte need not end with it.
     assert rows_of((5000, 100), memory=10000) == 100
     assert rows_of((1 << 20, 1 << 10)) == 1 << 20
 

@@ -315,7 +315,7 @@ def test_only_the_columns_named_are_read():
     assert len(fl.Filtered(corpus, {"score": lambda x: x > 0.5}, columns=score).original(np.arange(5))) == 5
 
 
-def test_the_digest_is_that_of_what_is_chosen():
+def test_the_digest_matches_what_is_chosen():
     corpus = fl.ArrayDeserializer(x=np.arange(20))
     mask = np.arange(20) % 2 == 0
     same = [fl.Filtered(corpus, mask), fl.Filtered(corpus, np.flatnonzero(mask)[::-1])]
@@ -336,7 +336,7 @@ def test_a_state_of_another_choice_is_refused():
 
 
 class Placeless(CountedCorpus):
-    """A corpus whose errors do not say where they are."""
+    """A corpus whose errors have no place."""
 
     def made(self, a, b):
         chunk = super().made(a, b)
@@ -390,10 +390,10 @@ def test_parts_of_one_corpus_after_the_other_are_the_corpus():
         (lambda c: fl.Take(c, 1.5), TypeError, "stop of Take"),
         (lambda c: fl.Take(c, 9, 9), fl.DataError, "at least one"),
         (lambda c: fl.Take([1, 2], 1), TypeError, "for Take, got list"),
-        (lambda c: fl.Filtered(c, [True] * 19), ValueError, r"bools \(20,\)"),
+        (lambda c: fl.Filtered(c, [True] * 19), ValueError, r"bools of shape \(20,\)"),
         (lambda c: fl.Filtered(c, [0, 20]), IndexError, "ordinal < 20"),
         (lambda c: fl.Filtered(c, [3, 3]), ValueError, "once"),
-        (lambda c: fl.Filtered(c, [[3]]), ValueError, r"ordinals \(k,\)"),
+        (lambda c: fl.Filtered(c, [[3]]), ValueError, r"ordinals of shape \(k,\)"),
         (lambda c: fl.Filtered(c, [0.5]), TypeError, "float64"),
         (lambda c: fl.Filtered(c, lambda x: x), TypeError, '"score": function'),
         (lambda c: fl.Filtered(c, []), fl.DataError, "none of 20"),

@@ -1,4 +1,4 @@
-"""Tar archives: samples are those that WebDataset reads, whoever wrote them; the laws hold; damage costs one sample."""
+"""Tar archives: samples equal WebDataset's, for any writer. The laws hold, and damage costs one sample."""
 
 from __future__ import annotations
 
@@ -48,21 +48,22 @@ def theirs(path):
 
 
 def ours(path, **options):
-    """The same members, by the suffixes that each sample has; samples come one by one, as they need not be alike."""
-    found = []
+    """The same members, by the suffixes of each sample. Samples come one by one, as they may have different
+    suffixes."""
+    samples = []
     for ordinal, sample in enumerate(theirs(path)):
         streams = {f".{name}": fl.Stream(dtype="bytes", field=name) for name in sample if name != "__key__"}
         corpus = fl.TarDeserializer(path, {**streams, "__key__": fl.Stream(dtype="str")}, **options)
         chunk = corpus.select(np.array([ordinal]))
         if chunk.errors:
             raise chunk.errors[0]
-        found.append({name.removeprefix("."): value.tolist()[0] for name, value in chunk.values.items()})
-    return found
+        samples.append({name.removeprefix("."): value.tolist()[0] for name, value in chunk.values.items()})
+    return samples
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    """Two shards as WebDataset writes them, and what they hold."""
+    """Two shards as WebDataset writes them, and their samples."""
     folder, rng = tmp_path_factory.mktemp("tar"), np.random.default_rng(5)
     samples = [
         {
@@ -101,14 +102,14 @@ def test_what_webdataset_wrote(shards):
             "x.npy": fl.Stream(4),
         }
     )
-    whole = corpus.select(np.arange(COUNT))
-    assert whole["jpg"].tolist() == [sample["jpg"] for sample in samples]
-    assert whole["txt"].tolist() == [sample["txt"] for sample in samples]
-    assert list(map(json.loads, whole["json"].tolist())) == [sample["json"] for sample in samples]
-    assert whole["cls"].rows.tolist() == list(range(COUNT))
-    np.testing.assert_array_equal(whole["x.npy"].rows, [sample["x.npy"] for sample in samples])
+    complete = corpus.select(np.arange(COUNT))
+    assert complete["jpg"].tolist() == [sample["jpg"] for sample in samples]
+    assert complete["txt"].tolist() == [sample["txt"] for sample in samples]
+    assert list(map(json.loads, complete["json"].tolist())) == [sample["json"] for sample in samples]
+    assert complete["cls"].rows.tolist() == list(range(COUNT))
+    np.testing.assert_array_equal(complete["x.npy"].rows, [sample["x.npy"] for sample in samples])
     again = [sample["jpg"] for k in range(2) for sample in theirs(folder / f"s-{k}.tar")]
-    assert whole["jpg"].tolist() == again
+    assert complete["jpg"].tolist() == again
     # A folder is the archives in it.
     (folder / "sizes.json").write_text("{}")
     assert fl.open_corpus(folder).digest() == fl.TarDeserializer(folder).digest() == corpus.digest()
@@ -178,7 +179,7 @@ def test_sizes_in_base_256_and_in_pax(tmp_path):
         member(archive, "a.jpg", b"z" * 900, pax_headers={"size": "900", "comment": "no matter"})
         member(archive, "b.jpg", b"y", mtime=0.5)
     data = bytearray(path.read_bytes())
-    at = data.index(b"a.jpg", 1024)  # the member's own header, which no longer says its size
+    at = data.index(b"a.jpg", 1024)  # the member's own header, which no longer has its size
     data[at + 124 : at + 136] = b"%011o\0" % 0
     data[at + 148 : at + 156] = b" " * 8
     data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
@@ -269,9 +270,9 @@ def npy(array):
 )
 def test_numbers(tmp_path, suffix, stream, data, expected):
     path = written(tmp_path / "a.tar", [(f"{i}.{suffix}", one) for i, one in enumerate(data)])
-    found = fl.TarDeserializer(path, {suffix: stream}).read(0)
-    assert not found.errors
-    assert (found[suffix].rows.dtype, found[suffix].rows.tolist()) == (stream.dtype, expected)
+    chunk = fl.TarDeserializer(path, {suffix: stream}).read(0)
+    assert not chunk.errors
+    assert (chunk[suffix].rows.dtype, chunk[suffix].rows.tolist()) == (stream.dtype, expected)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_npy_files_of_other_things_than_numbers_are_refused_by_name(tmp_path, ar
 def test_what_cannot_be_numbers(tmp_path):
     path = written(tmp_path / "a.tar", [("a.jpg", b"1"), ("a.pickle", pickle.dumps(1)), ("a.cls", b"1")])
     for name, stream, message in (
-        ("jpg", fl.Stream(3), "decode its bytes in a fl.Map"),
+        ("jpg", fl.Stream(3), "decode its bytes in an fl.Map"),
         ("pickle", fl.Stream(3), "never unpickles"),
         ("cls", fl.Stream(3, sparse=True), "expected bytes or str, or numbers"),
         ("__key__", fl.Stream(), "of keys"),
@@ -332,7 +333,7 @@ def test_what_cannot_be_numbers(tmp_path):
     with pytest.raises(fl.SchemaError, match="each stream once, got cls"):
         fl.TarDeserializer(path, {"cls": BYTES}, cls=fl.Stream((), "int64"))
     assert fl.TarDeserializer(path).schema["pickle"] == BYTES  # as it is, for whoever trusts it
-    with pytest.raises(fl.DataError, match="expected at most 7 bytes when decoded"):
+    with pytest.raises(fl.DataError, match="expected at most 7 bytes decoded"):
         fl.TarDeserializer(path, cls=fl.Stream((), "int64"), memory=7).read(0)
 
 
@@ -350,15 +351,15 @@ def test_one_order_parts_and_resume(shards):
         digests = {bytes_digest(source(shuffle=shuffle).minibatches(size)) for size in (7, 64)}
         assert len(digests) == 1
         assert_resumes(lambda shuffle=shuffle: source(shuffle=shuffle), sizes=(9,))
-    whole, parts = source(max_sweeps=1), [source(max_sweeps=1, partition=(i, 3)) for i in range(3)]
-    seen = []
-    for minibatch in whole.minibatches(11):
+    unpartitioned, parts = source(max_sweeps=1), [source(max_sweeps=1, partition=(i, 3)) for i in range(3)]
+    numbers_seen = []
+    for minibatch in unpartitioned.minibatches(11):
         assert [one for part in parts for one in sequences_of([part.next_minibatch(11)])] == sequences_of([minibatch])
         numbers = minibatch["n"].rows.tolist()
-        seen += numbers
+        numbers_seen += numbers
         for n, jpg, key in zip(numbers, minibatch["jpg"].tolist(), minibatch["k"].tolist(), strict=True):
             assert (jpg, key) == (samples[n]["jpg"], samples[n]["__key__"])
-    assert sorted(seen) == list(range(COUNT))
+    assert sorted(numbers_seen) == list(range(COUNT))
 
 
 @pytest.mark.filterwarnings("ignore:expected at most")
@@ -369,8 +370,8 @@ def test_a_loader_and_other_processes(shards):
     assert (again.digest(), again.schema) == (corpus.digest(), corpus.schema)
     for workers in (0, 2, 3):
         loader = fl.DataLoader(corpus, batch_size=16, shuffle=True, seed=2, num_workers=workers)
-        seen = [pair for batch in loader for pair in zip(batch["cls"].tolist(), batch["jpg"], strict=True)]
-        assert sorted(seen) == [(i, sample["jpg"]) for i, sample in enumerate(samples)]
+        pairs = [pair for batch in loader for pair in zip(batch["cls"].tolist(), batch["jpg"], strict=True)]
+        assert sorted(pairs) == [(i, sample["jpg"]) for i, sample in enumerate(samples)]
 
 
 def test_joined_by_key(shards, tmp_path):
@@ -396,41 +397,41 @@ def test_numbers_join_ids_of_ctf(tmp_path):
         fl.TarDeserializer(archive, y=fl.Stream((), field="cls")),
         cache=False,
     )
-    found = list(fl.MinibatchSource(joined, max_sweeps=1).minibatches(7))
-    assert all((m["y"].rows == 3 * m["x"].rows[:, 0]).all() for m in found)
+    minibatches = list(fl.MinibatchSource(joined, max_sweeps=1).minibatches(7))
+    assert all((m["y"].rows == 3 * m["x"].rows[:, 0]).all() for m in minibatches)
 
 
 def test_resumed_by_another_number_of_workers(shards):
-    """Two, then three: the rest is that of one."""
+    """Two workers, then three, deliver the samples that one would."""
     streams = {"jpg": BYTES, "cls": fl.Stream((), "int64")}
 
     def source(**options):
         return fl.MinibatchSource(open_shards(shards[0], streams=streams), seed=8, max_sweeps=1, **options)
 
     expected = [sequences_of([m]) for m in source().minibatches(10)]
-    first, found = [source(partition=(i, 2)) for i in range(2)], []
-    found += [[one for part in first for one in sequences_of([part.next_minibatch(10)])] for _ in range(4)]
+    first, batches = [source(partition=(i, 2)) for i in range(2)], []
+    batches += [[one for part in first for one in sequences_of([part.next_minibatch(10)])] for _ in range(4)]
     then = [source(partition=(i, 3)) for i in range(3)]
     for part in then:
         part.load_state_dict(json.loads(json.dumps(first[0].state_dict())))
-    while rest := [one for part in then for one in sequences_of([part.next_minibatch(10)])]:
-        found.append(rest)
-    assert found == expected
+    while following := [one for part in then for one in sequences_of([part.next_minibatch(10)])]:
+        batches.append(following)
+    assert batches == expected
 
 
 def test_converted_and_inspected(shards, tmp_path):
-    whole = open_shards(shards[0])
+    shard = open_shards(shards[0])
     fl.convert(str(shards[0] / "s-{0..1}.tar"), tmp_path / "store")
     store = fl.StoreDeserializer(tmp_path / "store").select(np.arange(COUNT))
-    for name, value in whole.select(np.arange(COUNT)).values.items():
+    for name, value in shard.select(np.arange(COUNT)).values.items():
         assert store[name] == value
-    told = json.loads(feedline("inspect", str(shards[0] / "s-0.tar"), "--json").stdout)
-    assert told["format"] == "tar"
-    assert told["sequences"] == 50
+    report = json.loads(feedline("inspect", str(shards[0] / "s-0.tar"), "--json").stdout)
+    assert report["format"] == "tar"
+    assert report["sequences"] == 50
 
 
 def test_members_are_views_until_they_are_delivered(shards):
-    """Of the mapped file; what is copied has no gaps."""
+    """Views of the mapped file. Copies have no gaps."""
     chunk = open_shards(shards[0], jpg=BYTES, chunk_size=1 << 20).read(0)
     value, samples = chunk["jpg"], shards[1]
     assert value.memory.base is not None
@@ -455,9 +456,9 @@ def test_the_index_is_kept_and_checked(shards, tmp_path, monkeypatch):
     assert again.digest() == first.digest()
     monkeypatch.undo()
     for at in (0, 40, 300, -10):
-        whole = bytearray(index.read_bytes())
-        whole[at] ^= 1
-        index.write_bytes(whole)
+        content = bytearray(index.read_bytes())
+        content[at] ^= 1
+        index.write_bytes(content)
         damaged = fl.TarDeserializer(path, jpg=BYTES)
         assert damaged.select(np.arange(50))["jpg"] == first.select(np.arange(50))["jpg"]
     written(path, [("a.jpg", b"1")])
@@ -480,43 +481,45 @@ def delivered(path, **options):
     source = fl.MinibatchSource(
         fl.TarDeserializer(path, jpg=BYTES, txt=BYTES, cache=False), shuffle=False, max_sweeps=1, **options
     )
-    found = [(i, jpg) for m in source.minibatches(3) for i, jpg in zip(m.ids.tolist(), m["jpg"].tolist(), strict=True)]
-    return found, source.stats().skipped
+    delivered_pairs = [
+        (i, jpg) for m in source.minibatches(3) for i, jpg in zip(m.ids.tolist(), m["jpg"].tolist(), strict=True)
+    ]
+    return delivered_pairs, source.stats().skipped
 
 
 def test_a_file_cut_anywhere(small):
-    """Whole samples stay, with their places; the one that was cut is one bad sample."""
+    """Complete samples keep their places. The one that was cut is a bad sample."""
     path, data = small
-    whole = path.read_bytes()
+    content = path.read_bytes()
     end = 512 * 10 + sum(2 * -(-len(one) // 512) * 512 for one in data)
-    seen = set()
+    counts = set()
     for size in [*range(0, end, every(97)), end - 1, end]:
-        path.write_bytes(whole[:size])
+        path.write_bytes(content[:size])
         if size == 0:
             continue  # no archive
-        found, skipped = delivered(path, on_error=fl.Quarantine(path.with_suffix(".jsonl")))
-        assert found == list(enumerate(data))[: len(found)]
+        good_samples, skipped = delivered(path, on_error=fl.Quarantine(path.with_suffix(".jsonl")))
+        assert good_samples == list(enumerate(data))[: len(good_samples)]
         assert skipped <= 2
-        seen.add(len(found))
+        counts.add(len(good_samples))
         if skipped:
             with pytest.raises(fl.DataError, match=r"end of the file|expected a member") as caught:
                 delivered(path)
-            assert caught.value.sequence == len(found)
+            assert caught.value.sequence == len(good_samples)
             assert caught.value.path == str(path)
-    assert seen >= set(range(5))
+    assert counts >= set(range(5))
 
 
 def test_any_byte(small):
     """Is refused, or is a bad sample, or does not matter."""
     path, data = small
-    whole = path.read_bytes()
-    for at in range(0, len(whole), every(23)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+    content = path.read_bytes()
+    for at in range(0, len(content), every(23)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :])
         try:
-            found, _ = delivered(path, on_error=fl.Quarantine(path.with_suffix(".jsonl")))
+            good_samples, _ = delivered(path, on_error=fl.Quarantine(path.with_suffix(".jsonl")))
         except fl.DataError:
             continue
-        wrong = [jpg for i, jpg in found if i >= len(data) or jpg != data[i]]
+        wrong = [jpg for i, jpg in good_samples if i >= len(data) or jpg != data[i]]
         assert len(wrong) <= 1
 
 
@@ -547,7 +550,7 @@ def test_repeated_and_missing(tmp_path):
 
 
 def test_a_page_that_is_lost_under_the_map(shards, monkeypatch):
-    """The kernel says so when the chunk is mapped: only the samples on it are lost."""
+    """The kernel reports it when the chunk is mapped, and only the samples on it are lost."""
     path, begin = shards[0] / "s-0.tar", 40 * 4096
     preadv = os.preadv
 
@@ -558,15 +561,15 @@ def test_a_page_that_is_lost_under_the_map(shards, monkeypatch):
 
     monkeypatch.setattr(os, "preadv", failing)
     monkeypatch.setattr("feedline.feed.formats.unreadable._POPULATE_READ", -2)
-    whole = fl.TarDeserializer(path, jpg=BYTES, chunk_size=1 << 30).read(0)
-    assert not whole.errors  # as on a kernel that does not know how
+    complete = fl.TarDeserializer(path, jpg=BYTES, chunk_size=1 << 30).read(0)
+    assert not complete.errors  # as on a kernel that does not know how
     corpus = fl.TarDeserializer(path, jpg=BYTES, chunk_size=1 << 30)
     monkeypatch.setattr("feedline.feed.formats.unreadable.errno.EINVAL", -1)
     chunk = corpus.read(0)
     assert 0 < len(chunk.errors) < 9
     assert all("Input/output error" in error.what for error in chunk.errors.values())
-    rest = np.array([i for i in range(50) if i not in chunk.errors])
-    assert chunk.take(rest)["jpg"] == whole.take(rest)["jpg"]
+    intact = np.array([i for i in range(50) if i not in chunk.errors])
+    assert chunk.take(intact)["jpg"] == complete.take(intact)["jpg"]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -1,4 +1,4 @@
-"""TFRecord: read as TensorFlow and protobuf read it; damage costs what it touches. Laws: laws/test_byte_strings.py."""
+"""TFRecord: read as TensorFlow and protobuf read it. Damage costs its record. Laws: laws/test_byte_strings.py."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ import feedline as fl
 from feedline.cli.corpus import open_path
 from feedline.data.scattered import ScatteredBytes
 from feedline.feed.files import compressed_text
-from feedline.feed.formats.detect import guess_format
+from feedline.feed.formats.detect import format_name
 from feedline.feed.formats.tfrecord import infer_tfrecord_streams
 from feedline.feed.protocol import Unread
 from tests.effort import examples, stride
@@ -141,27 +141,27 @@ def test_examples_are_what_tensorflow_reads(kind, chunk_size):
     corpus = fl.TFRecordDeserializer(path, EXAMPLE, defaults={"maybe": -1}, chunk_size=chunk_size, cache=False)
     chunk = everything(corpus)
     assert not chunk.errors
-    found = {name: value.tolist() for name, value in chunk.values.items()}
+    columns = {name: value.tolist() for name, value in chunk.values.items()}
     for name in ("text", "words"):
-        found[name] = [[s.encode() for s in v] if isinstance(v, list) else v.encode() for v in found[name]]
+        columns[name] = [[s.encode() for s in v] if isinstance(v, list) else v.encode() for v in columns[name]]
     for name in ("image", "text", "words"):
-        found[name] = hexed(found[name])
-    assert [dict(zip(found, one, strict=True)) for one in zip(*found.values(), strict=True)] == READ["examples"]
+        columns[name] = hexed(columns[name])
+    assert [dict(zip(columns, one, strict=True)) for one in zip(*columns.values(), strict=True)] == READ["examples"]
     assert chunk.lengths.tolist() == [max(1, len(one["tokens"]), len(one["words"])) for one in READ["examples"]]
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_sequence_examples_are_what_tensorflow_reads(kind):
-    """A name that both maps have is the context's, unless `lists` says otherwise."""
+def test_sequence_examples_equal_tensorflows(kind):
+    """A name in both maps is the context's, unless `lists` has it."""
     path = HERE / f"sequences-{kind}.tfrecord"
     streams = {"id": INT, "tokens": INT, "frame": fl.Stream(3), "phone": fl.Stream((), "int16"), "word": BYTES}
     chunk = everything(fl.TFRecordDeserializer(path, streams, cache=False))
     assert not chunk.errors
-    found = {name: value.tolist() for name, value in chunk.values.items()}
-    found["word"] = hexed(found["word"])
-    for one, expected in zip(zip(*found.values(), strict=True), READ["sequences"], strict=True):
+    columns = {name: value.tolist() for name, value in chunk.values.items()}
+    columns["word"] = hexed(columns["word"])
+    for row, expected in zip(zip(*columns.values(), strict=True), READ["sequences"], strict=True):
         names = ("c/id", "c/tokens", "l/frame", "l/phone", "l/word")
-        assert dict(zip(names, one, strict=True)) == expected
+        assert dict(zip(names, row, strict=True)) == expected
 
 
 def test_undeclared():
@@ -237,7 +237,7 @@ def messages(draw):
 
 
 def held(kind, values, stream):
-    """The samples of a feature or a step; None: it does not fit."""
+    """The samples of a feature or a step, None: it does not fit."""
     if stream.is_bytes:
         if kind != "bytes_list":
             return None
@@ -253,7 +253,7 @@ def held(kind, values, stream):
 
 
 def expected_of(name, message):
-    """The sequence of a record in one stream, by the rules of the page; None: it is unreadable."""
+    """The sequence of a record in one stream, by the rules of the page, None: it is unreadable."""
     features, steps = parsed(message)
     stream = TWINS[name]
     if name == "s":
@@ -299,7 +299,7 @@ def test_messages_are_read_as_protobuf_reads_them(tmp_path_factory, drawn, data)
 # ---- values ---------------------------------------------------------------------------------------------
 
 
-def test_values_are_those_written(path):
+def test_values_equal_the_written_values(path):
     corpus = opened(path)
     assert_read(corpus, ROWS, check)
     again = pickle.loads(pickle.dumps(corpus))
@@ -311,7 +311,7 @@ def test_values_are_those_written(path):
     "dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
 )
 def test_integers_become_what_is_declared(tmp_path, dtype):
-    """At both ends of a type, packed or not, and behind them."""
+    """At both ends of a type, packed or not, and beyond them."""
     kind = np.dtype(dtype).kind
     low, high = (0, 1) if kind == "b" else (-(2**63), 2**63 - 1)
     if kind in "iu":
@@ -386,7 +386,7 @@ def test_a_later_record_that_differs_keeps_its_tick(tmp_path):
         111: (example(n=[1, 2], x=[1.0, 2.0]), "expected 1 values for stream `n`, got 2"),
         112: (example(n=1, x=[1.0]), "expected 2 values for stream `x`, got 1"),
         113: (example(n=b"1", x=[1.0, 1.0]), "expected integers for stream `n`, got bytes"),
-        114: (b"\x0a\x05no", "bytes that are no message of protobuf"),
+        114: (b"\x0a\x05no", "bytes that are not a protobuf message"),
     }
     messages = good + [bad[i][0] if i in bad else example(n=i, x=[0.0, 0.0]) for i in range(100, 120)]
     path = written(tmp_path / "a.tfrecord", *messages)
@@ -408,7 +408,7 @@ def test_a_later_record_that_differs_keeps_its_tick(tmp_path):
         list(fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).minibatches(9))
 
 
-def test_defaults_stand_for_missing_features(tmp_path):
+def test_defaults_replace_missing_features(tmp_path):
     path = written(tmp_path / "a.tfrecord", example(n=1), example(n=2, x=[1.0, 2.0], t="t", s=[1, 2]), example(n=3))
     streams = {"n": INT, "x": fl.Stream(2), "t": TEXT, "s": INT, "rare": fl.Stream((2, 2), "uint8")}
     defaults = {"x": [0.5, -1], "t": "é", "s": [], "rare": 7}
@@ -481,32 +481,32 @@ def test_what_is_no_tfrecord_file(tmp_path):
 
 
 def test_recognised_by_content(tmp_path):
-    """Also packed, whatever the length of the first record looks like, and whatever the name."""
+    """Also compressed, with any length of the first record, and any name."""
     for size in (0x8B1F, 0x9C78, 0x5E78, 0x7B, 0x7C, 0xD8FF, 0x5A42):  # of gzip, zlib, JSON, CTF, JPEG, bzip2
         (message,) = (found for k in (2, 3, 4) if len(found := field(9, bytes(size - k))) == size)
         path = written(tmp_path / "plain", message, example(n=1))
-        assert guess_format(path) == "tfrecord"
+        assert format_name(path) == "tfrecord"
         assert fl.open_corpus(path, streams={"n": INT}).read(0)["n"].rows[1] == 1
     for kind, pack in PACKINGS.items():
         path = tmp_path / f"{kind}-00000-of-00002"
         path.write_bytes(pack(CONTENT))
-        assert guess_format(path) == "tfrecord"
+        assert format_name(path) == "tfrecord"
     (tmp_path / "a.tfrecord-00001-of-00002").touch()
-    assert guess_format(tmp_path / "a.tfrecord-00001-of-00002") == "tfrecord"
+    assert format_name(tmp_path / "a.tfrecord-00001-of-00002") == "tfrecord"
 
 
 def test_several_files_are_one_corpus(tmp_path):
     """Empty ones among them, as writers of shards leave them."""
     for k, pack in enumerate([lambda data: b"", *PACKINGS.values()]):
         (tmp_path / f"p.tfrecord-{k:05}-of-00005").write_bytes(pack(tfrecords(MESSAGES[k - 1 :: 4] if k else [])))
-    told = []
-    opened(f"{tmp_path}/p*", cache=False, progress=lambda *at: told.append(at))
+    reports = []
+    opened(f"{tmp_path}/p*", cache=False, progress=lambda *at: reports.append(at))
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
-    assert told[-1] == (size, size)
+    assert reports[-1] == (size, size)
     corpus = fl.open_corpus(f"{tmp_path}/p*", streams=STREAMS)
     check(everything(corpus), [one for k in range(4) for one in ROWS[k::4]])
-    told = open_path(tmp_path / "p.tfrecord-00002-of-00005", None, "1M")
-    assert (told.format, told.guessed, told.corpus.schema["n"]) == ("tfrecord", True, INT)
+    shard = open_path(tmp_path / "p.tfrecord-00002-of-00005", None, "1M")
+    assert (shard.format, shard.guessed, shard.corpus.schema["n"]) == ("tfrecord", True, INT)
 
 
 def test_converted(path, tmp_path):
@@ -515,7 +515,7 @@ def test_converted(path, tmp_path):
     check(everything(fl.StoreDeserializer(tmp_path / "store")), ROWS)
 
 
-def test_the_digest_stands_for_the_content(plain, tmp_path):
+def test_the_digest_covers_the_content(plain, tmp_path):
     moved = tmp_path / "moved"
     moved.write_bytes(CONTENT)
     digest = opened(plain).digest()
@@ -544,9 +544,9 @@ def test_the_index_is_kept_and_checked(path):
     for name, streams in (("third", {"n": INT}), ("fourth", {"x": fl.Stream(2)})):
         fl.TFRecordDeserializer(path, streams, progress=noted(name))
     assert set(built) == {"first", "third"}
-    whole = index.read_bytes()
-    for at in random.Random(1).sample(range(len(whole)), 10):
-        index.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    content = index.read_bytes()
+    for at in random.Random(1).sample(range(len(content)), 10):
+        index.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
         check(everything(opened(path)), ROWS)
 
 
@@ -564,7 +564,7 @@ def test_chunks_of_fetched_bytes(path):
 
 
 def test_any_flipped_byte_is_noticed(tmp_path):
-    """It costs its record, or what is behind its length; the others are as they were."""
+    """It costs its record, or all records after its length. The others keep their values."""
     rows = ROWS[3:9]
     content = tfrecords(MESSAGES[3:9])
     starts = np.cumsum([0, *(len(record(message)) for message in MESSAGES[3:9])])
@@ -584,7 +584,9 @@ def test_any_flipped_byte_is_noticed(tmp_path):
             if i != number:
                 check(chunk.slice(i, i + 1), rows[i : i + 1])
         error = chunk.errors[number]
-        assert ("nothing behind it can be found" if head else "expected a message with the checksum") in error.what
+        assert (
+            "the records after it cannot be found" if head else "expected a message with the checksum"
+        ) in error.what
         assert (error.byte, error.sequence) == (starts[number] + (0 if head else 12), number)
 
 
@@ -602,7 +604,7 @@ def test_a_file_that_was_cut_ends_with_a_bad_record(tmp_path, at):
 
 def test_a_record_that_is_too_long_is_left_out(tmp_path):
     length = struct.pack("<Q", 2**40)
-    head = record(length)[12:]  # the checksum of a message is that of a length
+    head = record(length)[12:]  # the checksum of a message is replaced by that for a length
     (tmp_path / "a.tfrecord").write_bytes(CONTENT[: len(record(MESSAGES[0]))] + head + bytes(99))
     chunk = opened(tmp_path / "a.tfrecord", cache=False).read(0)
     assert list(chunk.errors) == [1]
@@ -628,15 +630,15 @@ def test_bad_records_keep_their_tick(plain):
         source = fl.MinibatchSource(opened(plain), seed=2, max_sweeps=1, shuffle=fl.Window(chunks=2), **options)
         return [i for m in source.minibatches(30) for i in m.ids.tolist()]
 
-    whole = order()
+    uninterrupted = order()
     data = bytearray(CONTENT)
     starts = np.cumsum([0, *(len(record(message)) for message in MESSAGES)])
     for i in (41, 200, 299):
         data[starts[i] + 14] ^= 1
     plain.write_bytes(data)
-    found = order(on_error="skip")
-    assert sorted(found) == [i for i in range(300) if i not in (41, 200, 299)]
-    assert [i for i in whole if i not in (41, 200, 299)] == found
+    good = order(on_error="skip")
+    assert sorted(good) == [i for i in range(300) if i not in (41, 200, 299)]
+    assert [i for i in uninterrupted if i not in (41, 200, 299)] == good
 
 
 def test_damage_after_indexing_loses_its_records(path):
@@ -663,7 +665,7 @@ def test_damage_after_indexing_loses_its_records(path):
 
 @pytest.mark.parametrize("names", [["b"], ["n", "t"], ["b", "n"], ["b", "ids", "n", "t", "x"]])
 def test_chunks_hold_what_they_count(tmp_path, names):
-    """A name of each picture does not keep the pictures in memory; see `Chunk.nbytes`, which budgets are kept by."""
+    """The names of pictures do not keep the pictures in memory, see `Chunk.nbytes`, by which budgets are kept."""
     rows = [{**one, "b": os.urandom(5000)} for one in ROWS[:100]]
     path = written(tmp_path / "a.tfrecord", *(example(**{**one, "ids": one["ids"] or NO_INTS}) for one in rows))
     corpus = fl.TFRecordDeserializer(path, {name: STREAMS[name] for name in names}, chunk_size=50_000)
@@ -676,7 +678,7 @@ def test_chunks_hold_what_they_count(tmp_path, names):
 
 
 def test_chunks_that_are_held_stay_as_they_are(path):
-    """While others are read into what was held before, by several threads."""
+    """While several threads read other chunks into buffers that were in use before."""
     corpus = fl.TFRecordDeserializer(path, {"b": BYTES}, chunk_size=1500)
     count = len(corpus.chunks())
     expected = [corpus.read(i)["b"].tolist() for i in range(count)]
@@ -702,11 +704,11 @@ def test_chunks_that_are_held_stay_as_they_are(path):
 
 
 def test_memory_is_bounded(plain, tmp_path):
-    with pytest.raises(fl.DataError, match=r"at most 2000 bytes of records at a time.*\n.*\n.*chunk_size"):
+    with pytest.raises(fl.DataError, match=r"at most 2000 bytes of records at once.*\n.*\n.*chunk_size"):
         opened(plain, memory=2000).read(0)
-    # Bad records cost their place, too; small integers grow to eight bytes.
+    # Bad records take room, too, and small integers grow to eight bytes.
     path = written(tmp_path / "a", *[example(n=1)] * 2000, *[example(n=1, v=[1] * 1000)] * 2000)
-    with pytest.raises(fl.DataError, match="when decoded"):
+    with pytest.raises(fl.DataError, match="decoded at once"):
         fl.TFRecordDeserializer(path, v=fl.Stream(1000, "int64"), memory=4 << 20, defaults={"v": 0}).read(0)
     # A length that a file of a few bytes cannot have costs nothing.
     head = record(struct.pack("<Q", 3 << 30))[12:]

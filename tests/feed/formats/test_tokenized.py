@@ -1,4 +1,4 @@
-"""Texts to tokens: those of the library, whatever the chunks; what cannot be decoded; conversion and packing."""
+"""Texts to tokens: the library's tokens, for any chunks, undecodable texts, conversion and packing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def expected(tokenizer, special=False, end=()):
 
 
 @pytest.mark.parametrize("options", [{}, {"special": True}, {"append": "<end>"}, {"append": 1, "dtype": "int64"}])
-def test_tokens_are_those_of_the_library(tokenizer, lines, options):
+def test_tokens_match_the_library(tokenizer, lines, options):
     corpus = fl.Tokenized(opened(lines), tokenizer, text="text", **options)
     end = [] if "append" not in options else [tokenizer.token_to_id("<end>") if options["append"] == "<end>" else 1]
     assert documents(corpus) == expected(tokenizer, options.get("special", False), end)
@@ -160,7 +160,7 @@ def test_what_is_refused(tokenizer, lines, tmp_path):
         fl.Packed(fl.Tokenized(opened(lines), tokenizer), 128)
 
 
-def test_functions_are_told_apart_by_what_they_make_of_texts(lines):
+def test_functions_are_identified_by_their_results_for_texts(lines):
     pair = [
         fl.Tokenized(opened(lines), lambda texts, n=n: [[n + len(t)] for t in texts], dtype="uint16") for n in (0, 1)
     ]
@@ -188,7 +188,7 @@ def test_an_interrupted_conversion_goes_on_with_the_same_tokenizer_only(lines, t
         fl.convert(corpus, tmp_path / "store", **options)
     again, calls = made(plus=int(other))
     fl.convert(again, tmp_path / "store", **options)
-    assert (len(calls) == 1 + again.num_chunks()) == other  # one call tells it from other functions
+    assert (len(calls) == 1 + again.num_chunks()) == other  # one call distinguishes it from other functions
     fl.convert(made(plus=int(other))[0], tmp_path / "whole", **options)
     files = {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "store").iterdir()} == files

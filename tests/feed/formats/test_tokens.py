@@ -1,4 +1,4 @@
-"""Token files: rows are those of plain slicing, whatever the stride; the laws hold; no damage is believed."""
+"""Token files: rows equal plain slices, for any stride. The laws hold, and damage is detected."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def shards(tmp_path_factory):
 @given(
     length=st.integers(1, 40), stride=st.none() | st.integers(1, 50), targets=st.booleans(), chunk=st.integers(1, 500)
 )
-def test_rows_are_those_of_slicing(shards, length, stride, targets, chunk):
+def test_rows_match_slicing(shards, length, stride, targets, chunk):
     folder, files = shards
     expected = sliced(files, length + targets, stride or length)
     with pytest.MonkeyPatch.context() as patch:
@@ -84,10 +84,10 @@ def test_one_order_parts_and_resume(make):
         digests = {bytes_digest(make(shuffle=shuffle).minibatches(size)) for size in (5, 64)}
         assert len(digests) == 1
         assert_resumes(lambda shuffle=shuffle: make(shuffle=shuffle), sizes=(7,))
-    whole, parts = make(), [make(partition=(i, 3)) for i in range(3)]
-    for minibatch in whole.minibatches(11):
-        found = [one for part in parts for one in sequences_of([part.next_minibatch(11)])]
-        assert found == sequences_of([minibatch])
+    unpartitioned, parts = make(), [make(partition=(i, 3)) for i in range(3)]
+    for minibatch in unpartitioned.minibatches(11):
+        delivered = [one for part in parts for one in sequences_of([part.next_minibatch(11)])]
+        assert delivered == sequences_of([minibatch])
 
 
 @pytest.mark.filterwarnings("ignore:expected at most")
@@ -159,14 +159,14 @@ def test_by_path(shards):
             fl.open_corpus(folder / "s-0.bin", streams=streams)
 
 
-def test_the_digest_stands_for_content_and_rows(shards, tmp_path):
+def test_the_digest_covers_content_and_rows(shards, tmp_path):
     folder, files = shards
-    one = fl.TokensDeserializer(folder / "s-0.bin", length=10)
+    deserializer = fl.TokensDeserializer(folder / "s-0.bin", length=10)
     files[0].tofile(tmp_path / "moved.bin")
-    assert fl.TokensDeserializer(tmp_path / "moved.bin", length=10).digest() == one.digest()
-    others = [{"length": 11}, {"length": 10, "stride": 9}, {"length": 9, "stride": 10}]
-    digests = {fl.TokensDeserializer(folder / "s-0.bin", **other).digest() for other in others}
-    assert len({*digests, one.digest()}) == 4
+    assert fl.TokensDeserializer(tmp_path / "moved.bin", length=10).digest() == deserializer.digest()
+    other_settings = [{"length": 11}, {"length": 10, "stride": 9}, {"length": 9, "stride": 10}]
+    digests = {fl.TokensDeserializer(folder / "s-0.bin", **other).digest() for other in other_settings}
+    assert len({*digests, deserializer.digest()}) == 4
 
 
 # ---- damage ---------------------------------------------------------------------------------------------
@@ -216,23 +216,23 @@ def test_an_index_that_does_not_fit(tmp_path, changes, message):
 
 
 def test_any_byte_of_an_index(tmp_path):
-    """Is refused, or does not matter: the rows are those of the tokens."""
+    """It is refused, or does not matter, and rows equal the tokens."""
     documents = [np.arange(30), np.arange(70)]
     megatron(tmp_path / "m", documents)
     index = tmp_path / "m.idx"
-    whole = index.read_bytes()
+    content = index.read_bytes()
     expected = sliced([np.concatenate(documents)], 8, 8)
-    for at in range(0, len(whole), every(1)):
+    for at in range(0, len(content), every(1)):
         for bit in (1, 128):
-            index.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+            index.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
             try:
                 corpus = fl.TokensDeserializer(tmp_path / "m.bin", length=8)
             except fl.DataError:
                 continue
             if corpus.schema["tokens"].dtype == np.uint16:  # int16 is as long
                 assert delivered(corpus) == expected
-    for size in range(len(whole)):
-        index.write_bytes(whole[:size])
+    for size in range(len(content)):
+        index.write_bytes(content[:size])
         with pytest.raises(fl.DataError):
             fl.TokensDeserializer(tmp_path / "m.bin", length=8)
 
@@ -295,7 +295,7 @@ def test_other_headers_of_its_kind_are_refused(tmp_path, magic, version, count, 
 def test_a_header_that_is_cut_is_not_tokens(tmp_path, size):
     path = llm_c(tmp_path / "a.bin", 20240520, 1, np.arange(1024, dtype="uint16"))
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(fl.DataError, match=f"1024 bytes of header behind 20240520, got {size}"):
+    with pytest.raises(fl.DataError, match=f"1024 bytes of header after 20240520, got {size}"):
         fl.open_corpus(path, streams={"tokens": fl.Stream(2, "uint16")})
 
 

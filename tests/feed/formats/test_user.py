@@ -17,7 +17,7 @@ from tests.effort import examples
 
 
 class Rows(fl.UserDeserializer):
-    """One stream `x` of (ordinal in the corpus, step), chunk sizes unknown before reading; counts its reads."""
+    """One stream `x` of (ordinal in the corpus, step), with unknown chunk sizes before reading. Counts its reads."""
 
     def __init__(self, lengths):
         self.lengths_of = [list(chunk) for chunk in lengths]
@@ -133,7 +133,7 @@ def test_restoring_reads_at_most_one_window(kind, most):
         following = restored.next_minibatch(1)
         assert sequences_of([following]) == sequences_of([expected])
         # Knowing whether a sweep ends here takes the next window where sizes are unknown.
-        windows = 2 if kind is Rows and restored.position.ordinal == 0 else 1
+        windows = 2 if kind is Rows and restored.position.sequence == 0 else 1
         assert len(restored.corpus.reads) <= most * windows
     reads = [len(chunk) for chunk in LENGTHS]
     assert sum(reads) < 40  # the states span several sweeps
@@ -219,7 +219,7 @@ def test_data_unlike_its_declaration_is_refused(stream, data, message):
     assert "(stream `x` from get_chunk(0) of Fixed)" in str(caught.value)
 
 
-def test_streams_must_be_those_declared_and_agree():
+def test_streams_must_be_declared_and_agree():
     schema = {"x": fl.Stream(()), "y": fl.Stream(())}
     with pytest.raises(fl.SchemaError, match="expected the streams x, y from get_chunk"):
         Fixed(schema, {"x": [1]}).read(0)
@@ -237,7 +237,7 @@ def test_streams_must_be_those_declared_and_agree():
 
 
 class Lying(Sized):
-    """Delivers other sequences than it says."""
+    """Delivers other sequences than it declares."""
 
     def __init__(self, said, given):
         super().__init__(given)
@@ -260,7 +260,7 @@ class Lying(Sized):
         ([[1, 1], [1]], [[2, 0], [1]], "expected 1 samples, as chunk_lengths says, got 2"),
     ],
 )
-def test_other_counts_than_said_are_an_error_that_names_both(said, given, message):
+def test_other_counts_than_declared_are_an_error_that_names_both(said, given, message):
     feed = fl.MinibatchSource(Lying(said, given), shuffle=False, max_sweeps=1)
     with pytest.raises(fl.DataError, match=message):
         list(feed)
@@ -291,7 +291,7 @@ def test_lengths_and_infos_must_agree():
         fl.MinibatchSource(Negative(LENGTHS))
 
 
-def test_bytes_are_those_said_or_those_of_the_samples():
+def test_bytes_are_the_declared_ones_or_the_samples():
     class Bytes(Sized):
         def chunk_info(self, chunk):
             return fl.ChunkInfo(*super().chunk_info(chunk), 1000 + chunk)
@@ -358,7 +358,7 @@ def test_a_chunk_may_hold_sequences_that_cannot_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("concurrent", [False, True])
-def test_one_call_at_a_time_unless_told_otherwise(concurrent):
+def test_one_call_at_a_time_by_default(concurrent):
     inside, most = 0, 0
     lock, together = threading.Lock(), threading.Barrier(2)
 
@@ -407,7 +407,7 @@ def test_a_window_that_does_not_exist_is_a_damaged_state():
             feed.load_state_dict({**state, "window": window})
 
 
-def test_who_asks_for_unknown_sizes_is_told_what_to_implement():
+def test_unknown_sizes_raise_with_the_method_to_implement():
     with pytest.raises(ValueError, match="knows the sizes of its chunks before reading them, got Rows without chunk_"):
         Rows([[1]]).chunks()
 
@@ -433,8 +433,8 @@ def test_user_corpora_are_joined_by_their_keys():
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_what_cannot_be_taken_as_numbers_is_told_with_its_chunk(as_list):
-    """NumPy would hand out what lies under a mask, and torch refuses by a RuntimeError."""
+def test_arrays_that_are_no_numbers_are_an_error_with_their_chunk(as_list):
+    """NumPy would return the values under a mask, and torch raises a RuntimeError."""
     torch = pytest.importorskip("torch")
     masked = np.ma.masked_array(np.ones((3, 2), np.float32), [[False, True]] * 3)
     for data, message in ((masked, "masked entries"), (torch.ones(3, 2, requires_grad=True), "requires grad")):

@@ -1,4 +1,4 @@
-"""Zarr stores written by zarr, read as zarr reads them back; damage, lies, forks and interrupts."""
+"""Zarr stores written by zarr have the values that zarr reads. Damage, wrong sizes, forks and interrupts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.files import disk
-from feedline.feed.formats.stored.zarr import ZarrDeserializer
+from feedline.feed.formats.hdf5_zarr.zarr import ZarrDeserializer
 from tests.feed.formats.corpora import everything
 from tests.warm import Python
 
@@ -33,7 +33,7 @@ import numcodecs.pickles
 import zarr.codecs
 import zarr.dtype
 
-from feedline.feed.formats.stored import zarr_library
+from feedline.feed.formats.hdf5_zarr import zarr_library
 from tests.feed.formats import zarr_files
 
 COUNT = 300
@@ -160,7 +160,7 @@ def test_missing_chunks_are_fill_values(path):
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_the_files_of_the_arrays_that_are_read(tmp_path, zipped):
-    """As `feedline bench --cold` and `inspect --cost` ask for them; of no others."""
+    """As `feedline bench --cold` and `inspect --cost` request them, and no other files."""
     path = write(tmp_path / "a", names=SOME, zipped=zipped)
     paths = ZarrDeserializer(path, rows=fl.Stream((2, 3)), shards=fl.Stream((2, 3))).paths()
     if zipped:
@@ -256,7 +256,7 @@ def test_a_chunk_that_expands_beyond_its_size_is_damage(tmp_path, codec, version
     assert "decodes to at most" in str(chunk.errors[32])
 
 
-def test_zstandard_that_does_not_say_its_size(tmp_path):
+def test_zstandard_without_its_size(tmp_path):
     """As streams are packed."""
     data = {"x": (np.arange(64), {"chunks": (32,), "compressors": {"id": "zstd"}})}
     zarr_files.write(tmp_path / "a", data, 2)
@@ -379,7 +379,7 @@ def small(request, tmp_path_factory):
 
 
 def test_missing_chunks_of_texts(small):
-    """They are what zarr takes them for; older libraries wrote 0 or null."""
+    """They have zarr's values. Older libraries wrote 0 or null."""
     version, path = small
     chunk = Path(path, "text", "3" if version == 2 else "c/3")
     before = chunk.read_bytes()
@@ -395,8 +395,8 @@ def test_missing_chunks_of_texts(small):
 
 
 def test_without_the_library(path, monkeypatch):
-    """What to install is told; other formats need none of it."""
-    monkeypatch.delitem(sys.modules, "feedline.feed.formats.stored.zarr_library")
+    """The error names the package to install. Other formats do not need it."""
+    monkeypatch.delitem(sys.modules, "feedline.feed.formats.hdf5_zarr.zarr_library")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ModuleNotFoundError, match=r"run: pip install .*\[zarr\]'"):
         fl.open_corpus(path)
@@ -541,7 +541,7 @@ def test_workers_after_zarr_itself_has_read(path):
 INTERRUPTED = """
 import asyncio, signal, sys, threading
 import feedline as fl
-from feedline.feed.formats.stored import zarr_library
+from feedline.feed.formats.hdf5_zarr import zarr_library
 corpus = fl.open_corpus(sys.argv[1])
 expected = corpus.read(0)["rows"].rows.tolist()
 reads, get = [0], zarr_library._Store.get
@@ -566,12 +566,12 @@ print("well")
 
 
 def test_an_interrupt_within_a_read(path):
-    """It is a KeyboardInterrupt, no bad rows; nothing is told of tasks that were begun, and the next read is right."""
+    """It is a KeyboardInterrupt, without bad rows or warnings about pending tasks, and the next read is right."""
     assert program(INTERRUPTED, path) == (b"well\n", b"")
 
 
 def test_functions_that_zarr_hands_over_run_here():
-    """Their results, and what they raise; tasks that another's error has left are cancelled."""
+    """Their results and exceptions are returned. Tasks that are pending after another's error are cancelled."""
     left = []
 
     async def waits():

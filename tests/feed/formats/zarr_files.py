@@ -8,7 +8,7 @@ import zarr.storage
 
 
 def write(path, arrays, zarr_format=3, zipped=False, **options):
-    """Write a group; ``arrays``: by path the data, and what `create_array` takes besides."""
+    """Write a group. ``arrays``: by path the data, and other arguments of `create_array`."""
 
     async def written():
         store = zarr.storage.ZipStore(str(path), mode="w") if zipped else zarr.storage.LocalStore(str(path))

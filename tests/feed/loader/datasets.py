@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Plain:
-    """Item ``i`` is ``i``; a class of the user's."""
+    """Item ``i`` is ``i``, in a user's class."""
 
     def __init__(self, n):
         self.n = n
@@ -68,7 +68,7 @@ class Stateless:
 
 
 class Resetting(Stateless):
-    """The state is the number of items given; the end sets it back."""
+    """The state is the number of delivered items, which is reset at the end."""
 
     at = 0
 

@@ -1,7 +1,7 @@
-"""torch's DataLoader and ours, the class swapped and nothing else; small data that pickles to any worker.
+"""torch's DataLoader and ours, exchanged without other changes, and small data that pickles to any worker.
 
-A test that takes both says what a program may rely on whichever of the two it imports: torch's runs (``make prove``)
-prove the test right, ours prove the swap.
+A test with both checks behaviour on which a program may rely with either class. With torch's (``make prove``) it
+proves that the test is right, with ours that the exchange is.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def wait_until(done) -> bool:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """Whether a process runs. One that has ended, but was not waited for, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
@@ -125,7 +125,7 @@ class Function(Numbers):
 
 
 class Stream(IterableDataset):
-    """0 … n-1; each worker takes its share, as torch's documentation advises."""
+    """0 … n-1, of which each worker takes its share, as torch's documentation advises."""
 
     def __init__(self, n: int = 10, length: int | None = None) -> None:
         self.n, self.length = n, length

@@ -79,7 +79,7 @@ def test_an_error_of_getitems_names_the_batch():
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_an_error_in_an_iterator_says_after_how_many_samples(count):
+def test_an_error_in_an_iterator_has_the_number_of_samples_before(count):
     with pytest.raises(ValueError, match="bad file") as caught:
         list(fl.DataLoader(Stream(failing), batch_size=4, num_workers=count))
     assert "raised by the iterator of Stream after 23 samples" in text_of(caught.value)
@@ -107,14 +107,17 @@ def test_samples_that_differ_are_named(options):
     ("make", "says"),
     [
         (lambda i: np.zeros((2, 2 + (i == 3))), r"sample is ndarray float64 (2, 2) in item 0, but"),
-        (lambda i: (1, [1] * (1 + (i == 3))), "sample[1] is a list of 1 in item 0, but a list of 2 in item 3"),
-        (lambda i: (1,) * (2 + (i == 3)), "sample is a tuple of 2 in item 0, but a tuple of 3 in item 3"),
+        (
+            lambda i: (1, [1] * (1 + (i == 3))),
+            "sample[1] is a list of length 1 in item 0, but a list of length 2 in item 3",
+        ),
+        (lambda i: (1,) * (2 + (i == 3)), "sample is a tuple of length 2 in item 0, but a tuple of length 3 in item 3"),
         (lambda i: {"a": 1, **({} if i == 3 else {"b": 2})}, "a dict with 'a', 'b' in item 0, but a dict with 'a'"),
         (lambda i: {"a": None if i == 3 else 1}, "sample['a'] is int in item 0, but NoneType in item 3"),
         (lambda i: {"a": object()}, "raised while collating item 0, item 1, item 2, item 3"),
     ],
 )
-def test_whatever_differs_is_named(make, says):
+def test_every_difference_is_named(make, says):
     with pytest.raises((RuntimeError, TypeError, KeyError)) as caught:
         list(fl.DataLoader(Items(make), batch_size=4))
     assert says in text_of(caught.value)

@@ -133,7 +133,7 @@ def test_persistent_workers_keep_their_copies(make):
 
 
 class Flags(Stream):
-    """An iterable dataset that says what the program has set."""
+    """An iterable dataset that returns the program's settings."""
 
     flag = 0
 
@@ -201,8 +201,8 @@ KINDS = ("in order", "shuffled", "batches", "random", "random with its own", "re
 
 @pytest.mark.parametrize("kind", [*KINDS, "distributed"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}])
-def test_as_much_is_drawn_as_by_torch(kind, options):
-    """At every step, so that parameters that are initialised at any time are those that they are with torch."""
+def test_it_draws_as_many_numbers_as_torch(kind, options):
+    """At every step, so that parameters that are initialised at any time are the same as with torch."""
     ours = {**options, "workers": "thread"}
     for given, (size, drop_last) in itertools.product(
         (False, True), [(3, False), (3, True), (5, False), (None, False)]
@@ -236,19 +236,19 @@ def test_a_seed_set_before_an_epoch_decides_its_order(Loader, workers, set_by, p
         loader = Loader(Numbers(12), batch_size=4, shuffle=True, generator=generator, num_workers=workers, **how)
         return [(set_to(epoch), flat(loader))[1] for epoch in epochs]
 
-    whole = orders(range(4))
+    uninterrupted = orders(range(4))
     if Loader is TORCH and persistent and workers:  # which draws once more when it starts the workers
-        assert orders([1, 2, 3])[1:] == whole[2:]
+        assert orders([1, 2, 3])[1:] == uninterrupted[2:]
         return
-    assert orders([2, 3]) == whole[2:]
-    assert (whole[0] == whole[1]) is set_by.startswith("the state")
+    assert orders([2, 3]) == uninterrupted[2:]
+    assert (uninterrupted[0] == uninterrupted[1]) is set_by.startswith("the state")
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
 @pytest.mark.parametrize("kind", ["shuffled", "generator", "random", "random with its own", "corpus"])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_state_of_a_loader_without_a_seed_resumes_its_epoch(kind, taken, workers):
-    """Under whatever seeds the program that resumes has set; and what is set before the next epoch decides that."""
+    """With any seeds of the program that resumes. A seed set before the next epoch decides that epoch."""
 
     def loader(seed):
         torch.manual_seed(seed)
@@ -275,12 +275,12 @@ def test_the_state_of_a_loader_without_a_seed_resumes_its_epoch(kind, taken, wor
     torch.rand(3)
     second.load_state_dict(state)
     assert second.state_dict() == state
-    drawn = torch.get_rng_state()
-    rest = samples(second)
+    global_state = torch.get_rng_state()
+    remaining = samples(second)
     if taken or workers or kind not in ("shuffled", "corpus"):  # else the first batch draws, as with torch
-        assert torch.equal(torch.get_rng_state(), drawn), "nothing is drawn a second time"
-    assert rest == samples(iterator)
-    assert sorted(before + rest) == list(range(11))
+        assert torch.equal(torch.get_rng_state(), global_state), "nothing is drawn a second time"
+    assert remaining == samples(iterator)
+    assert sorted(before + remaining) == list(range(11))
     torch.manual_seed(9)
     following = samples(second)
     torch.manual_seed(9)
@@ -296,7 +296,7 @@ class Noise(Numbers):
 @pytest.mark.parametrize("taken", [0, 1, 4])
 @pytest.mark.parametrize("kind", ["shuffled", "generator", "in order", "iterable", "corpus"])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_epochs_after_a_state_are_those_of_the_run_that_it_is_of(kind, taken, workers):
+def test_the_epochs_after_a_state_match_the_run_that_it_is_of(kind, taken, workers):
     """Whatever the program that resumes was started with, unless it draws or sets a seed itself."""
 
     def loader(seed):
@@ -315,14 +315,14 @@ def test_the_epochs_after_a_state_are_those_of_the_run_that_it_is_of(kind, taken
     iterator = iter(first)
     epoch(itertools.islice(iterator, taken))
     state = json.loads(json.dumps(first.state_dict()))
-    rest = [epoch(iterator), epoch(first), epoch(first)]
+    remaining = [epoch(iterator), epoch(first), epoch(first)]
     second = loader(2)
     before = torch.get_rng_state()
     second.load_state_dict(state)
     assert torch.equal(torch.get_rng_state(), before), "the program's numbers are its own"
     assert second.state_dict() == state
     second = copy.copy(second)
-    assert [epoch(second), epoch(second), epoch(second)] == rest
+    assert [epoch(second), epoch(second), epoch(second)] == remaining
     if kind == "generator":
         return
     third, fourth = loader(3), loader(3)
@@ -338,11 +338,11 @@ def test_the_epochs_after_a_state_are_those_of_the_run_that_it_is_of(kind, taken
 
 def test_a_state_of_an_earlier_version_goes_on_under_its_seed():
     """It had one seed for all sweeps."""
-    given = fl.DataLoader(Numbers(11), batch_size=3, shuffle=True, seed=5)
-    flat(given)
-    iterator = iter(given)
+    saved_loader = fl.DataLoader(Numbers(11), batch_size=3, shuffle=True, seed=5)
+    flat(saved_loader)
+    iterator = iter(saved_loader)
     next(iterator)
-    state = given.state_dict()
+    state = saved_loader.state_dict()
     assert state.keys() == {"feedline", "order", "seed", "shuffle", "items", "sweep", "sequence"}
     resumed = fl.DataLoader(Numbers(11), batch_size=3, shuffle=True)
     resumed.load_state_dict(state)
@@ -368,7 +368,7 @@ def test_each_sweep_once_when_set_epoch_comes_after_iter(options, how):
 
 
 @pytest.mark.parametrize("kind", ["in order", "distributed"])
-def test_the_last_epoch_that_is_told_counts_whatever_asks_for_the_state(kind):
+def test_the_last_epoch_that_is_set_counts_for_any_call_of_the_state(kind):
     sampler = None if kind == "in order" else sampler_of(kind, Numbers(24), None)
     loader = fl.DataLoader(Numbers(24), sampler=sampler, num_workers=1, workers="thread")
     iterator = iter(loader)
@@ -386,13 +386,13 @@ def test_a_batch_taken_to_learn_its_size_leaves_the_order_alone(kind, workers, p
     def epochs(Loader):
         sampler = sampler_of(kind, Numbers(50), torch.Generator().manual_seed(3))
         how = {"persistent_workers": True} if persistent and workers else {}
-        loader, found = Loader(Numbers(50), batch_size=8, sampler=sampler, num_workers=workers, **how), []
+        loader, orders = Loader(Numbers(50), batch_size=8, sampler=sampler, num_workers=workers, **how), []
         for epoch in range(3):
             assert len(next(iter(loader))) == 8
             if kind == "distributed":
                 sampler.set_epoch(epoch)
-            found.append(flat(loader))
-        return found
+            orders.append(flat(loader))
+        return orders
 
     assert epochs(fl.DataLoader) == epochs(TORCH)
 
@@ -407,7 +407,7 @@ class Told(RandomSampler):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_epoch_that_is_told_late_draws_no_more(workers):
+def test_an_epoch_that_is_set_late_draws_no_more(workers):
     def after(Loader):
         generator = torch.Generator().manual_seed(1)
         sampler = Told(range(9), generator=generator)
@@ -537,7 +537,7 @@ def test_attributes_of_the_sampler_are_fixed(options, name):
         setattr(make(**options).sampler, name, 1)
 
 
-def test_a_subclass_keeps_a_shuffle_of_its_own():
+def test_a_subclass_keeps_its_own_shuffle():
     class Kept(fl.DataLoader):
         def __init__(self, dataset, shuffle, **options):
             super().__init__(dataset, shuffle=shuffle, **options)
@@ -604,7 +604,7 @@ class Again:
 
 
 def endless(Loader):
-    """The loader of detection frameworks: one iterator for ever, over a batch sampler that is put in its place."""
+    """The loader of detection frameworks: one endless iterator, over a batch sampler that replaces its own."""
 
     class Endless(Loader):
         def __init__(self, *arguments, **options) -> None:
@@ -634,11 +634,11 @@ def test_an_endless_loader(Loader, workers, given):
         )
         return [[batch.tolist() for batch in loader] for _ in range(3)]
 
-    found = epochs()
-    assert [len(epoch) for epoch in found] == [4, 4, 4]
-    assert all(sorted(itertools.chain(*epoch)) == list(range(16)) for epoch in found)
-    assert found[0] != found[1]
-    assert epochs() == found
+    orders = epochs()
+    assert [len(epoch) for epoch in orders] == [4, 4, 4]
+    assert all(sorted(itertools.chain(*epoch)) == list(range(16)) for epoch in orders)
+    assert orders[0] != orders[1]
+    assert epochs() == orders
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -659,7 +659,7 @@ def test_an_endless_loader_resumes(given):
 
 
 class ThreadAsProcess(threading.Thread):
-    """A thread that looks like a process, as those of medical imaging's thread workers."""
+    """A thread with the interface of a process, as in MONAI's thread workers."""
 
     pid = threading.get_native_id()
     exitcode = 0

@@ -96,7 +96,7 @@ def test_a_dataset_without_a_length():
 # ---- order --------------------------------------------------------------------------------------------------
 
 
-def test_the_order_is_that_of_a_minibatch_source():
+def test_the_order_matches_a_minibatch_source():
     """Over the same number of sequences in one chunk, sweep by sweep."""
     x = np.arange(1000)
     loader = fl.DataLoader(Plain(1000), batch_size=7, shuffle=True, seed=11)
@@ -115,13 +115,13 @@ def test_weighted_draws_equal_their_twin(n):
 
 
 def test_weights_are_met():
-    """Chi-square over 10^5 draws; an item of weight 0 never comes, and items beyond 2^24 do."""
+    """Chi-square over 10^5 draws. An item of weight 0 never comes, and items beyond 2^24 do."""
     weights = np.array([0, 1, 2, 3, 0, 4.0])
     draws = order.WeightedItems(np.tile(weights, 20000), 1).take(0, 0, 120000) % 6
-    found = np.bincount(draws, minlength=6)
+    counts = np.bincount(draws, minlength=6)
     expected = 120000 * weights / 10
-    assert found[weights == 0].tolist() == [0, 0]
-    assert ((found - expected)[weights > 0] ** 2 / expected[weights > 0]).sum() < 25  # 3 degrees of freedom: 1e-5
+    assert counts[weights == 0].tolist() == [0, 0]
+    assert ((counts - expected)[weights > 0] ** 2 / expected[weights > 0]).sum() < 25  # 3 degrees of freedom: 1e-5
 
     late = np.zeros(2**24 + 9)
     late[-2] = 1.0
@@ -130,16 +130,16 @@ def test_weights_are_met():
 
 def test_resuming_far_away_looks_at_nothing_before(monkeypatch):
     """Ten million items: only one segment of the order is computed, from the state on."""
-    asked = []
+    requests = []
     take = order.Items.take
-    monkeypatch.setattr(order.Items, "take", lambda self, s, a, b: asked.append((self, a, b)) or take(self, s, a, b))
+    monkeypatch.setattr(order.Items, "take", lambda self, s, a, b: requests.append((self, a, b)) or take(self, s, a, b))
     loader = fl.DataLoader(Plain(10**7), batch_size=256, shuffle=True, seed=1)
     state = {**loader.state_dict(), "sequence": 9 * 10**6}
     loader.load_state_dict(state)
     first = next(iter(loader))
-    assert flat([first]) == take(asked[0][0], 0, 9 * 10**6, 9 * 10**6 + 256).tolist()
-    assert asked[0][1] == 9 * 10**6
-    assert sum(b - a for _, a, b in asked) < 10**5
+    assert flat([first]) == take(requests[0][0], 0, 9 * 10**6, 9 * 10**6 + 256).tolist()
+    assert requests[0][1] == 9 * 10**6
+    assert sum(b - a for _, a, b in requests) < 10**5
 
 
 def test_each_pass_over_a_sampler_is_the_next_sweep():
@@ -197,21 +197,21 @@ def test_a_state_has_the_epoch_of_a_users_sampler(workers):
         sampler = torch.utils.data.DistributedSampler(range(20), num_replicas=2, rank=1)
         return fl.DataLoader(Plain(20), batch_size=2, sampler=sampler, num_workers=workers)
 
-    whole, resumed = loader(), loader()
-    whole.sampler.set_epoch(3)
-    expected = flat(whole)
-    iterator = iter(whole)
+    uninterrupted, resumed = loader(), loader()
+    uninterrupted.sampler.set_epoch(3)
+    expected = flat(uninterrupted)
+    iterator = iter(uninterrupted)
     first = flat([next(iterator)])
-    resumed.load_state_dict(whole.state_dict())
+    resumed.load_state_dict(uninterrupted.state_dict())
     assert first + flat(resumed) == expected
-    resumed.load_state_dict(whole.state_dict())
-    rest = iter(resumed)
+    resumed.load_state_dict(uninterrupted.state_dict())
+    remaining = iter(resumed)
     resumed.sampler.set_epoch(3)  # as Lightning does, once workers have begun
-    assert first + flat(rest) == expected
+    assert first + flat(remaining) == expected
 
 
 @needs_torch
-def test_batches_of_a_users_sampler_are_those_of_the_loader():
+def test_batches_of_a_users_sampler_match_the_loader():
     def loader():
         return fl.DataLoader(Plain(20), batch_size=3, sampler=torch.utils.data.RandomSampler(range(20)), seed=5)
 
@@ -293,7 +293,7 @@ def test_a_generator_given_to_a_sampler_decides_its_order():
     assert list(seeded.sampler) == expected
 
 
-def test_a_collate_fn_that_cannot_take_an_empty_part_is_told_of_it():
+def test_a_collate_fn_without_empty_parts_is_reported():
     how = {"batch_size": 2, "partition": (2, 3), "collate_fn": lambda samples: samples[0]}
     assert list(fl.DataLoader(Plain(6), **how)) == [4]
     with pytest.raises(IndexError) as caught:
@@ -340,9 +340,9 @@ def test_partition_auto_finds_torch_distributed(tmp_path):
         )
         for rank in range(2)
     ]
-    told = [process.communicate(timeout=120)[0].splitlines() for process in running]
-    whole = "[[0, 1], [2, 3], [4, 5], [6, 7]]"
-    assert told == [["[[0, 1], [4, 5]]", whole], ["[[2, 3], [6, 7]]", whole]]
+    outputs = [process.communicate(timeout=120)[0].splitlines() for process in running]
+    expected = "[[0, 1], [2, 3], [4, 5], [6, 7]]"
+    assert outputs == [["[[0, 1], [4, 5]]", expected], ["[[2, 3], [6, 7]]", expected]]
 
 
 # ---- state --------------------------------------------------------------------------------------------------
@@ -388,11 +388,11 @@ def test_with_several_iterators_the_state_is_the_newest_s():
 def test_a_state_that_does_not_fit_is_refused(change, says):
     saved = fl.DataLoader(Plain(50), shuffle=True, seed=7)
     next(iter(saved))
-    other = fl.DataLoader(**{"dataset": Plain(50), "shuffle": True, "seed": 7, **change})
-    before = other.state_dict()
+    changed = fl.DataLoader(**{"dataset": Plain(50), "shuffle": True, "seed": 7, **change})
+    before = changed.state_dict()
     with pytest.raises(fl.StateError, match=f"saved:[\\s\\S]*current:[\\s\\S]*{says}"):
-        other.load_state_dict(saved.state_dict())
-    assert other.state_dict() == before
+        changed.load_state_dict(saved.state_dict())
+    assert changed.state_dict() == before
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_a_damaged_state_is_refused(damage):
             loader.load_state_dict(nothing)
 
 
-def test_a_seed_that_was_drawn_is_that_of_the_state():
+def test_a_seed_that_was_drawn_matches_the_state():
     """A seed in use is not changed by a state that is refused."""
     first, second = (fl.DataLoader(Plain(50), batch_size=10, shuffle=True) for _ in range(2))
     iterator = iter(first)
@@ -458,10 +458,10 @@ def test_torch_s_random_samplers_are_replayed(given):
     second = loader()
     torch.rand(7)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    rest = flat(iterator)
-    assert flat(second) == rest
+    remaining = flat(iterator)
+    assert flat(second) == remaining
     assert flat(second) == flat(first)
-    assert rest != sorted(rest)
+    assert remaining != sorted(remaining)
     third = loader()
     third.load_state_dict(first.state_dict())
     assert flat(third) == flat(first)
@@ -525,7 +525,7 @@ def test_lone_arrays_and_empty_parts():
     assert (len(rows), rows.ndim) == (0, 2)
 
 
-def test_the_number_of_batches_by_samples_is_that_of_the_next_sweep():
+def test_the_number_of_batches_by_samples_matches_the_next_sweep():
     lengths = np.random.default_rng(1).integers(1, 9, 100)
     loader = fl.DataLoader(
         [np.zeros(n) for n in lengths], batch_sampler=fl.BatchByLength(13, lengths), shuffle=True, seed=1
@@ -568,8 +568,8 @@ def test_a_path_is_a_dataset(corpora, name):
     again = fl.DataLoader(fl.open_corpus(corpora / name), batch_size=7, shuffle=True, seed=3)
     iterator = iter(again)
     assert flat(batch["y"] for batch in (next(iterator), next(iterator))) == labels[:14]
-    other = fl.DataLoader(corpora / name, batch_size=3, shuffle=True, seed=3)
-    other.load_state_dict(json.loads(json.dumps(again.state_dict())))
+    another_loader = fl.DataLoader(corpora / name, batch_size=3, shuffle=True, seed=3)
+    another_loader.load_state_dict(json.loads(json.dumps(again.state_dict())))
     for _ in iterator:
         ended = again.state_dict()
     assert (ended["sweep"], ended["sequence"]) == (0, 40)
@@ -578,18 +578,18 @@ def test_a_path_is_a_dataset(corpora, name):
     assert list(at_the_end) == []
     ended = again.state_dict()
     assert (ended["sweep"], ended["sequence"]) == (1, 0)
-    assert flat(batch["y"] for batch in other) == labels[14:]
-    second = flat(batch["y"] for batch in other)
+    assert flat(batch["y"] for batch in another_loader) == labels[14:]
+    second = flat(batch["y"] for batch in another_loader)
     assert flat(batch["y"] for batch in at_the_end) == second
     assert second == flat(batch["y"] for batch in loader)
     assert second != labels
 
 
-def test_the_order_of_a_corpus_is_that_of_its_source(corpora):
+def test_the_order_of_a_corpus_matches_its_source(corpora):
     parts = [fl.DataLoader(corpora / "store", batch_size=3, partition=(i, 2), seed=1, shuffle=True) for i in range(2)]
     source = fl.MinibatchSource(fl.open_corpus(corpora / "store"), seed=1, max_sweeps=1)
-    for first, second, whole in zip(*parts, source.minibatches(6), strict=True):
-        assert flat([first["y"], second["y"]]) == flat([whole["y"].padded()])
+    for first, second, undivided in zip(*parts, source.minibatches(6), strict=True):
+        assert flat([first["y"], second["y"]]) == flat([undivided["y"].padded()])
     assert parts[0].state_dict() == parts[1].state_dict()
     dropping = fl.DataLoader(corpora / "store", batch_size=7, drop_last=True)
     assert len(dropping) == len(list(dropping)) == 5
@@ -613,19 +613,19 @@ def test_a_mixture_resumes_in_a_loader(workers, batches):
         expected = [int(x) for minibatch in source.minibatches(1) for x in minibatch["x"].rows]
     loader = make()
     assert len(loader) == -(-150 // 16)
-    found, taking = [], iter(loader)
+    values, taking = [], iter(loader)
     for _ in range(batches):
-        found += [int(x) for x in next(taking)["x"]]
+        values += [int(x) for x in next(taking)["x"]]
     restored = make()
     restored.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     for _ in range(2):
-        found += [int(x) for batch in restored for x in batch["x"]]
-    assert found == expected
+        values += [int(x) for batch in restored for x in batch["x"]]
+    assert values == expected
 
 
 @pytest.mark.parametrize("batches", [1, 7])
 def test_a_mixture_without_end_in_a_loader(batches):
-    """It has one sweep, which every loop continues; no length."""
+    """It has one sweep, which every loop continues, and no length."""
 
     def make():
         return fl.DataLoader(some_mixture(), batch_size=16, shuffle=True, seed=3)
@@ -633,40 +633,40 @@ def test_a_mixture_without_end_in_a_loader(batches):
     with fl.MinibatchSource(some_mixture(), seed=3, max_samples=16 * 40) as source:
         expected = [int(x) for minibatch in source.minibatches(1) for x in minibatch["x"].rows]
     loader = make()
-    with pytest.raises(TypeError, match=r"expected a corpus that ends for a length, got mixture of a, b"):
+    with pytest.raises(TypeError, match=r"expected a corpus with an end for a length, got mixture of a, b"):
         len(loader)
-    found = []
+    values = []
     for _ in range(3):  # loops that are left
-        found += [int(x) for batch in itertools.islice(loader, batches) for x in batch["x"]]
+        values += [int(x) for batch in itertools.islice(loader, batches) for x in batch["x"]]
     restored = make()
     restored.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-    found += [int(x) for batch in itertools.islice(restored, 2) for x in batch["x"]]
-    found += [int(x) for batch in itertools.islice(restored, 2) for x in batch["x"]]
-    assert found == expected[: len(found)]
+    values += [int(x) for batch in itertools.islice(restored, 2) for x in batch["x"]]
+    values += [int(x) for batch in itertools.islice(restored, 2) for x in batch["x"]]
+    assert values == expected[: len(values)]
     ranks = [fl.DataLoader(some_mixture(), batch_size=8, shuffle=True, seed=3, partition=(r, 2)) for r in range(2)]
     pairs = itertools.islice(zip(*ranks, strict=True), 4)
     assert [int(x) for pair in pairs for batch in pair for x in batch["x"]] == expected[:64]
 
 
 def test_a_mixture_under_other_weights_is_refused_by_a_loader():
-    """Stages that are to come may be declared anew, those that have begun may not; a state has them."""
+    """Later stages may be replaced, but not the ones that have begun, which a state has."""
     loader = fl.DataLoader(some_mixture(when_empty="stop"), batch_size=16, shuffle=True, seed=3)
     begun = iter(loader)
     next(begun)
-    one = json.loads(json.dumps(loader.state_dict()))
+    first_state = json.loads(json.dumps(loader.state_dict()))
     next(begun)
     two = loader.state_dict()
     options = {"when_empty": "stop"}
     staged = fl.DataLoader(some_mixture(stages=[(24, {"a": 1})], **options), batch_size=16, shuffle=True, seed=3)
     with pytest.raises(fl.StateError, match="other weights"):
         staged.load_state_dict(two)
-    staged.load_state_dict(one)
+    staged.load_state_dict(first_state)
     with fl.MinibatchSource(some_mixture(stages=[(24, {"a": 1})], **options), seed=3, max_sweeps=1) as source:
         expected = [int(x) for minibatch in source.minibatches(1) for x in minibatch["x"].rows]
     assert [int(x) for batch in staged for x in batch["x"]] == expected[16:]
     for damage in ({"stages": [[0, ["1/0", "1"], False]]}, {"stages": 3}, {"windows": ["1"]}, {"sequence": 10**9}):
         with pytest.raises(fl.StateError):
-            staged.load_state_dict({**one, **damage})
+            staged.load_state_dict({**first_state, **damage})
 
 
 @pytest.mark.parametrize("options", [{}, {"when_empty": "stop"}, {"when_empty": "drop", "max_sweeps": 2}])
@@ -675,9 +675,9 @@ def test_a_mixture_under_other_weights_is_refused_by_a_loader():
 def test_weights_changed_in_a_loader(options, data):
     """As in a source, wherever loops are left and states are taken."""
     ends = "when_empty" in options
-    made = [some_mixture(**options) for _ in range(2)]
-    source = fl.MinibatchSource(made[0], seed=3, max_sweeps=1 if ends else None)
-    loader = fl.DataLoader(made[1], batch_size=5, shuffle=True, seed=3)
+    mixtures = [some_mixture(**options) for _ in range(2)]
+    source = fl.MinibatchSource(mixtures[0], seed=3, max_sweeps=1 if ends else None)
+    loader = fl.DataLoader(mixtures[1], batch_size=5, shuffle=True, seed=3)
     for _ in range(data.draw(st.integers(1, 5))):
         loops = iter(loader)
         for _ in range(data.draw(st.integers(0, 4))):
@@ -690,9 +690,9 @@ def test_weights_changed_in_a_loader(options, data):
         weights = data.draw(st.sampled_from([{"a": 1}, {"b": 1}, {"a": 1, "b": 3}, {"a": 5, "b": 2}]))
         at = data.draw(st.none() | st.integers(0, 60))
         places = []
-        for one in (source, loader):
+        for receiver in (source, loader):
             try:
-                places.append(one.change_weights(weights, at))
+                places.append(receiver.change_weights(weights, at))
             except ValueError as error:
                 places.append(str(error))
         assert places[0] == places[1]
@@ -701,9 +701,9 @@ def test_weights_changed_in_a_loader(options, data):
             loader = fl.DataLoader(some_mixture(**options), batch_size=5, shuffle=True, seed=3)
             loader.load_state_dict(saved)
     if ends:
-        rest = [x for minibatch in source.minibatches(5) for x in minibatch["x"].rows.tolist()]
-        assert len(loader) * 5 >= len(rest)
-        assert [x for batch in loader for x in batch["x"].tolist()] == rest
+        remaining = [x for minibatch in source.minibatches(5) for x in minibatch["x"].rows.tolist()]
+        assert len(loader) * 5 >= len(remaining)
+        assert [x for batch in loader for x in batch["x"].tolist()] == remaining
 
 
 def test_only_mixtures_have_weights_to_change():
@@ -817,14 +817,14 @@ def test_on_a_device():
     source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(5.0)), shuffle=False, max_sweeps=1)
     for minibatch in source.minibatches(2, device="cpu"):
         assert minibatch.tensors["x"].tolist() == minibatch["x"].padded().tolist()
-        assert source.position.ordinal in (0, int(minibatch.ids[-1]) + 1)
+        assert source.position.sequence in (0, int(minibatch.ids[-1]) + 1)
     assert next(source.minibatches(2, device="meta"), None) is None
 
 
 @needs_torch
 @pytest.mark.parametrize("fails", [None, 4])
-def test_one_batch_travels_while_another_is_used(monkeypatch, fails):
-    """States are those of delivered batches, errors come in order, and the end is final."""
+def test_one_batch_is_copied_while_another_is_used(monkeypatch, fails):
+    """States are after delivered batches, errors come in order, and the end is final."""
     from feedline.interop import torch_loading
 
     log = []
@@ -929,18 +929,18 @@ def test_nothing_is_read_before_its_sweep_begins(tmp_path, persistent):
 
 
 def test_samplers_of_the_user_are_not_asked_early():
-    asked = []
+    requests = []
 
     class Sampler:
         def __iter__(self):
-            asked.append(1)
+            requests.append(1)
             return iter(range(6))
 
     loader = fl.DataLoader(Plain(6), sampler=Sampler(), batch_size=2, num_workers=1)
     assert flat(loader) == list(range(6))
-    assert asked == [1]
+    assert requests == [1]
     assert flat(loader) == list(range(6))
-    assert asked == [1, 1]
+    assert requests == [1, 1]
 
 
 def test_a_corpus_without_sizes_is_refused_when_the_loader_is_made():

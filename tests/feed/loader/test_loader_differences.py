@@ -64,7 +64,7 @@ def test_each_iter_is_the_next_sweep():
     assert sweeps[0] == sweeps[1]
 
 
-def test_the_seed_decides_whatever_the_global_generator_says():
+def test_the_seed_decides_not_the_global_generator():
     orders = []
     for seed in (4, 4, 5):
         torch.seed()
@@ -114,8 +114,8 @@ def dies_talking(index):
     return index
 
 
-def test_a_worker_that_dies_twice_says_all_it_knows():
-    """The error names sample, signal and last output; earlier batches are delivered."""
+def test_a_worker_that_dies_twice_is_an_error_with_details():
+    """The error names sample, signal and last output. Earlier batches are delivered."""
     iterator = iter(fl.DataLoader(Function(dies_talking), batch_size=2, num_workers=2))
     assert flat([next(iterator), next(iterator)]) == [0, 1, 2, 3]
     with pytest.raises(fl.WorkerError) as caught:
@@ -229,7 +229,7 @@ def test_batches_of_a_corpus_are_trees_without_a_collate_fn():
 
 
 def test_a_partition_draws_its_seed_once():
-    """So that no rank waits for another at each ``iter``; the order goes on from there."""
+    """So that no rank waits for another at each ``iter``. The order continues from there."""
     loader = fl.DataLoader(Numbers(30), shuffle=True, partition=(0, 1))
     sweeps = []
     for _ in range(2):
@@ -274,7 +274,7 @@ def test_a_slow_sample_delays_no_other():
 
 
 def test_small_batches_are_made_further_ahead():
-    """The last of 12 is read when the first was delivered; torch has asked for 3 by then."""
+    """The last of 12 is read when the first was delivered. torch has requested 3 by then."""
     data = Waiting(12)
     loader = fl.DataLoader(data, num_workers=1, workers="thread")
     iterator = iter(loader)
@@ -374,7 +374,7 @@ def test_a_generator_or_shuffle_that_is_set_later_decides_the_order():
 DIFFERENCES = {
     "`shuffle=True`": test_the_batch_size_leaves_the_order_alone,
     "with `seed=`": test_each_iter_is_the_next_sweep,
-    "without `seed`, with a `partition`, or a `Mixture`": test_a_partition_draws_its_seed_once,
+    "without `seed`, but with a `partition` or over a `Mixture`": test_a_partition_draws_its_seed_once,
     "random numbers in samples": test_the_same_for_any_workers,
     "samples made without workers": test_samples_made_here_leave_the_generators_alone,
     "who reads the next batch": test_a_slow_sample_delays_no_other,
@@ -387,7 +387,7 @@ DIFFERENCES = {
     "`generator` or `shuffle` set later": test_a_generator_or_shuffle_that_is_set_later_decides_the_order,
     "a worker dies": test_a_worker_that_dies_once_is_no_matter,
     "`StopIteration` in a sample": test_stop_iteration_in_a_sample_does_not_end_the_data,
-    "errors of several arguments in workers": test_an_error_with_several_arguments_keeps_them,
+    "exceptions in workers whose constructor takes several arguments": test_an_error_with_several_arguments_keeps_them,
     "middle of an epoch": test_goes_on_with_other_workers_and_another_batch_size,
     "several ranks": test_ranks,
 }

@@ -1,4 +1,4 @@
-"""A loader whose sampler iterates another loader's: its state says which of that one's sweeps it was in."""
+"""A loader whose sampler iterates another loader's: its state has the sweep of the inner one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Wrapper:
 
 
 class Twice(Wrapper):
-    """Two sweeps of the inner one for each of its own."""
+    """Two sweeps of the inner sampler for each sweep."""
 
     def __iter__(self):
         return chain.from_iterable(self.inner for _ in range(2))
@@ -103,7 +103,7 @@ def test_resumed_between_sweeps(make):
 
 @pytest.mark.parametrize("batches", [3, 8])
 def test_resumed_where_a_framework_iterates_the_batch_sampler(batches):
-    """As accelerate does; after 8 batches it is between two sweeps."""
+    """As accelerate does. After 8 batches it is between two sweeps."""
     loader, again = of_indices(1), of_indices(2)
     iterator = iter(loader.batch_sampler)
     list(islice(iterator, batches if batches < 8 else None))

@@ -64,7 +64,7 @@ def test_ranks_that_each_shuffle_everything_are_warned(world):
 @pytest.mark.parametrize(
     "options", [{}, {"shuffle": True, "partition": (0, 1)}, {"shuffle": True, "partition": "auto"}]
 )
-def test_who_says_how_ranks_share_is_not_warned(options):
+def test_an_explicit_partition_is_not_warned_about(options):
     assert ranks.run(warned, 2, options=options) == [[], []]
 
 

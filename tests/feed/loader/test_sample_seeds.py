@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 class Drawing:
-    """Item ``i`` is the result of `draw`; reads are counted."""
+    """Item ``i`` is the result of `draw`. Reads are counted."""
 
     def __init__(self, draw, n=24):
         self.draw, self.n, self.reads = draw, n, []
@@ -78,7 +78,7 @@ def test_what_the_loop_draws_does_not_reach_samples(name):
 @pytest.mark.parametrize("name", GLOBALS)
 @pytest.mark.parametrize("first", [0, 7, 15, 23])
 def test_drawing_late_is_noticed(name, first):
-    """Whichever item is the first to draw has the numbers that it always has; one batch is read twice for it."""
+    """The first item that draws has the same numbers as always, for which one batch is read twice."""
 
     def from_then_on(index):
         return GLOBALS[name](index) if index >= first else 0.0
@@ -149,7 +149,7 @@ def test_loops_in_threads_over_one_loader_draw_the_same(request):
 
 
 def test_a_cached_normal_number_of_the_loop_is_not_a_sample_s():
-    """It leaves the words of the generator as they are; only NumPy itself knows of it."""
+    """It does not change the words of the generator. Only NumPy has it."""
     late = Drawing(lambda index: np.random.standard_normal() if index == 20 else 0.0)
     expected = content(fl.DataLoader(late, batch_size=1, seed=3))[20]
     iterator = iter(fl.DataLoader(late, batch_size=1, seed=3))
@@ -172,7 +172,7 @@ def test_errors_come_of_seeded_numbers():
 
     told = []
     for size in (1, 4, 24):
-        with pytest.raises(ValueError) as caught:  # noqa: PT011  # the number is what is compared
+        with pytest.raises(ValueError) as caught:  # noqa: PT011  # the test compares the number
             list(fl.DataLoader(Drawing(fails), batch_size=size, seed=3))
         told.append(str(caught.value))
     assert len(set(told)) == 1
@@ -187,7 +187,7 @@ def test_sample_rng_outside_of_samples():
 
 
 def test_sample_rng_is_one_generator_a_sample():
-    """Called twice, it continues; no two samples, and no two sweeps, share numbers."""
+    """Called twice, it continues. No two samples, and no two sweeps, share numbers."""
 
     def two(_):
         assert fl.sample_rng() is fl.sample_rng()
@@ -200,7 +200,7 @@ def test_sample_rng_is_one_generator_a_sample():
 
 
 def test_collate_fn_has_numbers_of_the_batch():
-    """Whichever worker reads it; another batch has other numbers."""
+    """On any worker. Another batch has other numbers."""
 
     def mixed(samples):
         return torch.tensor([random.random(), fl.sample_rng().random()], dtype=torch.float64)
@@ -232,7 +232,7 @@ def test_a_subset_is_read_item_by_item():
     assert orders[0] == orders[1]
 
 
-def test_repeated_items_of_a_weighted_sweep_are_augmented_anew():
+def test_repeated_items_of_a_weighted_sweep_are_augmented_again():
     loader = fl.DataLoader(Drawing(GLOBALS["numpy"], 4), sampler=fl.Weighted([1, 0, 0, 0]), batch_size=2, seed=1)
     assert len(set(content(loader))) == 4
 
@@ -310,7 +310,7 @@ def fl_second_sweep(draw):
 
 
 def test_another_bit_generator_is_its_owner_s():
-    """Who replaces NumPy's global generator seeds it; nothing breaks."""
+    """A user who replaces NumPy's global generator seeds it. Nothing else changes."""
     old = np.random.get_bit_generator()
     try:
         np.random.set_bit_generator(np.random.PCG64(1))
@@ -348,7 +348,7 @@ def test_every_draw_is_noticed():
     ids=["the other one marks first", "the other one draws first", "the other one restores first"],
 )
 def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
-    """What another thread has drawn is undone along with one's own; that thread has to notice all the same."""
+    """The restore undoes another thread's draws, too, and that thread must detect them nevertheless."""
     shared = seeding.Seeding(restore=True, threads=True)
 
     def drawn(at):
@@ -392,7 +392,7 @@ def test_a_thread_that_restores_hides_no_draws_of_another_one(early, ends):
     assert states() == before
 
 
-def test_the_oldest_marks_are_restored_whoever_ends_in_between():
+def test_the_oldest_marks_are_restored_for_any_end_in_between():
     """Three threads: the marks of the second lie after draws of the first, and the third has restored since."""
     before = states()
     events = {name: threading.Event() for name in ("drew", "marked", "first", "third")}

@@ -1,4 +1,4 @@
-"""`DataLoader(progress=...)`: what is counted, what is shown, and that a bar is gone when nobody loads any more."""
+"""`DataLoader(progress=...)`: its counts, its output, and that a bar is erased at the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_function_is_called_with_batches(num_workers):
     assert len(list(loader)) == 3
     assert seen == [(1, 3), (2, 3), (3, 3)]
     list(loader)
-    assert seen[3:] == seen[:3]  # every sweep anew
+    assert seen[3:] == seen[:3]  # again for every sweep
 
 
 def test_a_bar_for_each_sweep(monkeypatch):
@@ -64,7 +64,7 @@ def test_without_a_length_the_total_is_unknown():
 
 
 def torch_iterable(count):
-    """An `IterableDataset` of so many numbers."""
+    """An `IterableDataset` of this many numbers."""
     data = pytest.importorskip("torch.utils.data")
 
     class Stream(data.IterableDataset):

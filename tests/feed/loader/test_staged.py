@@ -27,7 +27,7 @@ ROWS, WIDTH = 3000, 700
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Row i of x holds i; y of one byte, z of none or one."""
+    """Row i of x is i. y has one byte, z none or one."""
     path = tmp_path_factory.mktemp("npy")
     np.save(path / "x.npy", np.repeat(np.arange(ROWS, dtype=np.float32), WIDTH).reshape(ROWS, WIDTH))
     np.save(path / "y.npy", np.arange(ROWS))
@@ -69,8 +69,8 @@ def same(one, two):
     sweeps=st.integers(1, 2),
 )
 @settings(max_examples=examples(6))
-def test_batches_are_those_of_arrays_in_memory(folder, backend, seed, size, kind, share, sweeps):
-    """In order, shuffled, weighted and by a sampler of the user's; a rank's part too."""
+def test_batches_equal_batches_from_memory(folder, backend, seed, size, kind, share, sweeps):
+    """In order, shuffled, weighted and by a user's sampler, also a rank's part."""
     options = {"batch_size": size, "seed": seed}
     if kind == "sampler":
         options["sampler"] = np.random.default_rng(seed).permutation(ROWS)[:1500].tolist()
@@ -125,7 +125,7 @@ def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_failing_disk_is_an_error_of_its_batch(folder, monkeypatch, shuffle, forced):
-    """Errors name file, byte and item; the next call continues after it. Only uncached items fail."""
+    """Errors name file, byte and item. The next call continues after it. Only uncached items fail."""
     place = 128 + 1234 * WIDTH * 4
     fetch_mapped_files(monkeypatch, forced=forced, fail=("x.npy", place + 40, place + 50, errno.EIO))
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
@@ -153,7 +153,7 @@ def test_a_failing_disk_is_an_error_of_its_batch(folder, monkeypatch, shuffle, f
 @pytest.mark.parametrize("backend", ["any", "threads"])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path, shuffle, backend):
-    """Each keeps its place in the order and is listed; the others of its batch come."""
+    """Each keeps its place in the order and is listed. The other items of its batch come."""
     place = 128 + 77 * WIDTH * 4
     fetch_mapped_files(monkeypatch, backend, fail=("x.npy", place + 4, place + WIDTH * 4 + 4, errno.EIO))
     expected = list(fl.DataLoader(in_memory(folder), 64, shuffle=shuffle, seed=3))
@@ -170,8 +170,8 @@ def test_items_that_cannot_be_read_are_passed_over(folder, monkeypatch, tmp_path
 
 @pytest.mark.parametrize("forced", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_file_that_is_cut_costs_what_was_behind_the_cut(copy, monkeypatch, shuffle, forced):
-    """Also where its pages were in memory; items before the cut are delivered."""
+def test_a_truncated_file_costs_the_items_after_the_cut(copy, monkeypatch, shuffle, forced):
+    """Also if its pages were in memory. Items before the cut are delivered."""
     fetch_mapped_files(monkeypatch, forced=forced)
     monkeypatch.setattr("feedline.feed.reading.fetching_reader.MIN_AHEAD_BYTES", 1 << 20)
     monkeypatch.setattr("feedline.feed.loader.staged.STAGED", 256)

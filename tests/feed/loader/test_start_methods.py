@@ -1,4 +1,4 @@
-"""When the server of worker processes starts, and what it imports before."""
+"""When the server of worker processes starts, and which modules it imports before."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ if __name__ == "__main__":
 
 
 def test_a_fork_server_starts_with_the_loader_and_imports_what_workers_need(tmp_path):
-    """Its imports take a second, which a program spends on its model; nothing is decided for programs that have not
-    chosen a start method."""
+    """Its imports take a second, which a program spends on its model. Programs without a start method are not
+    changed."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=True)

@@ -159,7 +159,7 @@ def test_of_some_datasets_nothing_is_known():
         fl.DataLoader(Plain(21), seed=1).load_state_dict(state)
 
 
-def test_a_sampler_of_the_user_s_says_nothing_of_the_data():
+def test_a_users_sampler_is_independent_of_the_data():
     """So the dataset does."""
     state = fl.DataLoader(range(20), sampler=[3, 1], seed=1).state_dict()
     with pytest.raises(fl.StateError, match="dataset"):
@@ -169,13 +169,13 @@ def test_a_sampler_of_the_user_s_says_nothing_of_the_data():
 def test_the_digest_is_made_once(monkeypatch):
     from feedline.feed.loader import batches as module
 
-    asked = []
-    monkeypatch.setattr(module, "digest_of", lambda data: asked.append(1) or digest_of(data))
+    requests = []
+    monkeypatch.setattr(module, "digest_of", lambda data: requests.append(1) or digest_of(data))
     data = list(range(10))
     loader = fl.DataLoader(data, seed=1)
     for _ in loader:
         loader.state_dict()
-    assert asked == [1]
+    assert requests == [1]
     data.append(10)
     list(loader)
     assert loader.state_dict()["dataset"] == digest_of(data)
@@ -244,20 +244,20 @@ def test_every_field_is_checked_when_it_is_loaded(name):
             continue  # the user's class may check anything
         for value in [*HUGE, KeyError, rng.choice(HUGE)]:
             damaged = changed(state, path, value) if path or value is not KeyError else {}
-            other = make()
-            before = other.state_dict()
+            restored = make()
+            before = restored.state_dict()
             try:
-                other.load_state_dict(damaged)
+                restored.load_state_dict(damaged)
             except fl.StateError:
-                assert other.state_dict() == before
-                assert len(flat(b["x"] if isinstance(b, dict) else b for b in other)) == 13
+                assert restored.state_dict() == before
+                assert len(flat(b["x"] if isinstance(b, dict) else b for b in restored)) == 13
                 continue
             if own:
                 continue
             accepted += 1
-            first = flat(b["x"] if isinstance(b, dict) else b for b in other)
+            first = flat(b["x"] if isinstance(b, dict) else b for b in restored)
             assert len(first) <= 13, (path, value)
-            json.dumps(other.state_dict())
+            json.dumps(restored.state_dict())
     assert accepted  # a state without a `dataset`, for one
 
 
@@ -328,7 +328,7 @@ ENDS = {
 
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("name", ENDS)
-def test_at_the_last_batch_nothing_is_left_and_behind_it_a_whole_sweep(name):
+def test_at_the_last_batch_nothing_remains_and_after_it_a_whole_sweep(name):
     def make():
         return fl.DataLoader(**copy.deepcopy({"batch_size": 4, "seed": 3, **ENDS[name]}))
 
@@ -347,7 +347,7 @@ def test_at_the_last_batch_nothing_is_left_and_behind_it_a_whole_sweep(name):
 
 
 def test_ranks_end_together():
-    """The state of the last batch is that of all ranks, for any number of them."""
+    """The state of the last batch is the same on all ranks, for any number of them."""
     ranks = [fl.DataLoader(range(10), batch_size=2, partition=(i, 2), seed=1) for i in range(2)]
     for _ in zip(*ranks, strict=True):
         states = [rank.state_dict() for rank in ranks]
@@ -373,14 +373,14 @@ def test_length_samplers_and_batches_follow_a_dataset(options):
         assert len(loader) == len(fl.DataLoader(list(data), **how))
         assert len(loader.sampler) == n
         batches = list(loader)
-        told = sorted(loader.sampler)
+        indices = sorted(loader.sampler)
         assert len(batches) == len(fl.DataLoader(list(data), **how))
-        assert sorted(flat(batches)) == told == list(range(n))
+        assert sorted(flat(batches)) == indices == list(range(n))
     loader.close()
 
 
 def test_a_length_asked_for_in_the_middle_changes_nothing():
-    """A progress bar asks; the sweep, and its state, are those that were begun."""
+    """A progress bar calls it. The sweep and its state stay the same."""
     data = list(range(8))
     loader = fl.DataLoader(data, batch_size=3, shuffle=True, seed=1)
     iterator = iter(loader)
@@ -398,11 +398,11 @@ def test_a_length_asked_for_in_the_middle_changes_nothing():
 
 def test_a_state_goes_with_the_dataset_as_it_is_now():
     data = list(range(8))
-    state, rest = saved(fl.DataLoader(list(range(10)), batch_size=3, shuffle=True, seed=1), 2)
+    state, remaining = saved(fl.DataLoader(list(range(10)), batch_size=3, shuffle=True, seed=1), 2)
     loader = fl.DataLoader(data, batch_size=3, shuffle=True, seed=1)
     data += [8, 9]
     loader.load_state_dict(state)
-    assert flat(loader) == rest
+    assert flat(loader) == remaining
     loader.load_state_dict(state)
     data.append(10)
     for ask in (lambda: len(loader), lambda: iter(loader)):
@@ -416,20 +416,20 @@ def test_a_state_goes_with_the_dataset_as_it_is_now():
 @needs_torch
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
 def test_seeds_in_samples_collate(options):
-    """Below 2**63, whatever the loader's seed; torch draws the same numbers as with all 64 bits."""
+    """Below 2**63, for any seed of the loader. torch draws the same numbers as with all 64 bits."""
     from feedline import _native
     from feedline.feed.loader.sample_seeds import ITEM
 
-    seen = []
+    numbers = []
     for seed in (0, 7, 2**63, 2**64 - 1):
         with fl.DataLoader(Noisy(4), batch_size=1, seed=seed, **options) as loader:
             batches = list(loader)
-        seen += [int(number) for number, _ in batches]
+        numbers += [int(number) for number, _ in batches]
         assert all(number.dtype == torch.int64 for number, _ in batches)
         keys = [_native.hash_key([seed, 0, ITEM, i]) for i in range(4)]
         expected = [torch.rand((), generator=torch.Generator().manual_seed(key)).item() for key in keys]
         assert [drawn.item() for _, drawn in batches] == expected
-    assert min(seen) >= 0
+    assert min(numbers) >= 0
 
 
 # ---- iterable datasets -------------------------------------------------------------------------------------------
@@ -440,46 +440,46 @@ APART = {"here": {}, "threads": {"num_workers": 2, "workers": "thread"}, "proces
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("where", APART)
 @pytest.mark.parametrize("kind", [OwnIterator, MadeInIter, Resetting, TwoStates, Stateless, Coarse])
-def test_iterable_datasets_go_on(kind, where):
-    """Whether the state is the dataset's, its iterator's or both's; kept, set back or made in `__iter__`."""
+def test_iterable_datasets_continue(kind, where):
+    """With a state of the dataset, its iterator or both, that is kept, reset or made in `__iter__`."""
     how = {"batch_size": 3, "seed": 2, **APART[where]}
     for batches in (1, 2, 3):
         with fl.DataLoader(kind(23), **how) as loader, fl.DataLoader(kind(23), **how) as again:
-            state, rest = saved(loader, batches)
+            state, remaining = saved(loader, batches)
             again.load_state_dict(state)
-            assert flat(again) == rest
+            assert flat(again) == remaining
 
 
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("kind", [Resetting, Stateless])
 @pytest.mark.parametrize("other", [1, 2, 5])
-def test_iterable_datasets_go_on_with_another_batch_size(kind, other):
+def test_iterable_datasets_continue_with_another_batch_size(kind, other):
     """Samples are counted, not batches: a dataset without a state was read from another place."""
-    state, rest = saved(fl.DataLoader(kind(23), batch_size=3, seed=2), 4)
+    state, remaining = saved(fl.DataLoader(kind(23), batch_size=3, seed=2), 4)
     again = fl.DataLoader(kind(23), batch_size=other, seed=2)
     again.load_state_dict(state)
-    assert flat(again) == rest == list(range(12, 23))
+    assert flat(again) == remaining == list(range(12, 23))
 
 
 @pytest.mark.filterwarnings("ignore:.*no state_dict")
 @pytest.mark.parametrize("stateful", [True, False])
-def test_draws_in_next_go_on_behind_a_restore(stateful):
+def test_draws_in_next_continue_after_a_restore(stateful):
     """In its own process a worker draws one stream per sweep, which used to restart after a restore."""
     how = {"batch_size": 3, "seed": 2, "num_workers": 1}
     with fl.DataLoader(Drawing(14, stateful), **how) as loader, fl.DataLoader(Drawing(14, stateful), **how) as again:
         for batches in (1, 3, 2):
             loader.load_state_dict(fl.DataLoader(Drawing(14, stateful), **how).state_dict())
-            state, rest = saved(loader, batches)
+            state, remaining = saved(loader, batches)
             assert (state["memo"]["each"][0].get("random") is not None) is True
             again.load_state_dict(state)
-            assert flat(again) == rest
+            assert flat(again) == remaining
     still = fl.DataLoader(Resetting(14), **how)
     with still:
         state, _ = saved(still, 2)
     assert "random" not in state["memo"]["each"][0]  # nothing was drawn, nothing is kept
 
 
-def test_a_dataset_whose_state_can_never_be_loaded_says_so():
+def test_a_dataset_whose_state_can_never_be_loaded_is_reported():
     class Never(MadeInIter):
         def __iter__(self):  # a generator: attributes that load_state_dict needs are created only with the first item
             self.inner = {"at": 0}
@@ -499,13 +499,13 @@ def test_a_sweep_that_is_read_again_puts_back_a_dataset_that_keeps_its_place():
     for options in APART.values():
         with fl.DataLoader(Resetting(12), batch_size=3, seed=1, **options) as loader:
             before = loader.state_dict()
-            whole = flat(loader)
+            uninterrupted = flat(loader)
             loader.load_state_dict(before)
             iterator = iter(loader)
             next(iterator), next(iterator)
             del iterator
             loader.load_state_dict(before)
-            assert flat(loader) == whole
+            assert flat(loader) == uninterrupted
 
 
 if torch is not None:
@@ -544,10 +544,10 @@ def test_torch_agrees_on_growing_datasets():
 )
 def test_any_integer_is_taken_and_a_state_is_json(options, kind):
     def loader(kind):
-        given = {name: kind(value) if type(value) is int else value for name, value in options.items()}
-        if "limit" in given:
-            given["on_error"] = fl.Quarantine(limit=given.pop("limit"))
-        return fl.DataLoader(np.arange(20), **{"seed": 1, "shuffle": True} | given)
+        converted = {name: kind(value) if type(value) is int else value for name, value in options.items()}
+        if "limit" in converted:
+            converted["on_error"] = fl.Quarantine(limit=converted.pop("limit"))
+        return fl.DataLoader(np.arange(20), **{"seed": 1, "shuffle": True} | converted)
 
     with loader(kind) as first, loader(int) as second:
         for one, other in zip(first, second, strict=True):
@@ -556,21 +556,21 @@ def test_any_integer_is_taken_and_a_state_is_json(options, kind):
         assert len(first) == len(second)
 
 
-def test_what_identifies_a_dataset_stays_known_when_an_attribute_is_set():
-    """It was found out when the sweep began; a dataset that has grown since is another one."""
+def test_the_identity_of_a_dataset_survives_a_new_attribute():
+    """It was determined when the sweep began. A dataset that has grown since is another one."""
     for change in (lambda loader: setattr(loader, "timeout", 0), lambda loader: None):
         data = list(range(8))
         loader = fl.DataLoader(data, batch_size=2, seed=1)
         next(iterator := iter(loader))
-        known = loader.state_dict()["dataset"]
+        dataset_state = loader.state_dict()["dataset"]
         change(loader)
         data.append(8)
-        assert loader.state_dict()["dataset"] == known
+        assert loader.state_dict()["dataset"] == dataset_state
         del iterator
 
 
-def test_states_of_sources_and_of_loaders_are_told_apart():
-    """Each is refused by the other, by name rather than field by field; the formats of both know the version alone."""
+def test_states_of_sources_and_of_loaders_are_distinguished():
+    """Each refuses the other's, by name rather than field by field. The formats of both have only the version."""
     corpus = fl.ArrayDeserializer(x=np.zeros(10))
     loaders = [fl.DataLoader(range(10)), fl.DataLoader(corpus, batch_size=2), fl.DataLoader(range(10), shuffle=True)]
     source = fl.MinibatchSource(corpus)

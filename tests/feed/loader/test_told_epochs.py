@@ -65,7 +65,7 @@ each_number = pytest.mark.parametrize("workers", [0, 2])
 @each_kind
 @each_number
 @pytest.mark.parametrize("epoch", [0, 2])
-def test_an_iterator_not_asked_yet_begins_with_the_epoch_it_is_told(kind, workers, epoch):
+def test_an_unused_iterator_begins_with_the_epoch_that_is_set(kind, workers, epoch):
     sweeps, loader, resumed = sweeps_of(kind), loader_of(kind, workers), loader_of(kind, workers)
     iterator = iter(loader)
     tell(loader, 1)
@@ -121,7 +121,7 @@ def after_the_last_batch(kind, sweeps):
 
 
 @each_kind
-def test_after_the_last_batch_an_epoch_that_is_told_twice_comes_once(kind):
+def test_after_the_last_batch_an_epoch_that_is_set_twice_comes_once(kind):
     """A checkpoint after validation: the rest of its epoch is begun, and never asked for."""
     sweeps = sweeps_of(kind)
     resumed = after_the_last_batch(kind, sweeps)

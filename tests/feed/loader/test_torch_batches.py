@@ -73,7 +73,7 @@ def test_a_batch_sampler_that_is_a_generator_ends_once(Loader, workers):
 
 
 @workers
-def test_indices_are_whatever_the_sampler_gives(Loader, workers):
+def test_indices_are_any_objects_of_the_sampler(Loader, workers):
     names = Function({"a": 1, "b": 2, "c": 3}.get)
     assert flat(Loader(names, sampler=["c", "a"], num_workers=workers)) == [3, 1]
     assert flat(Loader(names, batch_sampler=[["c", "a"], ["b"]], num_workers=workers)) == [3, 1, 2]

@@ -1,4 +1,4 @@
-"""The content of batches: `default_collate` and `collate_fn`; both torch's DataLoader and ours."""
+"""The content of batches: `default_collate` and `collate_fn`, for torch's DataLoader and ours."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_mixed_types_are_an_error_unless_collated_by_the_user(Loader, workers):
     assert one_batch(Loader, workers, mixed, collate_fn=same) == [1, "a", 2.5]
 
 
-def test_any_type_by_a_collate_fn_of_ones_own(Loader, workers):
+def test_any_type_by_a_custom_collate_fn(Loader, workers):
     assert one_batch(Loader, workers, known_by_nobody, collate_fn=same) == [Sample(0), Sample(1), Sample(2)]
 
 
@@ -279,7 +279,7 @@ class Packed:
         return self
 
 
-def test_a_batch_type_of_ones_own(Loader, workers):
+def test_a_custom_batch_type(Loader, workers):
     batch = one_batch(Loader, workers, growing_tensor, collate_fn=Packed)
     assert type(batch) is Packed
     assert batch.lengths == [0, 1, 2]
@@ -288,7 +288,7 @@ def test_a_batch_type_of_ones_own(Loader, workers):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinning memory needs CUDA")
-def test_a_batch_type_of_ones_own_pins_itself(Loader, workers):
+def test_a_custom_batch_type_pins_itself(Loader, workers):
     assert one_batch(Loader, workers, growing_tensor, collate_fn=Packed, pin_memory=True).pinned is True
 
 
@@ -301,7 +301,7 @@ def test_trees_are_pinned(Loader, workers):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
-def test_without_an_accelerator_pinning_is_said_to_do_nothing(Loader, workers):
+def test_without_an_accelerator_pinning_warns(Loader, workers):
     with pytest.warns(UserWarning, match="pin_memory"):
         batch = one_batch(Loader, workers, growing_tensor, collate_fn=Packed, pin_memory=True)
     assert batch.pinned is False

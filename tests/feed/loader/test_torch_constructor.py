@@ -60,7 +60,7 @@ def test_an_iterable_has_its_own_order(Loader, options):
 
 
 @pytest.mark.parametrize("shuffle", [False, None])
-def test_an_iterable_may_be_told_not_to_shuffle(Loader, shuffle):
+def test_an_iterable_may_be_set_not_to_shuffle(Loader, shuffle):
     assert len(list(Loader(Stream(4), shuffle=shuffle))) == 4
 
 
@@ -145,7 +145,7 @@ def test_length_without_batching(Loader):
     assert len(Loader(Numbers(10), batch_size=None)) == 10
 
 
-def test_length_is_that_of_the_sampler(Loader):
+def test_length_matches_the_sampler(Loader):
     assert len(Loader(Numbers(10), batch_size=2, sampler=[1, 2, 3])) == 2
     assert len(Loader(Numbers(10), batch_sampler=[[1], [2, 3], [4], [5]])) == 4
     longer = RandomSampler(Numbers(10), num_samples=25, replacement=True)
@@ -171,7 +171,7 @@ def test_nothing_cannot_be_shuffled(Loader):
         Loader(Numbers(0), shuffle=True)
 
 
-def test_more_workers_than_cores_is_said(Loader, monkeypatch):
+def test_more_workers_than_cores_is_reported(Loader, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     with pytest.warns(UserWarning, match="2 worker.*excessive worker creation"):

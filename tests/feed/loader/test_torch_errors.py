@@ -67,7 +67,7 @@ def test_an_error_in_a_sample_keeps_its_type(Loader, workers, function, error, s
 
 
 @pytest.mark.parametrize(("function", "error", "says"), FAILING)
-def test_an_error_in_a_worker_says_where_it_was(Loader, function, error, says):
+def test_an_error_in_a_worker_has_its_place(Loader, function, error, says):
     with pytest.raises(error) as caught:
         list(Loader(Function(function), num_workers=2))
     told = text_of(caught.value)
@@ -164,7 +164,7 @@ def test_an_error_on_the_way_through_an_iterable(Loader, workers):
 
 
 @workers
-def test_an_error_in_len_is_told_at_once(Loader, workers):
+def test_an_error_in_len_is_raised_at_once(Loader, workers):
     with pytest.raises(MyError, match="cannot count"):
         list(Loader(BadLength(), num_workers=workers))
 

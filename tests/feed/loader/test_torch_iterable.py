@@ -39,7 +39,7 @@ def test_without_batching(Loader, workers):
 
 
 def test_workers_take_turns(Loader):
-    """Batches are those of one worker each, one after the other."""
+    """Each batch is of one worker, and they take turns."""
     loader = Loader(Stream(10), batch_size=2, num_workers=2)
     for _ in range(2):
         assert [batch.tolist() for batch in loader] == [[0, 2], [1, 3], [4, 6], [5, 7], [8], [9]]
@@ -85,7 +85,7 @@ def test_nothing(Loader, workers):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_each_epoch_begins_anew(Loader, persistent):
+def test_each_epoch_begins_from_the_start(Loader, persistent):
     loader = Loader(Stream(7), batch_size=2, num_workers=2, persistent_workers=persistent)
     epochs = [[batch.tolist() for batch in loader] for _ in range(3)]
     assert epochs[0] == epochs[1] == epochs[2] == [[0, 2], [1, 3], [4, 6], [5]]
@@ -146,7 +146,7 @@ def test_a_collate_fn(Loader, workers):
 
 
 @workers
-def test_more_than_said_is_a_warning(Loader, workers):
+def test_more_than_declared_is_a_warning(Loader, workers):
     loader = Loader(Stream(11, length=10), batch_size=None, num_workers=workers)
     assert len(loader) == 10
     says = r"Length of IterableDataset.* reported to be 10.*, but 11 samples have been fetched\."
@@ -162,7 +162,7 @@ def test_a_length_that_nobody_asked_for_is_no_warning(Loader, workers):
 
 
 @workers
-def test_fewer_than_said_is_no_warning(Loader, workers):
+def test_fewer_than_declared_is_no_warning(Loader, workers):
     loader = Loader(Stream(9, length=10), batch_size=None, num_workers=workers)
     assert len(loader) == 10
     with warnings.catch_warnings():

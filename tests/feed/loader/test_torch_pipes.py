@@ -107,7 +107,7 @@ def test_resumed(count):
 
 def two_sweeps(rank, options):
     torch.distributed.init_process_group("gloo")
-    torch.manual_seed(rank)  # the order is that of rank 0
+    torch.manual_seed(rank)  # the order of rank 0
     loader = fl.DataLoader(shared(), batch_size=None, shuffle=True, **options)
     told = [flat(loader) for _ in range(2)]
     torch.distributed.destroy_process_group()

@@ -44,7 +44,7 @@ def test_iterators_are_of_torchs_class(Loader, workers):
     assert flat(iterator) == [0, 1, 2, 3, 4]
 
 
-def test_the_length_that_was_told(Loader):
+def test_the_length_that_len_returned(Loader):
     loader = Loader(Stream(10, length=10), batch_size=3)
     assert loader._IterableDataset_len_called is None
     assert len(loader) == 4

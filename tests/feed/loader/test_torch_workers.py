@@ -1,4 +1,4 @@
-"""Workers: identity, start, lifetime; both torch's DataLoader and ours."""
+"""Workers: identity, start, lifetime, for torch's DataLoader and ours."""
 
 from __future__ import annotations
 

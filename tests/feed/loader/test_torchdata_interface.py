@@ -1,7 +1,7 @@
-"""The interface of torchdata's StatefulDataLoader, in ours; and in torchdata's own where it is installed.
+"""The interface of torchdata's StatefulDataLoader, in ours, and in torchdata's if it is installed.
 
-torchdata changes torch's samplers when it is imported, so it runs in processes of its own: here each test is a
-function of the class alone, called here with ours, and in a fresh process with torchdata's.
+torchdata changes torch's samplers when it is imported, so it runs in separate processes. Each test is a function of the
+class alone, called here with ours, and in a fresh process with torchdata's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def test_constructor(Loader):
     assert flat(Loader(Numbers(4), batch_size=2, snapshot_every_n_steps=3)) == [0, 1, 2, 3]
 
 
-def test_goes_on_behind_what_was_delivered(Loader):
+def test_goes_on_after_the_delivered_minibatches(Loader):
     for workers in (0, 2):
         for shuffle in (False, True):
             torch.manual_seed(1)
@@ -64,7 +64,7 @@ def test_at_the_end_of_an_epoch_the_next_one_comes(Loader):
 
 
 class Counting(IterableDataset):
-    """0 … 9, with its own state; says how often it was read from the beginning."""
+    """0 … 9, with its own state, and the number of reads from the beginning."""
 
     def __init__(self) -> None:
         self.next = 0

@@ -1,7 +1,7 @@
 """A Ray without processes, for tests of the pool above it: an actor is a thread of this process, and dies on demand.
 
-What stands in for Ray is what the pool asks of it and no more: actors that take one call after the other, answers that
-are futures, and an exception for whatever a dead actor had not answered.
+It has the parts of Ray that the pool uses, and no others: actors that take one call after the other, answers that are
+futures, and an exception for each call that a dead actor had not answered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ActorDiedError(Exception):
 
 
 class Actor:
-    """A handle; its attributes are methods that can be called remotely."""
+    """A handle. Its attributes are methods that can be called remotely."""
 
     def __init__(self, kind, arguments, starts):
         self._kind, self._arguments = kind, arguments
@@ -61,7 +61,7 @@ class Actor:
             self.die()
 
     def die(self):
-        """Die now: what has not been answered never will be; return how much that is."""
+        """Die now. Pending calls never get an answer. Return their number."""
         with self._lock:
             self.dead = True
             unanswered, self._unanswered = self._unanswered, []

@@ -20,14 +20,14 @@ class Locked(Augmented):
 
 
 class Drawing(Counting):
-    """Iterated, with a state; items draw from the global generators."""
+    """Iterated, with a state. Items draw from the global generators."""
 
     def item(self, i):
         return i, np.array([np.random.random(), *torch_draws()])
 
 
 class Noting(Task):
-    """A task that notes every unit that it begins, in a file of its own."""
+    """A task that records every unit that it begins, in a separate file."""
 
     def __init__(self, folder):
         self.folder = str(folder)

@@ -33,7 +33,7 @@ def ray(monkeypatch):
         monkeypatch.setattr(module.ray_session, "join", lambda: session)
         monkeypatch.setattr(module.ray_session, "pickling", lambda: pickling)
         monkeypatch.setattr(module.ray_session, "place", lambda: ("here", True))
-    # An actor is a process of its own elsewhere: what workers set there would stay here.
+    # In Ray an actor is a process. Here the settings of workers would stay in this one.
     monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", None)
     yield made
     for actor in made.actors:
@@ -44,7 +44,7 @@ class Mortal(Noting):
     """A task whose units may kill their actor."""
 
     def die(self, mark=None):
-        """Kill it; only the first time if ``mark`` is a path to leave a note at."""
+        """Kill it, or if ``mark`` is a path for a note, only the first time."""
         if mark is not None:
             try:
                 os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
@@ -172,7 +172,7 @@ def test_a_dead_actors_interval_is_done_once_more(ray, tmp_path):
         held = pool.submit(gate.unit("held"), worker=0)
         after = [pool.submit(("once", i), worker=0) for i in range(20, 40)]
         gate.held()
-        # What is back has been delivered, and stays so; the rest of the interval that is held is lost with its actor.
+        # Returned results were delivered. The remaining results of the interval are lost with its actor.
         back = pool.figures[0].units
         ray.actors[0].die()
         gate.let_go()
@@ -188,7 +188,7 @@ def test_actors_killed_at_any_moment_lose_and_repeat_nothing(ray, tmp_path):
         shared, tickets = shared_of(pool), []
         for i in range(400):
             tickets.append(pool.submit(("echo", i), worker=rng.choice([None, None, 0, 2])))
-            if i < 12:  # so many are under way
+            if i < 12:  # this many are in progress
                 continue
             assert pool.result(tickets[i - 12]) == i - 12
             if i % 8 == 3:  # a unit that dies twice would be to blame

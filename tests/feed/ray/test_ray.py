@@ -1,7 +1,7 @@
 """Workers of a real Ray, one test for each feature: values, death, loaders, conversion, and which Ray it is.
 
-One private Ray serves all tests of this file; the last test ends it. What the pool does above Ray is tested without it,
-in `test_intervals` and `test_ray_session`.
+One private Ray serves all tests of this file, and the last test ends it. The code of the pool above Ray is tested
+without it, in `test_intervals` and `test_ray_session`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def joining() -> dict[str, str]:
 # ---- the pool ----------------------------------------------------------------------------------------
 
 
-def test_results_come_back_whatever_their_size(pool):
+def test_results_of_any_size_come_back(pool):
     units = [("echo", i) for i in range(50)] + [("copied", i, (64, 64 * (1 + i % 9))) for i in range(50)]
     units.append(("copied", 7, (1000, 1000)))
     *got, large = results(pool, units)
@@ -96,7 +96,7 @@ def test_strange_arrays(pool):
         assert (ours == theirs).all()
 
 
-def test_an_exception_of_the_users_code_says_where_it_was(pool):
+def test_an_exception_of_the_users_code_has_its_place(pool):
     with pytest.raises(KeyError, match=r"Caught KeyError in DataLoader worker process \d \(Ray, pid \d+ on") as caught:
         pool.result(pool.submit(("fail", KeyError, "planted")))
     assert "tasks.py" in str(caught.value)
@@ -104,7 +104,8 @@ def test_an_exception_of_the_users_code_says_where_it_was(pool):
 
 
 def test_a_unit_that_kills_once_is_run_again(pool, tmp_path):
-    """Whether it is killed, or the unit ends it; one after the other, as units of one interval share the blame."""
+    """Whether the actor is killed, or the unit ends it. One unit at a time, as units of one interval share the
+    blame."""
     for how in ("kill", "SystemExit"):
         tickets = [pool.submit(("echo", i)) for i in range(10)]
         tickets.append(pool.submit(("die", how, str(tmp_path / how), "")))
@@ -117,7 +118,7 @@ def test_a_unit_that_kills_once_is_run_again(pool, tmp_path):
 
 def test_close_ends_the_actors(pool):
     """The last test that uses this pool."""
-    assert eventually(lambda: all(map(alive, pool.pids)))  # those that were started instead of others, too
+    assert eventually(lambda: all(map(alive, pool.pids)))  # also the ones that were started instead of others
     pids = pool.pids
     pool.close()
     pool.close()
@@ -130,7 +131,7 @@ def test_close_ends_the_actors(pool):
 
 
 def test_a_loader_gives_the_items_and_states_of_one_without_workers(tmp_path):
-    """Batch by batch, random numbers included, though an item kills its actor; when it is dropped its actors end."""
+    """Batch by batch, random numbers included, though an item kills its actor. When it is dropped, its actors end."""
     how = {"batch_size": 8, "shuffle": True, "seed": 5}
     here = fl.DataLoader(Augmented(61), **how)
     data = Killing(61, 33, tmp_path / "killed")
@@ -148,8 +149,8 @@ def test_a_loader_gives_the_items_and_states_of_one_without_workers(tmp_path):
     assert eventually(lambda: not any(map(alive, pids)))
 
 
-def test_an_iterable_dataset_is_that_of_local_workers():
-    """Parts, states and the generators of worker processes; the items also after a kill."""
+def test_an_iterable_dataset_equals_local_workers():
+    """Parts, states and the generators of worker processes, and the items also after a kill."""
     pytest.importorskip("torch")
     how = {"batch_size": 4, "seed": 3, "num_workers": 2}
     with (
@@ -162,7 +163,7 @@ def test_an_iterable_dataset_is_that_of_local_workers():
             assert json.dumps(ray.state_dict()) == json.dumps(local.state_dict())
         for pid in filter(None, ray.pids):
             os.kill(pid, signal.SIGKILL)
-        # A local worker that dies draws its random numbers anew, too.
+        # A local worker that dies draws its random numbers again, too.
         assert [batch[0].tolist() for batch in iterator] == [batch[0].tolist() for batch in other]
 
 
@@ -203,7 +204,7 @@ class Ragged(Deserializer):
 SMALL = {"chunk_bytes": 700, "part_bytes": 4000}
 
 
-def test_a_corpus_is_the_same_store_whatever_dies(tmp_path):
+def test_a_corpus_is_the_same_store_after_any_kill(tmp_path):
     how = {"on_error": "skip", **SMALL}
     one = fl.convert(Ragged(bad=[3, 500]), tmp_path / "one", **how)
     ray = fl.convert(Ragged(tmp_path / "killed", [3, 500]), tmp_path / "ray", jobs=2, executor="ray", **how)

@@ -64,7 +64,7 @@ class Private:
 
 @pytest.fixture(params=[False, True], ids=["late", "early"])
 def ray(request, monkeypatch, tmp_path):
-    """This process has no Ray, nor has this machine; the module was imported late, or too early."""
+    """Neither this process nor this machine has a Ray. The module is imported late, or too early."""
     made = Ray(request.param)
     monkeypatch.setitem(sys.modules, "ray", made)
     for name, value in (("_private", None), ("_private_pid", 0), ("_joined", False), ("PrivateRay", Private)):
@@ -133,7 +133,7 @@ def test_a_private_ray_is_joined_again_after_a_shutdown_and_replaced_when_it_is_
 
 
 def test_where_the_users_cluster_is(monkeypatch, tmp_path):
-    """RAY_ADDRESS comes first; then what `ray start` has written, if that cluster still runs."""
+    """RAY_ADDRESS comes first, then the address that `ray start` has written, if that cluster still runs."""
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert ray_session.running() == "10.0.0.1:6379"
     monkeypatch.setenv("RAY_ADDRESS", "")

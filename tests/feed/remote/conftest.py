@@ -1,4 +1,4 @@
-"""Fixtures of the tests of remote data: a server with objects, a cache of its own, corpora compared."""
+"""Fixtures of the tests of remote data: a server with objects, a separate cache, comparisons of corpora."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An address means the object it names, that of no other, and what is secret in it stays so."""
+"""An address means the object it names, and no other, and secrets in it stay secret."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def key_of(address, options=()) -> tuple[str, str]:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(PLACES, min_size=2, max_size=6, unique_by=distinct_of))
 def test_no_two_places_share_a_key(places):
-    """Whatever tells two addresses apart tells their folders in a cache apart, also what no folder's name can hold."""
+    """Different addresses have different folders in a cache, also if their names cannot be names of folders."""
     keys = []
     for place in places:
         try:
             folder, key = key_of(address_of(place))
         except fl.DataError:
-            continue  # no name of a bucket, say
+            continue  # such as an address without a bucket
         assert SECRET not in folder + key
         assert (folder, key) == key_of(address_of(place, "an0ther"))  # new credentials find what old ones fetched
         keys.append((distinct_of(place), folder, key))
@@ -243,7 +243,7 @@ def test_an_account_may_be_named_by_address_and_option(web, tmp_path):
             address, remote=fl.Remote(cache=tmp_path, storage_options={**options, "account_name": "acct"}, deadline_s=3)
         )
     assert {one.path.partition("?")[0] for one in web.log} <= {"/train/x.jsonl", "/train"}
-    with pytest.raises(ValueError, match="account of the address in account_name"):
+    with pytest.raises(ValueError, match="account_name to name the account of the address"):
         fl.open_corpus(
             address,
             remote=fl.Remote(cache=tmp_path, storage_options={**options, "account_name": "other"}, deadline_s=3),
@@ -299,7 +299,7 @@ def test_a_redirect_may_be_written_in_utf8(web, tmp_path):
 
 
 def test_a_user_without_a_password_is_one(web, tmp_path):
-    """As of a token; the header always has a colon behind it."""
+    """As with a token. The header always has a colon after it."""
     web.objects["/x.jsonl"] = rows(0)
     address = web.url.replace("http://", "http://token@") + "/x.jsonl"
     assert read(fl.open_corpus(address, streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=5))) == [
@@ -320,7 +320,7 @@ def test_an_address_without_a_host_or_with_another_port_than_a_number_is_refused
     assert SECRET not in str(caught.value)
 
 
-def test_a_file_system_connects_in_a_thread_of_its_own(tmp_path, monkeypatch):
+def test_a_file_system_connects_in_a_separate_thread(tmp_path, monkeypatch):
     """Those of some kinds connect when they are made: that may fail, or never end."""
     kind, stuck, made = type(fsspec.filesystem("memory")), threading.Event(), []
 
@@ -341,8 +341,8 @@ def test_a_file_system_connects_in_a_thread_of_its_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["d/x.jsonl", "d", "d/*.jsonl", "x.jsonl"])
-def test_a_path_behind_a_host_begins_with_a_slash(tmp_path, monkeypatch, what):
-    """As file systems over SFTP, FTP and HDFS have it; without it, it would be one in the user's own folder."""
+def test_a_path_after_a_host_begins_with_a_slash(tmp_path, monkeypatch, what):
+    """As file systems over SFTP, FTP and HDFS have it. Without it, it would be relative to the user's folder."""
 
     class Hosts(type(fsspec.filesystem("memory"))):
         protocol = "hosts"
@@ -397,7 +397,7 @@ def test_the_value_of_an_option_is_in_no_message(name, options):
     assert SECRET not in repr(caught.value)
 
 
-def test_credentials_that_the_environment_has_anew_are_used_by_the_next_opening(web, monkeypatch, tmp_path):
+def test_new_credentials_in_the_environment_are_used_by_the_next_opening(web, monkeypatch, tmp_path):
     pytest.importorskip("obstore", reason="obstore is not installed")
     monkeypatch.setenv("AWS_ENDPOINT_URL", web.url)
     monkeypatch.setenv("AWS_REGION", "here")
@@ -411,7 +411,7 @@ def test_credentials_that_the_environment_has_anew_are_used_by_the_next_opening(
 
 
 def test_a_proxy_is_asked_for_the_whole_address(web, tmp_path):
-    """As environments with proxies want it; the proxy here has the object itself."""
+    """As environments with proxies require. The proxy here has the object itself."""
     web.objects["http://nowhere.invalid/x.jsonl"] = rows(0)
     options = {"client_options": {"proxy_url": web.url.replace("http://", "http://me:pw@")}}
     address = "http://nowhere.invalid/x.jsonl"
@@ -432,7 +432,7 @@ def test_a_proxy_may_be_named_without_a_scheme(web, tmp_path, monkeypatch):
 
 
 def test_places_are_the_same_in_every_process():
-    """Else ranks would not find what others have fetched."""
+    """Otherwise ranks would not find pages that others have fetched."""
     assert key_of("s3://bucket/x", {"endpoint": "http://a:9000"}) == key_of(
         "s3://bucket/x", {"endpoint": "http://a:9000"}
     )

@@ -1,4 +1,4 @@
-"""Arrow files that are larger than the cache: batches come from ranges, and are those of the mapped files."""
+"""Arrow files that are larger than the cache: batches come from ranges, and equal those of the mapped files."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ KINDS = ("stream", "file", "zstd", "dictionary")
     [(how, KINDS[(2 * k + more) % 4]) for k, how in enumerate(ORDERS) for more in range(2)],
     ids=str,
 )
-def test_minibatches_are_those_of_a_disk(arrow, kind, how):
+def test_minibatches_equal_a_disk(arrow, kind, how):
     here, there, size = arrow(kind)
     assert there.digest() == here.digest()
     assert any(object_at(path) is not None for path in there.paths())  # nothing was fetched as a whole
     assert delivered(there, size=40, on_error=fl.Quarantine(), **how) == delivered(
         here, size=40, on_error=fl.Quarantine(), **how
     )
-    assert there.mirror.cache.kept_bytes <= size // 2
+    assert there.placeholders.cache.kept_bytes <= size // 2
 
 
 @pytest.mark.parametrize("chosen", [{"pair": DECLARED["pair"]}, {"entries": DECLARED["entries"]}], ids=list)
@@ -158,7 +158,7 @@ def test_what_is_planned_is_what_is_fetched(arrow, opened, tmp_path):
     budget = int(0.7 * size)
     planned = {name: how[name] for name in ("shuffle", "seed", "max_sweeps")}
     plan = fetch_plan(
-        first, Cluster(cache_bytes=budget), size=40, kept=first.mirror.cache.tables(), sweeps=3, **planned
+        first, Cluster(cache_bytes=budget), size=40, kept=first.placeholders.cache.kept_pages(), sweeps=3, **planned
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -195,7 +195,7 @@ def test_rows_that_indices_name_are_gathered_from_whole_files(store, opened, tmp
 
 
 @pytest.mark.parametrize("at", ["in a head", "in a body", "at the end"])
-def test_damage_is_that_of_a_disk(store, opened, tmp_path, at):
+def test_damage_matches_a_disk(store, opened, tmp_path, at):
     put(store, tmp_path / "a")
     path = tmp_path / "a" / "1.arrow"
     data = bytearray(path.read_bytes())
@@ -257,7 +257,8 @@ def test_damaged_bounds_of_one_batch_lose_its_sequences_alone(store, opened, tmp
 
 
 def test_many_files_take_no_more_room_than_is_looked_at(store, opened, tmp_path):
-    """Of numbers alone, nothing is held; of lists of unequal lengths all, and an error says how much that is."""
+    """With numbers alone, nothing stays in the cache. With lists of unequal lengths all offsets do, and an error has
+    their size."""
     for i in range(20):
         table = pa.table({"n": np.arange(40_000), "v": pa.array([[1.0, 2.0]] * 9999 + [[1.0]] + [None] * 30_000)})
         store.put(f"b/a/{i}.arrow", Path(write(tmp_path / f"{i}.arrow", table, rows=10_000)).read_bytes())

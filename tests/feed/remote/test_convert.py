@@ -1,4 +1,5 @@
-"""A store written to a bucket is the local one, byte for byte, whatever fails; a reader sees all of it or none."""
+"""A store written to a bucket equals the local one, byte for byte, after any failure. A reader sees all of it or
+none."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ PART = 16 << 10  # parts of uploads are this small here
 
 
 class Rows(Deserializer):
-    """40 chunks of 50 sequences, ragged from the tenth on; a score of files of a store with `SMALL`."""
+    """40 chunks of 50 sequences, ragged from the tenth on. With `SMALL`, a store has some twenty files."""
 
     schema = Schema({"x": Stream(64), "y": Stream((), "int64")})
 
@@ -57,7 +58,7 @@ SMALL = {"chunk_bytes": 10_000, "part_bytes": 40_000}
 
 @pytest.fixture(autouse=True)
 def place(monkeypatch, tmp_path):
-    """Parts of uploads are small, and work lies in the test's own folder."""
+    """Parts of uploads are small, and work files are in the test's folder."""
     monkeypatch.setattr(stores, "WRITE_BYTES", PART)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
 
@@ -94,7 +95,7 @@ def written(store):
 
 
 def recorded(tmp_path, there):
-    """Names of files that the program knows to have arrived; of others, at most two were on their way."""
+    """Names of files that the program knows to have arrived. At most two others were in flight."""
     names = {json.loads(path.read_bytes())[0] for path in (tmp_path / "user").rglob("upload-*.json")}
     assert len(set(there) - names) <= 2
     return names
@@ -148,7 +149,7 @@ def test_from_one_bucket_to_another_folder(bucket, to, tmp_path):
     fl.convert("s3://b/in/x.npy", "s3://b/out/store", **to)
     fl.convert("s3://b/in/x.npy", tmp_path / "again", **to)
     assert objects_of(bucket) == bytes_of(tmp_path / "store") == bytes_of(tmp_path / "again")
-    with pytest.raises(ValueError, match="destination outside the data read"):
+    with pytest.raises(ValueError, match="destination outside the data to read"):
         fl.convert("s3://b/in", "s3://b/in/store", **to)
 
 
@@ -233,7 +234,7 @@ def test_after_a_kill_whole_files_are_not_sent_again(bucket, to, tmp_path, local
     fl.convert(Rows(), "s3://b/out/store", progress=lambda done, total: seen.append(done), **to)
     assert objects_of(bucket) == local
     assert not set(written(bucket)) & set(recorded)
-    assert min(seen) > (1000 if lost else 10_000)  # what was complete is not read again
+    assert min(seen) > (1000 if lost else 10_000)  # complete files are not read again
     assert left_over(tmp_path) == []
 
 
@@ -258,7 +259,7 @@ def test_ctrl_c_leaves_no_upload_and_the_same_call_goes_on(bucket, to, large, tm
         program.send_signal(signal.SIGINT)
         _, said = program.communicate(timeout=60)
     assert "KeyboardInterrupt" in said
-    assert "the same call continues it" in said
+    assert "repeat the call to continue" in said
     # Aborted, or, if all of it had been handed over, ended as it should.
     assert bucket.unfinished() == []
     there = objects_of(bucket)
@@ -327,7 +328,7 @@ def test_what_is_compared_after_an_answer_was_lost_is_asked_for_again(bucket, to
     assert objects_of(bucket) == local
 
 
-def test_a_store_that_says_how_long_to_wait_is_left_alone(bucket, to, local):
+def test_a_stores_time_to_wait_is_respected(bucket, to, local):
     bucket.fail("status", key="b/out/store/part-00001.arrow", request=None, retry_after=2, times=4)
     began = time.monotonic()
     fl.convert(Rows(), "s3://b/out/store", **to)
@@ -396,7 +397,7 @@ def test_an_object_that_another_writer_changes_is_an_error(bucket, to):
     assert "feedline.json" not in objects_of(bucket)
 
 
-# ---- what is there -----------------------------------------------------------------------------------
+# ---- existing objects --------------------------------------------------------------------------------
 
 
 def test_what_is_there_is_refused_as_in_a_folder(bucket, to, tmp_path, local):
@@ -439,9 +440,9 @@ def test_leftovers_of_an_unfinished_store_are_replaced(bucket, to, local):
 def test_arguments(bucket, to, tmp_path):
     with pytest.raises(ValueError, match="a web server"):
         fl.convert(Rows(), bucket.http("b/store"), remote=fl.Remote(deadline_s=1.0))
-    with pytest.raises(ValueError, match="expected an address as destination for work="):
+    with pytest.raises(ValueError, match="expected work= only with an address as destination"):
         fl.convert(Rows(), tmp_path / "store", work=tmp_path)
-    with pytest.raises(ValueError, match="expected an address as source or destination for remote="):
+    with pytest.raises(ValueError, match="expected remote= only with an address as source or destination"):
         fl.convert(Rows(), tmp_path / "store", remote=fl.Remote(storage_options={}))
     with pytest.raises(ValueError, match=r"fl\.convert writes stores to object stores"):
         fl.StoreWriter("s3://b/store", Rows.schema)

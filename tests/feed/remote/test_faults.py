@@ -1,4 +1,4 @@
-"""Whatever a store does, the bytes are right or an error says what was tried; nothing hangs."""
+"""Whatever a store does, the bytes are right or an error lists the attempts. Nothing hangs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_broken_range_is_gone_on_with_from_the_byte_it_had_reached(store, open
     assert sent <= len(archive(200, 20_000)) + 2 * (1 << 20)
 
 
-def test_a_store_that_says_how_long_to_wait_is_left_alone(store, opened, monkeypatch):
+def test_a_stores_time_to_wait_is_respected(store, opened, monkeypatch):
     monkeypatch.setattr(requests, "TRAFFIC", requests.Traffic())  # nothing is slow enough to be asked for twice
     store.put("b/a.jsonl", lines())
     store.fail("status", key="b/a.jsonl", request="GET", status=503, retry_after=2, times=2)
@@ -131,7 +131,7 @@ def test_an_object_that_changes_while_it_is_read_is_an_error_that_names_it(store
             pass
     assert caught.value.path == "s3://b/2.parquet"
     assert before.ids.tolist() == [0, 1, 2, 3, 4]
-    assert source.position.ordinal == 40  # of what was delivered, nothing is lost or repeated
+    assert source.position.sequence == 40  # no delivered byte is lost or repeated
 
 
 def test_what_is_not_there_is_an_error_at_once(store, opened):
@@ -213,7 +213,7 @@ def test_an_etag_is_the_same_from_listings_and_answers(told, etag):
     assert object_store.etag_of({"e_tag": told}) == etag
 
 
-def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
+def test_a_part_without_its_number_is_refused(tmp_path):
     """As of servers that answer with several parts, or with any bytes at all."""
     with WebServer({"/x.jsonl": lines()}) as web:
         web.content_range = ""
@@ -222,7 +222,7 @@ def test_a_part_that_does_not_say_which_one_it_is_is_refused(tmp_path):
 
 
 class Clock:
-    """A clock that is an hour behind that of the server."""
+    """A clock that is an hour slower than the server's."""
 
     @staticmethod
     def time():
@@ -266,13 +266,13 @@ def test_the_question_how_long_to_wait_is_asked_as_all_others_are(tmp_path):
 
 
 def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_path, monkeypatch):
-    """As one of IPv6 where that leads nowhere; a server that accepts nobody stands for it."""
+    """Such as an IPv6 address without a route. A server that accepts no connection simulates it."""
     monkeypatch.setattr("feedline.feed.remote.web._CONNECT_S", 0.2)
     with WebServer({"/x.jsonl": lines()}) as web, socket.socket() as full, contextlib.ExitStack() as waiting:
         port = int(web.url.rpartition(":")[2])
         full.bind(("127.0.0.2", port))
         full.listen(0)
-        for _ in range(4):  # whoever comes after them is not heard
+        for _ in range(4):  # later connections get no answer
             one = waiting.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(("127.0.0.2", port))
@@ -286,7 +286,7 @@ def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_p
 
 
 def test_connections_that_a_server_has_closed_make_no_noise(tmp_path):
-    """Python warns of what is only collected."""
+    """Python would warn about connections that are only collected."""
     with WebServer({"/x.jsonl": lines()}) as web, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         web.closes = True

@@ -1,4 +1,4 @@
-"""What is planned is what is fetched: by the order and the cache, to the byte."""
+"""The plan equals the fetched bytes, by the order and the cache."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bucket():
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Allow caches of a megabyte; on a busy machine, requests would be made twice."""
+    """Allow caches of a megabyte, and no hedged requests, which a busy machine would cause."""
     monkeypatch.setattr(caches, "MIN_BYTES", MIB)
     monkeypatch.setattr(requests, "_MIN_SAMPLES", 1 << 30)
 
@@ -87,14 +87,14 @@ OPTIONS = {"seed": 3, "shuffle": fl.Window(chunks=4)}
 
 def planned(corpus, cache_bytes, **more):
     corpus.digest()
-    given = {"size": 7, "max_sweeps": 4, "kept": corpus.mirror.cache.tables(), **OPTIONS, **more}
+    given = {"size": 7, "max_sweeps": 4, "kept": corpus.placeholders.cache.kept_pages(), **OPTIONS, **more}
     return fetch_plan(corpus, Cluster(cache_bytes=cache_bytes), **given)
 
 
 @pytest.fixture
 def delayed(monkeypatch):
     """Let answers come late, and threads take their time, now and then, as on a busy machine."""
-    rng, fetched, reserve, drop = random.Random(5), caches.fetched, caches.Cache.reserve, caches.Cache.drop
+    rng, fetched, reserve, drop = random.Random(5), caches.fetch_range, caches.Cache.reserve, caches.Cache.drop
 
     async def late(*given, **named):
         await asyncio.sleep(rng.choice([0, 0, 0.002, 0.01, 0.03]))
@@ -109,7 +109,7 @@ def delayed(monkeypatch):
 
         return done
 
-    monkeypatch.setattr(caches, "fetched", late)
+    monkeypatch.setattr(caches, "fetch_range", late)
     monkeypatch.setattr(caches.Cache, "reserve", slowly(reserve))
     monkeypatch.setattr(caches.Cache, "drop", slowly(drop))
 
@@ -152,7 +152,7 @@ def test_the_same_ranges_are_asked_for_however_late_threads_are(bucket, opened, 
 
 def test_nothing_stays_reserved_by_what_is_no_longer_wanted(bucket, opened, delayed):
     corpus = opened("small/*.parquet", MIB)
-    cache = corpus.mirror.cache
+    cache = corpus.placeholders.cache
     with fl.MinibatchSource(corpus, max_sweeps=4, read_ahead=MIB, **OPTIONS) as source:
         for at in np.random.default_rng(1).integers(source.num_sequences, size=20).tolist():
             source.seek(fl.Position(0, at, at))

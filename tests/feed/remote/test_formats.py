@@ -1,4 +1,4 @@
-"""Every format by its address: what is delivered is what is delivered from a disk, in the same order."""
+"""Every format by its address: the same sequences as from a disk, in the same order."""
 
 from __future__ import annotations
 

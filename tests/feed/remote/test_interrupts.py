@@ -1,4 +1,4 @@
-"""Ctrl-C while a store is silent: it comes at once, whatever is being fetched, in whichever threads."""
+"""Ctrl-C while a store is silent: it is raised at once, whatever is being fetched, in any threads."""
 
 from __future__ import annotations
 

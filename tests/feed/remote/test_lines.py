@@ -1,4 +1,4 @@
-"""Slow lines: what comes steadily is delivered, each byte once, by as many requests as are of use."""
+"""Slow lines: bytes that come steadily are delivered, each once, by as many requests as help."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.remote import requests
-from feedline.feed.remote.requests import IN_FLIGHT, Line, Patience, fetched
+from feedline.feed.remote.requests import IN_FLIGHT, Patience, RequestLimiter, fetch_range
 from feedline.feed.remote.stores import ObjectInfo, Store
 from tests.feed.remote.conftest import delivered
 from tests.servers.web import WebServer
@@ -96,7 +96,7 @@ class Steady(Store):
     async def head(self, key):
         raise NotImplementedError
 
-    def listed(self, folder, *, deep=True):
+    def list_objects(self, folder, *, deep=True):
         raise NotImplementedError
 
     async def read(self, info, begin, end):
@@ -105,7 +105,7 @@ class Steady(Store):
 
 
 class Clock:
-    """A clock that stands still unless it is moved."""
+    """A clock that only a test moves."""
 
     def __init__(self):
         self.now = 1000.0
@@ -127,7 +127,7 @@ def test_a_deadline_runs_while_nothing_is_heard(clock, monkeypatch):
     into = memoryview(bytearray(10 * 1024))
     info = ObjectInfo("x", 10 * 1024, "e", 0)
     patience = Patience(deadline_s=250.0, stall_s=3600.0)
-    requests.wait_for(fetched(Steady(clock), info, 0, into, patience=patience, heard=lambda done: None))
+    requests.wait_for(fetch_range(Steady(clock), info, 0, into, patience=patience, on_bytes=lambda done: None))
     assert clock.now >= 1000.0 + 10 * 200
 
 
@@ -138,24 +138,24 @@ def turns_on(clock, rate_of, bytes_of_request=8 << 20, rounds=400):
     """Return the turns of a line whose bytes a second are ``rate_of(turns)``, with requests always waiting."""
 
     async def run():
-        line, found = Line(), []
-        waiting = [asyncio.ensure_future(line.__aenter__()) for _ in range(4 * IN_FLIGHT)]
+        limiter, found = RequestLimiter(), []
+        waiting = [asyncio.ensure_future(limiter.__aenter__()) for _ in range(4 * IN_FLIGHT)]
         for _ in range(rounds):
             await asyncio.sleep(0)
-            taken = line._taken
+            taken = limiter._taken
             # All requests under way share the line, for half a second or until they end.
             seconds = min(0.5, bytes_of_request * taken / rate_of(taken))
             ends = seconds < 0.5
             clock.now += seconds
-            line.heard(int(rate_of(taken) * seconds))
+            limiter.count_bytes(int(rate_of(taken) * seconds))
             if ends:
                 for _ in range(taken):
-                    line.ended()
-                    waiting.append(asyncio.ensure_future(line.__aenter__()))
-                    await line.__aexit__()
-            elif taken > line.turns:  # those under way end some time
-                await line.__aexit__()
-            found.append(line.turns)
+                    limiter.count_request()
+                    waiting.append(asyncio.ensure_future(limiter.__aenter__()))
+                    await limiter.__aexit__()
+            elif taken > limiter.turns:  # those under way end some time
+                await limiter.__aexit__()
+            found.append(limiter.turns)
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
@@ -183,15 +183,15 @@ def test_a_slow_line_that_all_share_gets_few_requests(clock):
 
 def test_a_request_that_gives_up_while_it_waits_takes_no_turn():
     async def run():
-        line = Line()
-        for _ in range(line.turns):
-            await line.__aenter__()
-        waiting = asyncio.ensure_future(line.__aenter__())
+        limiter = RequestLimiter()
+        for _ in range(limiter.turns):
+            await limiter.__aenter__()
+        waiting = asyncio.ensure_future(limiter.__aenter__())
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await line.__aexit__()
-        await asyncio.wait_for(line.__aenter__(), 5)
+        await limiter.__aexit__()
+        await asyncio.wait_for(limiter.__aenter__(), 5)
 
     asyncio.run(run())
 

@@ -1,4 +1,4 @@
-"""Listings ask for what was named: nothing of other folders is listed, taken for data, or in the way."""
+"""Listings are only of named folders: other folders are not listed, taken for data, or an obstacle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_other_folders_are_not_listed(bucket, opened, what, count, lists):
     assert [entry.name for entry in bucket.log() if entry.kind == "LIST"] == lists
 
 
-def test_a_pattern_of_folders_lists_those_that_match(bucket, opened):
+def test_a_pattern_of_folders_lists_matching_folders(bucket, opened):
     corpus = opened("small-*", **ROWS)
     assert sum(info.sequences for info in corpus.chunks()) == 120
     prefixes = {entry.name for entry in bucket.log() if entry.kind == "LIST"}
@@ -66,8 +66,8 @@ def test_folders_that_are_all_there_is_are_listed_together(store, opened):
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_an_index_is_asked_for_beside_tokens_alone(store, opened, refused):
-    """Who may not list is refused what is not there."""
+def test_an_index_is_requested_only_for_tokens(store, opened, refused):
+    """Without the right to list, a missing object is a refusal."""
     for name in ("x.jsonl", "y.bin", "z.bin"):
         store.put(f"b/{name}", rows(0))
     if refused:
@@ -78,14 +78,14 @@ def test_an_index_is_asked_for_beside_tokens_alone(store, opened, refused):
         assert sorted(entry.name for entry in store.log() if entry.kind in ("HEAD", "LIST")) == asked
 
 
-def test_a_slash_at_the_end_says_that_it_is_a_folder(store, opened):
+def test_a_slash_at_the_end_marks_a_folder(store, opened):
     store.put("b/small/a.jsonl", rows(0))
     opened("small/", **ROWS)
     assert store.counters().requests["HEAD"] == 0
 
 
 def test_a_pattern_of_several_levels_lists_the_folders_that_match(bucket, opened):
-    """Whatever lies in others, as keys with empty parts."""
+    """Whatever other folders have, such as keys with empty parts."""
     for number in range(3):
         bucket.put(f"b/deep-{number}/x/a.jsonl", rows(0))
         bucket.put(f"b/deep-{number}/y/a.jsonl", rows(0))
@@ -123,7 +123,7 @@ def test_an_object_without_bytes_that_shows_a_folder_is_no_data(store, opened, w
 def test_an_object_without_bytes_stays_one(store, opened):
     store.put("b/z/a.jsonl", rows(0))
     store.put("b/z/empty.jsonl", b"")
-    assert [one.info.key for one in opened("z", **ROWS).mirror.objects.values()] == ["z/a.jsonl", "z/empty.jsonl"]
+    assert [one.info.key for one in opened("z", **ROWS).placeholders.objects.values()] == ["z/a.jsonl", "z/empty.jsonl"]
 
 
 def test_a_folder_may_have_the_name_of_an_object(store, opened):

@@ -34,7 +34,7 @@ NAMES = (
 
 
 def write_map(folder):
-    """Names written in all ways, members of an archive; missing pictures, one whose name is no text, and no line."""
+    """Names in all forms, members of an archive, missing pictures, one whose name is no text, and an empty file."""
     (folder / "pics" / "x").mkdir(parents=True)
     lines = []
     for i in range(COUNT):
@@ -62,7 +62,7 @@ def write_script(folder):
 
 @pytest.mark.parametrize("write", [write_map, write_script])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_what_a_list_names_lies_beside_it(store, opened, tmp_path, monkeypatch, write, shuffle):
+def test_listed_files_are_next_to_the_list(store, opened, tmp_path, monkeypatch, write, shuffle):
     (tmp_path / "a").mkdir()
     name = write(tmp_path / "a")
     put(store, tmp_path / "a")
@@ -73,7 +73,7 @@ def test_what_a_list_names_lies_beside_it(store, opened, tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     store.reset()
     there = opened(f"a/{name}")
-    assert store.counters().requests["LIST"] == 1  # for what the list names
+    assert store.counters().requests["LIST"] == 1  # for the files that the list names
     assert there.digest() == digest
     again = pickle.loads(pickle.dumps(there))
     assert delivered(there, **how) == expected
@@ -87,7 +87,7 @@ def test_other_objects_of_the_folder_are_not_read(store, opened, tmp_path):
     put(store, tmp_path / "a")
     store.put("b/a/feat/other.mfc", b"no features")
     there = opened("a/list.scp")
-    assert len(there.mirror.objects) == COUNT + 1
+    assert len(there.placeholders.objects) == COUNT + 1
 
 
 @pytest.mark.parametrize("write", [write_map, write_script])
@@ -106,7 +106,7 @@ def test_a_list_over_http(store, tmp_path, monkeypatch, write):
         assert delivered(there, **how) == expected
 
 
-def test_what_a_list_names_is_fetched_anew_by_later_runs_where_nothing_tells_its_versions(tmp_path):
+def test_listed_objects_without_versions_are_fetched_again_by_later_runs(tmp_path):
     (tmp_path / "a").mkdir()
     name = write_script(tmp_path / "a")
     with WebServer({}) as web:

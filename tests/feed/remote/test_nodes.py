@@ -1,4 +1,4 @@
-"""Several nodes, each with a cache of its own: in arcs they fetch about one copy of the data together."""
+"""Several nodes with separate caches: in arcs they fetch about one copy of the data together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def files(store):
 def test_arcs_fetch_one_copy_and_shares_by_position_one_for_each_node(
     store, opened, files, tmp_path, monkeypatch, order, least, most
 ):
-    """A chunk that an arc's border cuts is read by two nodes; pages at both ends of chunks are rounded."""
+    """A chunk that an arc's border cuts is read by two nodes, and pages at both ends of chunks are rounded."""
     monkeypatch.setattr(caches, "MIN_BYTES", MIB)
     sources = [
         fl.MinibatchSource(
@@ -76,7 +76,7 @@ NODE = """
 
 @pytest.mark.slow
 def test_four_hosts_fetch_about_one_copy_over_the_network(tmp_path):
-    """Hosts with addresses, caches and clocks of their own; the server on a fifth one."""
+    """Hosts with different addresses, caches and clocks, and the server on a fifth one."""
     groups, total = 100, 0
     (tmp_path / "root" / "b").mkdir(parents=True)
     for seed in range(FILES):

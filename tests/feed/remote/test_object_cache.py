@@ -52,7 +52,7 @@ def small(monkeypatch):
 
 @pytest.fixture
 def filled(store, tmp_path):
-    """Put three Parquet files into the bucket; return what they deliver from a disk."""
+    """Put three Parquet files into the bucket. Return their sequences from a disk."""
     (tmp_path / "local").mkdir()
     for seed in range(FILES):
         store.put(f"b/{seed}.parquet", rows(seed))
@@ -70,7 +70,7 @@ def on_disk(folder) -> int:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
-def test_no_more_is_kept_than_was_said_and_no_more_fetched_than_that_takes(store, opened, filled, tmp_path, share):
+def test_no_more_is_kept_than_allowed_and_no_more_fetched_than_needed(store, opened, filled, tmp_path, share):
     """From the second sweep on, what cannot be kept is fetched, and nothing else: no order of dropping does better."""
     budget = int(share * TOTAL)
     corpus = opened("*.parquet", cache_bytes=budget)
@@ -80,7 +80,7 @@ def test_no_more_is_kept_than_was_said_and_no_more_fetched_than_that_takes(store
         store.reset()
         for minibatch in source.minibatches(7, until=fl.sweeps(1)):
             got.append(minibatch.ids.tolist())
-            assert corpus.mirror.cache.kept_bytes <= budget
+            assert corpus.placeholders.cache.kept_bytes <= budget
             assert on_disk(tmp_path / "cache") <= budget
         fetched.append(store.counters().sent_bytes["GET"] / TOTAL)
     assert [i for part in got for i in part] == [i for ids, _ in filled for i in ids]
@@ -105,7 +105,7 @@ def test_a_full_cache_is_read_without_a_request(store, opened, filled):
 
 
 def test_damaged_pages_are_fetched_again(store, opened, filled, tmp_path, caplog):
-    delivered(opened("*.parquet"), max_sweeps=1)  # which closes it: what a process has written itself, it trusts
+    delivered(opened("*.parquet"), max_sweeps=1)  # which closes it, as a process trusts pages that it has written
     for data in (tmp_path / "cache").glob("objects/*/data"):
         with open(data, "r+b") as file:
             for at in range(100, data.stat().st_size, 3 * PAGE_BYTES):
@@ -166,7 +166,7 @@ def test_a_full_disk_keeps_what_it_can_and_delivers_all(mounted, store, opened, 
     with fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4) as source:
         assert [minibatch.ids.tolist() for minibatch in source.minibatches(7)] == [ids for ids, _ in filled]
         assert "bytes are kept: No space left" in caplog.text
-        assert MIB < corpus.mirror.cache.kept_bytes < 3 * MIB
+        assert MIB < corpus.placeholders.cache.kept_bytes < 3 * MIB
 
 
 def test_a_cache_deleted_under_a_run_is_missed_by_nobody(store, opened, filled, tmp_path):
@@ -189,7 +189,7 @@ def test_an_archive_whose_index_is_known_is_opened_although_its_beginning_cannot
     assert delivered(opened("a.tar", cache_bytes=MIB)) == expected
 
 
-def test_whoever_is_killed_between_table_and_count_has_counted_too_many(opened, filled, tmp_path, monkeypatch):
+def test_a_kill_between_table_and_count_leaves_too_large_a_count(opened, filled, tmp_path, monkeypatch):
     enter, found = ObjectPages.mark, []
 
     def enter_and_die(pages, first, sums):
@@ -204,18 +204,18 @@ def test_whoever_is_killed_between_table_and_count_has_counted_too_many(opened, 
 
 
 @pytest.mark.parametrize("wrong", [0, 1 << 20])
-def test_a_wrong_count_is_corrected_by_whoever_opens_the_cache_while_others_use_it(opened, filled, tmp_path, wrong):
+def test_a_wrong_count_is_corrected_by_the_next_opening_of_a_shared_cache(opened, filled, tmp_path, wrong):
     corpus = opened("*.parquet")
     delivered(corpus, max_sweeps=1)  # which closes it
     state = np.fromfile(tmp_path / "cache" / "state", np.int64)
     kept, state[2] = state[2], wrong
     state.tofile(tmp_path / "cache" / "state")
     other = CacheHolder(tmp_path / "cache" / "holders")
-    assert opened("*.parquet").mirror.cache.kept_bytes == kept * PAGE_BYTES > 0
+    assert opened("*.parquet").placeholders.cache.kept_bytes == kept * PAGE_BYTES > 0
     other.close()
 
 
-def test_whoever_is_killed_while_it_leaves_leaves_nothing_for_good(opened, filled, tmp_path, monkeypatch):
+def test_a_kill_while_leaving_leaves_nothing_for_good(opened, filled, tmp_path, monkeypatch):
     holders, unlink = tmp_path / "cache" / "holders", Path.unlink
     corpus = opened("0.parquet")
 
@@ -251,7 +251,7 @@ def run(url, options, folder, budget, index, count, results, together):
 
 @pytest.mark.parametrize(("budget", "most"), [(1 << 30, 1.02), (TOTAL // 2, 3.5)])
 def test_processes_of_a_node_fetch_together(store, filled, tmp_path, budget, most):
-    """What one has fetched, others read; and what they deliver is what one alone delivers."""
+    """One process fetches, others read. They deliver the same as one process alone."""
     context = multiprocessing.get_context("spawn")
     results, together = context.SimpleQueue(), context.Barrier(3)
     given = ("s3://b/*.parquet", store.s3(), str(tmp_path / "cache"), budget)
@@ -287,8 +287,8 @@ for minibatch in source.minibatches(7):
 """
 
 
-def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_whole_one_again(tmp_path, filled):
-    """Each time it goes on, what is whole is not fetched again; at the end all is what it should be."""
+def test_killed_at_any_moment_it_leaves_no_wrong_page_and_fetches_none_twice(tmp_path, filled):
+    """Each time it continues, complete pages are not fetched again. At the end all pages are right."""
     rng = np.random.default_rng(5)
     with ObjectStore(bytes_per_second=30e6) as slow:
         for seed in range(FILES):
@@ -311,7 +311,7 @@ def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_who
                 for place in (tmp_path / "cache").glob("objects/*/pages")
             )
             assert now >= kept
-            # What was sent is kept, but for what was on its way.
+            # Sent pages are in the cache, except those in flight.
             assert slow.counters().sent_bytes["GET"] <= (now - kept) * PAGE_BYTES + 40 * 210_000
             kept = now
         slow.set(bytes_per_second=None)
@@ -321,7 +321,7 @@ def test_killed_at_any_moment_it_leaves_no_page_that_is_wrong_and_fetches_no_who
         )
         assert delivered(with_cache, max_sweeps=4, shuffle=fl.Window(chunks=4)) == filled
         assert slow.counters().sent_bytes["GET"] <= TOTAL - kept * PAGE_BYTES + FILES * PAGE_BYTES
-        assert with_cache.mirror.cache.kept_bytes <= TOTAL + FILES * PAGE_BYTES
+        assert with_cache.placeholders.cache.kept_bytes <= TOTAL + FILES * PAGE_BYTES
         with_cache.close()
 
 
@@ -329,16 +329,16 @@ def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened,
     monkeypatch.setattr(caches, "MIN_BYTES", MIB)
     first, second = opened("0.parquet", cache_bytes=2 * TOTAL), opened("0.parquet", cache_bytes=2 * TOTAL)
     delivered(second, max_sweeps=1)  # which closes it
-    cache = first.mirror.cache
+    cache = first.placeholders.cache
     kept = cache.kept_bytes
     assert kept >= len(rows(0))
     assert cache.reserve(cache.budget_bytes // PAGE_BYTES, (), must=True) is None
     assert cache.kept_bytes == kept
     first.close()
     again = opened("1.parquet", cache_bytes=2 * TOTAL)
-    room = again.mirror.cache.reserve(2 * TOTAL // PAGE_BYTES - 100, (), must=False)
+    room = again.placeholders.cache.reserve(2 * TOTAL // PAGE_BYTES - 100, (), must=False)
     assert room is not None
-    assert again.mirror.cache.kept_bytes < kept
+    assert again.placeholders.cache.kept_bytes < kept
     room.close()
 
 
@@ -346,17 +346,17 @@ def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened,
 def test_an_object_let_go_twice_leaves_others_what_they_hold(opened, filled):
     """As one is that could not be fetched whole: at once, and with its corpus."""
     corpus = opened("0.parquet", cache_bytes=TOTAL)
-    (remote,), cache = corpus.mirror.objects.values(), corpus.mirror.cache
-    remote.go()
+    (remote,), cache = corpus.placeholders.objects.values(), corpus.placeholders.cache
+    remote.unpin()
     held = remote.hold(0, MIB)
-    remote.go()
+    remote.unpin()
     assert cache.reserve(cache.budget_bytes // PAGE_BYTES, (), must=True) is None
     assert remote.has(0, MIB)
     assert not remote.has(0, remote.size)  # what nobody holds was dropped
     held.release()
 
 
-# ---- what is made, and followed -----------------------------------------------------------------------
+# ---- files, and links ---------------------------------------------------------------------------------
 
 
 def modes(folder) -> dict[str, int]:
@@ -412,7 +412,7 @@ def test_a_link_in_the_place_of_a_part_of_the_cache_is_refused(opened, filled, t
 @pytest.mark.parametrize("what", ["data", "pages", ""])
 @pytest.mark.parametrize("used", [False, True])
 def test_a_link_in_the_place_of_an_object_harms_nothing(opened, filled, tmp_path, what, used):
-    """Not even if it leads to a file that is dear to somebody; whoever has the cache for itself fetches again."""
+    """Not even if it leads to a user's file. A process that has the cache alone fetches again."""
     delivered(opened("*.parquet"), max_sweeps=1)
     opened("*.parquet").close()
     (tmp_path / "dear").mkdir()
@@ -468,8 +468,8 @@ def test_a_cache_is_not_ended_while_a_corpus_in_it_is_being_opened(store, opened
 def test_an_object_with_a_long_name_is_put_in_the_place_of_its_placeholder(store, opened, name):
     store.put(f"b/{name}.npy", npy())
     corpus = opened(f"{name}.npy")
-    for path, found in corpus.mirror.objects.items():
-        found.settle(path)
+    for path, found in corpus.placeholders.objects.items():
+        found.materialize(path)
         assert Path(path).read_bytes() == npy()
 
 

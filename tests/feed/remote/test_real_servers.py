@@ -1,4 +1,4 @@
-"""Servers that others wrote: what they deliver is what a disk delivers."""
+"""Servers of other projects: the same bytes as from a disk."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def read_in_child(corpus, results):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_forked_child_is_told_and_another_process_reads(store, opened, method):
-    """A fork has no threads for requests: reading there ends with an error, never in waiting for ever."""
+def test_a_forked_child_gets_an_error_and_another_process_reads(store, opened, method):
+    """A forked child has no threads for requests, so reading there is an error, and never waits forever."""
     import multiprocessing
 
     store.put("b/c.parquet", rows(4))
@@ -141,7 +141,7 @@ def test_a_forked_child_is_told_and_another_process_reads(store, opened, method)
     found = results.get()
     child.join(20)
     if method == "fork":
-        assert found.startswith("RuntimeError: expected a process of its own to read remote data")
+        assert found.startswith("RuntimeError: expected a new process to read remote data")
         assert corpus.read(0).num_sequences == 10
     else:
         assert found == 10

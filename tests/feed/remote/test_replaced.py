@@ -1,4 +1,4 @@
-"""An object that is replaced: its old values, its new ones or an error; never both kinds, and never old ones later."""
+"""An object that is replaced: its old values, its new ones or an error, never both kinds, and never old ones later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATER = "Tue, 03 Nov 2026 10:00:00 GMT"
 
 
 def numbers(version: int) -> bytes:
-    """An array of 4 MiB; all versions are of the same length."""
+    """An array of 4 MiB. All versions have the same length."""
     file = io.BytesIO()
     np.save(file, np.full((2048, 512), version, np.float32))
     return file.getvalue()
@@ -92,7 +92,7 @@ def test_what_is_still_there_is_not_fetched_again(web, tmp_path, etag):
     assert web.sent_bytes == sent
 
 
-def test_what_tells_no_versions_apart_is_not_kept_for_later_runs(web, tmp_path, monkeypatch, caplog):
+def test_objects_without_versions_are_not_kept_for_later_runs(web, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(placeholders, "_warned", set())
     web.etag, web.modified = False, None
     assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}
@@ -103,7 +103,7 @@ def test_what_tells_no_versions_apart_is_not_kept_for_later_runs(web, tmp_path, 
 
 
 @pytest.mark.parametrize("etag", [True, False])
-def test_a_server_that_tells_versions_to_one_method_alone(web, tmp_path, etag):
+def test_a_server_that_gives_versions_to_one_method_alone(web, tmp_path, etag):
     """Some leave the headers out of answers to HEAD."""
     web.etag, web.silent = etag, ("HEAD",)
     assert versions(f"{web.url}/x.npy", tmp_path / "cache") == {1}
@@ -121,7 +121,7 @@ def test_a_server_that_tells_versions_to_one_method_alone(web, tmp_path, etag):
         (("a", 5), ("b", 5), False),
         (("", 5 * 10**9), ("a", 5 * 10**9 + 1), True),  # a listing without ETags, in whole seconds
         (("a", 5 * 10**9), ("", 6 * 10**9), False),
-        (("a", 0), ("", 0), False),  # nothing says that it is the same
+        (("a", 0), ("", 0), False),  # no validator identifies it
         (("", 5), ("", 0), False),
         (("", 0), ("a", 5), True),  # as was said when it was opened
     ],
@@ -144,7 +144,7 @@ def test_it_is_named_with_what_has_changed(web, tmp_path):
     assert f"one of {len(NEW) - 1} bytes, last modified 2026-11-03" in text
 
 
-def test_a_file_system_is_asked_anew_by_each_opening(tmp_path):
+def test_a_file_system_is_queried_by_each_opening(tmp_path):
     """Whatever its library remembers."""
     system = fsspec.filesystem("memory")
     for content, version in ((OLD, 1), (NEW, 2)):

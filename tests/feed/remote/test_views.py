@@ -1,4 +1,4 @@
-"""Mapped formats whose files are larger than the cache: chunks come from ranges, and are those of the mapped files."""
+"""Mapped formats with files larger than the cache: chunks come from ranges, and equal those of the mapped files."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ CHOSEN = (None, ["picture", "y"], ["sparse", "tokens"])
     [(how, names) for k, how in enumerate(ORDERS) for names in (None, CHOSEN[1 + k % 2])],
     ids=str,
 )
-def test_windows_are_those_of_a_mapped_store(local, opened, how, names, tmp_path):
+def test_windows_match_a_mapped_store(local, opened, how, names, tmp_path):
     declared = {} if names is None else {name: local.schema[name] for name in names}
     here = fl.open_corpus(tmp_path / "s", streams=declared)
     there = opened("s", cache_bytes=total(local) // 2, **declared)
     assert all(object_at(path) is not None for path in there.paths())
     assert there.digest() == here.digest()
     assert delivered(there, size=40, **how) == delivered(here, size=40, **how)
-    assert there.mirror.cache.kept_bytes <= total(local) // 2
+    assert there.placeholders.cache.kept_bytes <= total(local) // 2
 
 
 def test_only_the_streams_that_are_read_are_fetched(local, opened, store):
@@ -103,7 +103,7 @@ def test_only_the_streams_that_are_read_are_fetched(local, opened, store):
     assert 0 < store.counters().sent_bytes["GET"] <= 2 * streams()["x"].nbytes < total(local) / 2
 
 
-def test_states_and_ranks_are_those_of_a_mapped_store(local, opened):
+def test_states_and_ranks_match_a_mapped_store(local, opened):
     how = {"shuffle": fl.Window(bytes=600 * KIB), "seed": 4, "max_sweeps": 2}
     there = opened("s", cache_bytes=total(local) // 2)
     with fl.MinibatchSource(local, **how) as here, fl.MinibatchSource(there, **how) as far:
@@ -118,7 +118,7 @@ def test_states_and_ranks_are_those_of_a_mapped_store(local, opened):
             here.load_state_dict(state)
 
 
-def test_a_whole_shuffle_fetches_all_or_says_what_to_do(local, opened, store, tmp_path):
+def test_a_whole_shuffle_fetches_all_or_suggests_a_remedy(local, opened, store, tmp_path):
     there = opened("s", cache_bytes=total(local) // 2)
     with pytest.raises(
         fl.DataError,
@@ -193,7 +193,7 @@ def write_arrays(folder):
 
 
 def write_tokens(folder):
-    """Token files of both kinds; rows cross pages."""
+    """Write token files of both kinds, with rows that cross pages."""
     folder.mkdir()
     rng = np.random.default_rng(8)
     for number, size in enumerate((300_000, 1000, 500_001)):
@@ -228,7 +228,7 @@ def write_hdf5_blocks(folder):
 
 
 def write_dense_cbf(folder):
-    """Sequences of one dense sample, which are views where the file is mapped; reading one looks at all of a chunk."""
+    """Sequences of one dense sample, which are views of a mapped file. Reading one reads all of its chunk."""
     folder.mkdir()
     rng = np.random.default_rng(10)
     for number in range(2):
@@ -250,7 +250,7 @@ def test_files_of_numbers(write, how, store, opened, tmp_path):
     there = opened(what, cache_bytes=size // 2, **declared)
     assert there.digest() == here.digest()
     assert delivered(there, size=400, **how) == delivered(here, size=400, **how)
-    assert there.mirror.cache.kept_bytes <= size // 2
+    assert there.placeholders.cache.kept_bytes <= size // 2
 
 
 @pytest.mark.parametrize("share", [0.5, 0.7, 2])
@@ -258,7 +258,9 @@ def test_what_is_planned_is_what_is_fetched(local, opened, share, tmp_path):
     budget = int(share * total(local))
     how = {"shuffle": fl.Window(bytes=600 * KIB), "seed": 3, "max_sweeps": 3}
     first = opened("s", cache_bytes=budget, cache=tmp_path / "plan")
-    plan = fetch_plan(first, Cluster(cache_bytes=budget), size=40, kept=first.mirror.cache.tables(), sweeps=3, **how)
+    plan = fetch_plan(
+        first, Cluster(cache_bytes=budget), size=40, kept=first.placeholders.cache.kept_pages(), sweeps=3, **how
+    )
     with fl.MinibatchSource(opened("s", cache_bytes=budget), **how) as source:
         for _ in source.minibatches(40):
             pass
@@ -271,7 +273,7 @@ def test_what_is_planned_is_what_is_fetched(local, opened, share, tmp_path):
 def test_the_plan_of_a_whole_shuffle_fetches_nothing(local, opened, store):
     there = opened("s")
     store.reset()
-    plan = fetch_plan(there, Cluster(nodes=2, cache_bytes=1 << 30), size=40, kept=there.mirror.cache.tables())
+    plan = fetch_plan(there, Cluster(nodes=2, cache_bytes=1 << 30), size=40, kept=there.placeholders.cache.kept_pages())
     assert "shuffled as a whole is fetched whole" in plan.no_other
     assert plan.asked.smallest_cache_bytes >= total(local)
     assert store.counters().sent_bytes["GET"] == 0
@@ -283,9 +285,7 @@ def test_the_plan_of_a_whole_shuffle_fetches_nothing(local, opened, store):
 
 
 def test_a_cache_without_room_for_bounds_is_refused_with_a_figure(local, opened, monkeypatch):
-    with pytest.raises(
-        fl.DataError, match=r"room for the \d+ bytes that say where the sequences of 8 streams lie"
-    ) as e:
+    with pytest.raises(fl.DataError, match=r"room for the \d+ bytes of offsets of the sequences in 8 streams") as e:
         opened("s", cache_bytes=64 * KIB)
     enough = int(str(e.value).split("cache_bytes of fl.Remote to ")[1].split(",")[0])
     assert delivered(opened("s", cache_bytes=enough), shuffle=False) == delivered(local, shuffle=False)
@@ -309,7 +309,7 @@ WINDOWS = {"shuffle": fl.Window(bytes=600 * KIB), "size": 40, "max_sweeps": 1}
 
 @pytest.mark.parametrize("form", ["store", "arrays"])
 def test_corpora_over_the_same_objects_do_not_end_each_other(local, opened, store, tmp_path, form):
-    """Closed, or collected, others leave it what it was: what is unknown would be taken for a local file."""
+    """When one is closed or collected, others keep their files, as an unknown path would be taken for a local file."""
     write_arrays(tmp_path / "n")
     for file in (tmp_path / "n").iterdir():
         store.put(f"b/n/{file.name}", file.read_bytes())
@@ -334,7 +334,7 @@ def test_corpora_over_the_same_objects_do_not_end_each_other(local, opened, stor
 def test_a_verified_corpus_that_is_closed_leaves_the_first_one_its_objects(local, opened):
     there = opened("s")
     there.verified().close()
-    assert there.mirror.cache._objects
+    assert there.placeholders.cache._objects
     assert delivered(there, **WINDOWS) == delivered(local, **WINDOWS)
 
 
@@ -350,7 +350,7 @@ def test_chosen_sequences(local, opened, tmp_path, shuffle):
 
 
 def test_batches_of_like_length_in_order_do_not_depend_on_the_cache(local, opened, tmp_path):
-    """They are made within windows, which must be those of a disk whatever the cache has."""
+    """They are made within windows, which must equal those of a disk for any content of the cache."""
     how = {"shuffle": False, "max_sweeps": 1}
 
     def batches(corpus):
@@ -363,7 +363,7 @@ def test_batches_of_like_length_in_order_do_not_depend_on_the_cache(local, opene
         batches(opened("s", cache=tmp_path / "small", cache_bytes=total(local) // 2))
 
 
-def test_a_mixture_that_is_described_beside_its_stores(local, opened, store, tmp_path):
+def test_a_mixture_that_is_described_next_to_its_stores(local, opened, store, tmp_path):
     text = "mixture:\n  a: s\n  b: {path: s, take: 300}\nweights: {a: 0.7, b: 0.3}\nwhen_empty: drop\nmax_sweeps: 1\n"
     store.put("b/mix.yaml", text.encode())
     (tmp_path / "mix.yaml").write_text(text)

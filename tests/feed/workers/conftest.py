@@ -17,7 +17,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def nothing_left(server, collects_often, monkeypatch):
-    """No test leaves a process, a descriptor or shared memory behind."""
+    """Check that no test leaves a process, a descriptor or shared memory."""
     pids = []
     start = Pool.__init__
 

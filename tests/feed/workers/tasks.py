@@ -48,7 +48,7 @@ class Task:
         return value
 
     def hold(self, began, until, value=None):
-        """Say so, and wait; both are files."""
+        """Create one file, and wait for the other."""
         open(began, "w").close()
         while not os.path.exists(until):
             time.sleep(0.005)
@@ -151,12 +151,12 @@ def alive(pid: int) -> bool:
 
 
 def descriptors() -> list[str]:
-    """Return the open descriptors of this process, except those of multiprocessing's servers."""
+    """Return the open descriptors of this process, without multiprocessing's servers."""
     return sorted(filter(None, map(_link, os.listdir("/proc/self/fd"))))
 
 
 def eventually(condition, seconds=120.0):
-    """Whether a condition comes true in time; the time is only a bound, for busy machines too."""
+    """Whether a condition becomes true within a generous time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

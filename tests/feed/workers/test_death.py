@@ -1,4 +1,4 @@
-"""Workers die, parents die, code raises: nothing hangs, nothing is lost, and the error says what happened."""
+"""Workers die, parents die, code raises: nothing hangs, nothing is lost, and the error has the cause."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_raised_in_a_worker(either):
     assert either.result(either.submit(("echo", 1))) == 1
 
 
-def test_a_thread_says_where(monkeypatch):
+def test_a_thread_reports_its_place(monkeypatch):
     with Pool(Task(), 1, kind="thread") as pool, pytest.raises(KeyError) as caught:
         pool.result(pool.submit(("fail", KeyError, "k")))
     assert caught.value.__notes__ == ["raised in DataLoader worker thread 0"]
@@ -242,7 +242,7 @@ class Interrupt(KeyboardInterrupt):
 
 @pytest.fixture
 def interrupts():
-    """Begin to interrupt this thread at a random moment; once, unless ended first."""
+    """Interrupt this thread once, at a random moment, unless ended before."""
     armed = threading.Event()
     over = threading.Event()
     rng = random.Random(3)
@@ -297,7 +297,7 @@ def test_interrupts_lose_no_result(interrupts, worker):
 
 @pytest.mark.parametrize("worker", [None, 0])
 def test_exceptions_while_taking_in_a_message_lose_no_result(monkeypatch, worker):
-    """An interrupt that cannot be deferred; the workers are replaced then."""
+    """An interrupt cannot be deferred then, so the workers are replaced."""
     loads, rng, raised = member.pickle.loads, random.Random(5), 0
 
     def disturbed(text):

@@ -22,7 +22,7 @@ from tests.feed.workers.tasks import Task, restarts, results
 
 @pytest.fixture
 def program(tmp_path):
-    """Run a main module; return its process and output."""
+    """Run a main module. Return its process and output."""
 
     def run(body, guard=True, wait=True, head=HEAD):
         path = tmp_path / "program.py"

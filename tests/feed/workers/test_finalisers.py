@@ -1,7 +1,7 @@
 """Garbage in any order: the collector, the end of the interpreter and forks may finalise in any order.
 
-Each case is a program of its own, as what goes wrong here is a crash or a hang. Its last line says that it came
-through; no process, descriptor or mapping of a pool may be left then, nor afterwards.
+Each case is a separate program, as failures here are crashes or hangs. Its last line confirms that it has ended well.
+No process, descriptor or mapping of a pool may be left then, nor afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Units go in, results come out by ticket; who runs them does not matter."""
+"""Units go in, and results come out by ticket, whichever workers run them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_start_methods(method):
         assert len(set(pool.pids)) == 2
 
 
-def test_the_default_is_that_of_multiprocessing():
+def test_the_default_matches_multiprocessing():
     with Pool(Task(), 1) as pool:
         kind = pool.result(pool.submit(("evaluate", "type(sys.modules['multiprocessing'].current_process()).__name__")))
         assert kind == multiprocessing.get_context().Process.__name__ != multiprocessing.Process.__name__

@@ -1,4 +1,4 @@
-"""``dist_async`` above its messages: whichever of them kills a server or the coordinator, a store ends as if none had.
+"""``dist_async`` above its messages: whichever message kills a server or the coordinator, a store ends as if none had.
 
 Without Ray, and so without its processes: see `tests.kvstore.ray_double`.
 """
@@ -25,7 +25,7 @@ from feedline.kvstore.parameter_server.connection import ServerConnection
 from feedline.kvstore.parameter_server.server import Answer, Greeting, Server
 from feedline.kvstore.parameter_server.shard import Shard
 from feedline.kvstore.parameter_server.store import AsyncStore
-from feedline.kvstore.parameter_server.wire_format import as_run, received
+from feedline.kvstore.parameter_server.wire_format import receive_buffer, to_buffer
 from tests.effort import examples, stride
 from tests.kvstore.ray_double import ADDRESS, AFTER, BEFORE, TAKEN, Ray
 
@@ -34,13 +34,13 @@ HOWS = (BEFORE, TAKEN, AFTER)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """No waiting, and no forcing to disk: processes die here, machines do not."""
+    """No waiting, and no fsync, as processes die here, but not machines."""
     for module in (link, membership):
         monkeypatch.setattr(module, "PAUSE_S", 0.0)
     monkeypatch.setattr(coordinator, "BEAT_S", 1e6)  # no test lives that long
-    monkeypatch.setattr(server_module, "REST", 0.0)  # every push begins a snapshot, where ``every`` lets it
+    monkeypatch.setattr(server_module, "PAUSE_FACTOR", 0.0)  # every push begins a snapshot, if ``every`` permits it
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(parts, "SPLIT_ELEMENTS", 8)  # what is larger lies on both servers
+    monkeypatch.setattr(parts, "SPLIT_ELEMENTS", 8)  # larger arrays are on both servers
     monkeypatch.delenv("RANK", raising=False)
 
 
@@ -57,19 +57,19 @@ def failing(key, merged, stored):
 
 
 def script(store, folder, call=lambda what: what()):
-    """Every verb, with numbers that add up exactly; what came of each."""
-    found = []
+    """Every verb, with numbers that add up exactly. Returns the result of each."""
+    results = []
 
     def note(*tensors):
-        found.append([tensor.tolist() for tensor in tensors])
+        results.append([tensor.tolist() for tensor in tensors])
 
     def fails(what):
-        """It is raised once, by the call or by one that waits."""
-        for one in (what, store.barrier):
+        """Check that the error is raised once, by the call or by a call that waits."""
+        for attempt in (what, store.barrier):
             try:
-                call(one)
+                call(attempt)
             except (ZeroDivisionError, StoreError) as error:
-                found.append("failed" if "as it should" in str(error) else repr(error))
+                results.append("failed" if "as it should" in str(error) else repr(error))
         call(store.barrier)
 
     table, out, number = torch.arange(20.0).view(5, 4), torch.empty(5, 4), torch.empty(())
@@ -106,11 +106,11 @@ def script(store, folder, call=lambda what: what()):
     note(out, number)
     assert store.lost_pushes == 0
     call(store.close)
-    return found
+    return results
 
 
 def played(folder, dies=None, away=0, eager=False, every=1e9, call=lambda what: what()):
-    """The script in a Ray whose actors die so; what came of it, and the messages."""
+    """Run the script in a Ray whose actors die with these messages. Return the results, and the messages."""
     folder.mkdir()
     with Ray(dies, away, eager) as ray:
         return script(opened(folder, every=every), folder, call), ray.messages
@@ -122,20 +122,20 @@ def test_whichever_message_kills_it_ends_as_if_none_had(how, away, eager, every,
     expected, messages = played(tmp_path / "alive", eager=eager)
     assert {name for name, _ in messages} == {"Server", "Coordinator"}
     assert {method for _, method in messages} >= {
-        *("join", "leave", "arrive", "push", "pull", "pull_rows", "greet", "known", "make", "set_rule"),
+        *("join", "leave", "arrive", "push", "pull", "pull_rows", "greet", "key_shapes", "create_keys", "set_rule"),
         *("states", "set_states"),
     }
     assert len(messages) > 50
-    # Each message with every other way to die: with a snapshot for every push, or with as few as can be.
+    # Each message with every other way to die, with a snapshot for every push or with as few as possible.
     step = stride(4)
     first = ([*HOWS, TAKEN].index(how) + (away > 0) * 3 + 2 * (every == 0.0)) % step
     for number, (_, method) in list(enumerate(messages))[first::step]:
-        found, _ = played(tmp_path / str(number), {number: how}, away, eager, every)
-        assert found == expected, f"killed {how} message {number}, {method}"
+        results, _ = played(tmp_path / str(number), {number: how}, away, eager, every)
+        assert results == expected, f"killed {how} message {number}, {method}"
 
 
 def shared(folder, dies=None, every=1e9):
-    """Two workers push by turns; what one finds at the end, and the messages."""
+    """Two workers push by turns. Return the final values at one, and the messages."""
     folder.mkdir()
     with Ray(dies) as ray:
         stores = [opened(folder, workers=2, rank=rank, every=every) for rank in range(2)]
@@ -161,8 +161,8 @@ def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_pat
     assert ("Server", "flush") in messages
     step = stride(2)
     for number, (_, method) in list(enumerate(messages))[(HOWS.index(how) + (every == 0.0)) % step :: step]:
-        found, _ = shared(tmp_path / str(number), {number: how}, every)
-        assert found == expected, f"killed {how} message {number}, {method}"
+        results, _ = shared(tmp_path / str(number), {number: how}, every)
+        assert results == expected, f"killed {how} message {number}, {method}"
 
 
 @given(
@@ -175,12 +175,12 @@ def test_whichever_message_kills_it_two_workers_lose_nothing(how, every, tmp_pat
 def test_however_often_and_whenever_servers_die(tmp_path_factory, dies, away, eager, every):
     folder = tmp_path_factory.mktemp("store")
     expected, _ = played(folder / "alive")
-    found, _ = played(folder / "dies", dies, away, eager, every)
-    assert found == expected
+    results, _ = played(folder / "dies", dies, away, eager, every)
+    assert results == expected
 
 
-def test_what_was_lost_with_a_server_is_counted_once(tmp_path, monkeypatch):
-    """A log without room, and a server that dies twice before its next snapshot."""
+def test_pushes_lost_with_a_server_are_applied_once(tmp_path, monkeypatch):
+    """With a log without room, and a server that dies twice before its next snapshot."""
     with Ray() as ray, opened(tmp_path, servers=1, log_bytes=0) as store:
         store.init("n", torch.tensor(0.0))
         store.set_optimizer("test")
@@ -192,7 +192,7 @@ def test_what_was_lost_with_a_server_is_counted_once(tmp_path, monkeypatch):
             ray.kill(actor, no_restart=False)
         store.push("n", torch.tensor(1.0))
         store.pull("n", out := torch.empty(()))
-        # On a slow machine a snapshot may come after each push, and nothing is lost.
+        # On a slow machine there may be a snapshot after each push, and no push is lost.
         assert out.item() == 7 - store.lost_pushes
 
 
@@ -227,7 +227,7 @@ def test_a_server_without_its_snapshot_is_an_error(tmp_path):
 
 
 class Interrupting(Ray):
-    """A Ray in which Ctrl-C comes while the n-th answer is waited for."""
+    """A Ray in which Ctrl-C comes during the wait for the n-th answer."""
 
     def __init__(self, nth):
         super().__init__()
@@ -248,8 +248,8 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-def test_whichever_answer_it_waits_for_nothing_is_dropped_and_nothing_comes_twice(tmp_path, ctrl_c):
-    """Pushes with Ctrl-C in every wait; each is made, whether or not it came out of the push itself."""
+def test_ctrl_c_in_any_wait_drops_and_repeats_no_push(tmp_path, ctrl_c):
+    """Pushes with Ctrl-C in every wait. Each is made, whether or not the push itself raised KeyboardInterrupt."""
     for nth in range(10**6):
         folder = tmp_path / str(nth)
         folder.mkdir()
@@ -268,7 +268,7 @@ def test_whichever_answer_it_waits_for_nothing_is_dropped_and_nothing_comes_twic
                         verb()
                     except KeyboardInterrupt:
                         interrupted += 1
-            while True:  # a pull that it comes out of is made again
+            while True:  # a pull that raises it is made again
                 try:
                     store.pull(["t", "n"], [out, number])
                 except KeyboardInterrupt:
@@ -283,12 +283,12 @@ def test_whichever_answer_it_waits_for_nothing_is_dropped_and_nothing_comes_twic
 
 
 def test_a_push_is_made_on_all_servers_or_on_none(tmp_path):
-    """An earlier push's exception comes out where the next one is sent; that one is made all the same, everywhere."""
+    """The next push raises an earlier push's exception, and is nevertheless made on all servers."""
     with Ray() as ray, opened(tmp_path) as store:
         store.init("t", torch.zeros(5, 4))
         store.set_updater(failing)
         store.push("t", torch.full((5, 4), 13.0))
-        for actor in ray.actors.values():  # the answers are there when the next push is sent
+        for actor in ray.actors.values():  # the answers have arrived when the next push is sent
             while actor.queue:
                 actor.take()
         with pytest.raises(ZeroDivisionError):
@@ -299,7 +299,7 @@ def test_a_push_is_made_on_all_servers_or_on_none(tmp_path):
         assert out.unique().tolist() == [1.0]
 
 
-# ---- what no peer says ------------------------------------------------------------------------------------------
+# ---- messages that no peer sends --------------------------------------------------------------------------------
 
 
 def bytes_of(count):
@@ -322,9 +322,9 @@ WRONG_RUNS = {
 def test_a_server_s_run_of_another_kind_or_size_is_an_error_that_names_it(what, verb, tmp_path, monkeypatch):
     with Ray(), opened(tmp_path, servers=1) as store:
         store.init("w", torch.arange(4.0))
-        give, give_rows = Shard.give, Shard.give_rows
-        monkeypatch.setattr(Shard, "give", lambda shard, keys: WRONG_RUNS[what] if keys else give(shard, keys))
-        monkeypatch.setattr(Shard, "give_rows", lambda *_: WRONG_RUNS[what])
+        read, read_rows = Shard.read, Shard.read_rows
+        monkeypatch.setattr(Shard, "read", lambda shard, keys: WRONG_RUNS[what] if keys else read(shard, keys))
+        monkeypatch.setattr(Shard, "read_rows", lambda *_: WRONG_RUNS[what])
         out = torch.full((4,), 7.0)
         calls = {
             "pull": lambda: store.pull("w", out),
@@ -334,8 +334,8 @@ def test_a_server_s_run_of_another_kind_or_size_is_an_error_that_names_it(what, 
         with pytest.raises(StoreError, match="server 0 of 1"):
             calls[verb]()
         assert out.tolist() == [7.0] * 4
-        monkeypatch.setattr(Shard, "give", give)
-        monkeypatch.setattr(Shard, "give_rows", give_rows)
+        monkeypatch.setattr(Shard, "read", read)
+        monkeypatch.setattr(Shard, "read_rows", read_rows)
         calls[verb]()
 
 
@@ -376,7 +376,7 @@ def test_a_server_that_never_catches_up_is_an_error(tmp_path, monkeypatch):
 
 
 def test_a_server_that_dies_of_a_push_again_and_again_is_an_error(tmp_path, monkeypatch):
-    """Each time it takes the pushes before it, which the snapshot lacks, once more."""
+    """Each time it gets the pushes again that the snapshot lacks."""
     with Ray() as ray:
         store = opened(tmp_path, servers=1)
         store.init("w", torch.arange(4.0))
@@ -400,9 +400,9 @@ def test_a_server_that_dies_of_a_push_again_and_again_is_an_error(tmp_path, monk
 
 
 class Slow(Ray):
-    """A Ray in which an answer takes a number of slices of waiting: a busy machine."""
+    """A Ray in which an answer takes several slices of waiting, as on a busy machine."""
 
-    slices, methods = 0, ("known", "pull", "greet")
+    slices, methods = 0, ("key_shapes", "pull", "greet")
 
     def get(self, message, timeout=None):
         if self.slices and message.method in self.methods and timeout == link.SLICE_S:
@@ -424,8 +424,8 @@ def test_a_server_that_works_slowly_is_waited_for_however_long(tmp_path):
         assert out.tolist() == [0, 1, 2, 3]
 
 
-def test_a_server_that_says_nothing_hangs_after_the_timeout_and_is_named(tmp_path):
-    """The same wait, but no heartbeat."""
+def test_a_silent_server_is_named_after_the_timeout(tmp_path):
+    """The same wait, but without a heartbeat."""
     with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
         store.init("w", torch.arange(4.0))
         server_of(ray).beats = False
@@ -439,7 +439,7 @@ def test_a_server_that_says_nothing_hangs_after_the_timeout_and_is_named(tmp_pat
 
 
 def test_a_server_that_starts_has_longer(tmp_path):
-    """At first, and after a death."""
+    """At the start, and after a death."""
     with Slow() as ray, opened(tmp_path, servers=1, timeout=1.0) as store:
         server_of(ray).beats = False  # it has not started
         ray.slices = int(100 / link.SLICE_S)
@@ -483,7 +483,7 @@ def pushed(server, items, run, number=1):
 
 
 def rows_run(ids, columns=4):
-    return as_run([torch.tensor(ids, dtype=torch.int64), torch.ones(len(ids), columns)]).numpy()
+    return to_buffer([torch.tensor(ids, dtype=torch.int64), torch.ones(len(ids), columns)]).numpy()
 
 
 WRONG_PUSHES = {
@@ -508,21 +508,21 @@ WRONG_PUSHES = {
 
 @pytest.fixture
 def server(tmp_path):
-    made = Server(0, str(tmp_path / "snapshots"), 1e9)
-    made.make(
+    new_server = Server(0, str(tmp_path / "snapshots"), 1e9)
+    new_server.create_keys(
         [("t", (5, 4), "float32"), ("n", (), "float32"), ("i", (3,), "int64")],
-        as_run([torch.zeros(5, 4), torch.tensor(0.0), torch.zeros(3, dtype=torch.int64)]).numpy(),
+        to_buffer([torch.zeros(5, 4), torch.tensor(0.0), torch.zeros(3, dtype=torch.int64)]).numpy(),
     )
-    return made
+    return new_server
 
 
 @pytest.mark.parametrize("what", WRONG_PUSHES)
 def test_a_push_that_does_not_fit_is_refused_and_changes_nothing(what, server):
     items, run = WRONG_PUSHES[what]
-    before = server.pull("worker", 0, ["t", "n", "i"]).run.copy()
+    before = server.pull("worker", 0, ["t", "n", "i"]).buffer.copy()
     assert isinstance(pushed(server, items, run), (StoreError, RefusedError))
-    assert (server.pull("worker", 1, ["t", "n", "i"]).run == before).all()
-    assert pushed(server, [("n", None)], as_run([torch.tensor(2.0)]).numpy(), 2) is None
+    assert (server.pull("worker", 1, ["t", "n", "i"]).buffer == before).all()
+    assert pushed(server, [("n", None)], to_buffer([torch.tensor(2.0)]).numpy(), 2) is None
     assert pushed(server, [("t", 2)], rows_run([0, 4]), 3) is None
 
 
@@ -540,8 +540,8 @@ def test_a_push_that_does_not_fit_is_refused_and_changes_nothing(what, server):
 )
 def test_keys_that_do_not_fit_their_bytes_are_not_made(items, run, server):
     with pytest.raises(StoreError):
-        server.make(items, run)
-    assert not server.known(["x"])
+        server.create_keys(items, run)
+    assert not server.key_shapes(["x"])
 
 
 @pytest.mark.parametrize(
@@ -564,14 +564,14 @@ def test_rows_that_are_not_there_are_not_given(key, ids, server):
 
 def test_states_that_do_not_fit_are_not_taken(server):
     server.set_rule("worker", 0, {"name": "momentum", "parameters": optimizer("momentum").parameters()}, 1)
-    for found in (
+    for states in (
         {"t": ({"momentum": torch.zeros(4)}, 1)},
         {"nobody": ({"momentum": torch.zeros(4)}, 1)},
         {"n": ({"momentum": torch.tensor(1)}, 1)},
         {"n": ({"momentum": torch.tensor(1.0)}, -1)},
     ):
         with pytest.raises(StoreError):
-            server.set_states("worker", 0, {}, found)
+            server.set_states("worker", 0, {}, states)
     with pytest.raises(RefusedError):
         server.set_states("worker", 0, {"rule": 1.0}, {})
 
@@ -580,19 +580,19 @@ def test_a_layout_makes_no_pointer_into_a_run_of_another_size():
     layout, out = Layout([((4,), torch.float32)]), torch.zeros(4)
     for run in (torch.empty(0, dtype=torch.uint8), torch.empty(63, dtype=torch.uint8), torch.empty(16)):
         for what in (lambda run=run: layout.read(run, [[out]]), lambda run=run: layout.views(run)):
-            with pytest.raises(StoreError, match="run of 64 bytes"):
+            with pytest.raises(StoreError, match="buffer of 64 bytes"):
                 what()
 
 
-def test_after_a_restart_a_link_brings_what_was_wanted(tmp_path):
-    """The push is sent again, and so is the question."""
+def test_after_a_restart_a_link_repeats_its_requests(tmp_path):
+    """The push is sent again, and so is the query."""
     with Ray({2: TAKEN}) as ray:
         actor = ray.remote(Server).options(name="server").remote(0, str(tmp_path / "snapshots"), 1e9)
-        one = ServerConnection(actor, 0, 1, "worker", 1 << 20, 20.0)
-        value = as_run([torch.arange(4.0)])
-        one.answered(one.ask("make", [("w", (4,), "float32")], value.numpy()))
+        connection = ServerConnection(actor, 0, 1, "worker", 1 << 20, 20.0)
+        value = to_buffer([torch.arange(4.0)])
+        connection.wait_for(connection.ask("create_keys", [("w", (4,), "float32")], value.numpy()))
         for _ in range(2):
-            number = one.keep([("w", None)], value.numpy(), ["w"])
-            one.flush()
-            run = received(one.pulled(number, ["w"]), 64)
+            number = connection.append([("w", None)], value.numpy(), ["w"])
+            connection.flush()
+            run = receive_buffer(connection.take_pulled(number, ["w"]), 64)
             assert run[:16].view(torch.float32).tolist() == [0.0, 1.0, 2.0, 3.0]

@@ -15,12 +15,12 @@ from feedline.kvstore.parameter_server import ray_cluster  # noqa: E402
 
 
 def test_a_connection_that_fails_leaves_the_environment_as_it_was(monkeypatch):
-    """At once, not when the error is collected: the next connection reads these variables."""
+    """At once, and not when the error is collected, as the next connection reads these variables."""
     monkeypatch.setattr(ray_cluster, "check_installed", lambda extra: None)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     before = dict(os.environ)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # and no process listens there
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(StoreError, match=f"expected Ray at {address}") as raised:
             ray_cluster.RayConnection(address, {"RAY_AUTH_TOKEN_PATH": "token"})

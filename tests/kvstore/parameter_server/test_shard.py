@@ -1,4 +1,4 @@
-"""A server applies each push once, however messages are repeated or lost and servers killed."""
+"""A server applies each push once, however messages are repeated or lost, and servers killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from feedline.interop.tensor_file import load_tensors, replace_tensors
 from feedline.kvstore import RefusedError, optimizer
 from feedline.kvstore.aligned import ALIGNMENT, Layout
 from feedline.kvstore.parameter_server.shard import Shard
-from feedline.kvstore.parameter_server.wire_format import as_run, dtype_name, received
+from feedline.kvstore.parameter_server.wire_format import dtype_name, receive_buffer, to_buffer
 
 SHAPES = {"a": (3,), "b": (), "c": (2, 4)}
 TEST = {"name": "test", "parameters": optimizer("test").parameters()}
@@ -21,25 +21,25 @@ TEST = {"name": "test", "parameters": optimizer("test").parameters()}
 
 def made(shapes=SHAPES, dtype=torch.float32):
     shard = Shard()
-    shard.make([(k, s, dtype_name(dtype)) for k, s in shapes.items()], zeros(shapes, dtype))
+    shard.create_keys([(k, s, dtype_name(dtype)) for k, s in shapes.items()], zeros(shapes, dtype))
     return shard
 
 
 def zeros(shapes=SHAPES, dtype=torch.float32):
-    return as_run([torch.zeros(shape, dtype=dtype) for shape in shapes.values()]).numpy()
+    return to_buffer([torch.zeros(shape, dtype=dtype) for shape in shapes.values()]).numpy()
 
 
 def push(shard, worker, number, value, shapes=SHAPES, skip=False):
     """Push ``value`` to all keys of a server, and return the answer of `due`."""
     due = shard.due(worker, number, skip)
     if due:
-        run = as_run([torch.full(shape, float(value)) for shape in shapes.values()]).numpy()
-        shard.take(worker, number, [(key, None) for key in shapes], run)
+        run = to_buffer([torch.full(shape, float(value)) for shape in shapes.values()]).numpy()
+        shard.apply(worker, number, [(key, None) for key in shapes], run)
     return due
 
 
 def stored(shard, shapes=SHAPES, dtype=torch.float32):
-    run = received(shard.give(list(shapes)))
+    run = receive_buffer(shard.read(list(shapes)))
     return dict(zip(shapes, Layout([(s, dtype) for s in shapes.values()]).views(run), strict=True))
 
 
@@ -50,8 +50,8 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_each_push_is_taken_once_whatever_dies(steps):
-    """Workers that resend pushes without a snapshot, and a server that dies at any moment, against plain sums."""
+def test_each_push_is_applied_once_after_any_death(steps):
+    """Workers resend pushes without a snapshot, and a server dies at any moment. The reference is plain sums."""
     shard = made()
     shard.set_rule(TEST, 1)
     snapshot = shard.snapshot()
@@ -72,7 +72,7 @@ def test_each_push_is_taken_once_whatever_dies(steps):
                 applied = shard.applied.get(name, 0)
                 if applied + 1 < len(values):  # out of turn: refused
                     assert push(shard, name, len(values), values[-1]) is None
-                for number in range(1, len(values) + 1):  # more than is missing
+                for number in range(1, len(values) + 1):  # more than are missing
                     assert push(shard, name, number, values[number - 1]) is (number > applied)
     total = sum(sum(values) for values in sent.values())
     for value in stored(shard).values():
@@ -104,14 +104,14 @@ def test_a_restored_shard_goes_on_as_one_that_never_died(name, values, when):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool])
 def test_a_snapshot_survives_the_disk(tmp_path, dtype):
     shard = made(dtype=dtype)
-    value = as_run([torch.ones(shape, dtype=dtype) for shape in SHAPES.values()]).numpy()
-    shard.take("w", 1, [(key, None) for key in SHAPES], value)
+    value = to_buffer([torch.ones(shape, dtype=dtype) for shape in SHAPES.values()]).numpy()
+    shard.apply("w", 1, [(key, None) for key in SHAPES], value)
     replace_tensors(tmp_path / "s", *shard.snapshot())
     again = Shard()
     again.restore(*load_tensors(tmp_path / "s"))
     assert again.applied == {"w": 1}
-    for found in stored(again, dtype=dtype).values():
-        assert torch.equal(found, torch.ones_like(found))
+    for array in stored(again, dtype=dtype).values():
+        assert torch.equal(array, torch.ones_like(array))
 
 
 def test_a_snapshot_of_another_version_is_refused():
@@ -146,9 +146,9 @@ def test_a_failed_updater_leaves_no_trace_but_its_number():
 def test_a_failure_is_kept_until_its_worker_has_heard_of_it():
     shard = made()
     shard.failures["w"] = {number: ZeroDivisionError() for number in (1, 2, 3)}
-    shard.heard("w", 2)
+    shard.acknowledge("w", 2)
     assert list(shard.failures["w"]) == [3]
-    shard.heard("another", 3)
+    shard.acknowledge("another", 3)
     assert list(shard.failures["w"]) == [3]
 
 
@@ -158,7 +158,7 @@ def test_a_function_is_asked_for_again():
     push(shard, "w", 1, 2)
     again = Shard()
     again.restore(*shard.snapshot())
-    assert again.missing
+    assert again.lacks_rule
     assert push(again, "w", 2, 1) is None
     again.set_rule({"object": lambda key, merged, stored: stored.add_(10 * merged)}, 4)
     assert push(again, "w", 2, 1) is True
@@ -172,8 +172,8 @@ def test_an_optimizer_of_the_user_comes_back_with_its_states():
     again = Shard()
     again.restore(*shard.snapshot())
     again.set_rule({"object": optimizer("momentum", learning_rate=1.0)}, 1)
-    for one in (shard, again):
-        push(one, "w", 2, 1)
+    for receiver in (shard, again):
+        push(receiver, "w", 2, 1)
     assert torch.equal(stored(shard)["a"], stored(again)["a"])
 
 
@@ -191,7 +191,7 @@ def test_the_same_rule_again_keeps_states_and_another_drops_them():
 def test_made_keys_stay_and_without_an_optimizer_there_are_no_states():
     shard = made()
     push(shard, "w", 1, 5)
-    shard.make([(k, s, "float32") for k, s in SHAPES.items()], zeros())
+    shard.create_keys([(k, s, "float32") for k, s in SHAPES.items()], zeros())
     assert stored(shard)["b"] == 5
     with pytest.raises(RefusedError, match="optimizer"):
         shard.states()
@@ -209,21 +209,21 @@ def test_made_keys_stay_and_without_an_optimizer_there_are_no_states():
 )
 def test_keys_that_no_store_has_are_not_made(keys, kind, said):
     shard = made({"a": (3,)})
-    run = as_run([torch.zeros(2) for _ in keys]).numpy()
+    run = to_buffer([torch.zeros(2) for _ in keys]).numpy()
     with pytest.raises(kind, match=said):
-        shard.make([(key, (2,), "float32") for key in keys], run)
+        shard.create_keys([(key, (2,), "float32") for key in keys], run)
     assert shard.size == 1
 
 
-def test_what_lies_together_is_not_copied():
+def test_adjacent_memory_is_not_copied():
     shard = made()
-    whole, part = shard.give(["a", "b", "c"]), shard.give(["b", "c"])
+    view, part = shard.read(["a", "b", "c"]), shard.read(["b", "c"])
     push(shard, "w", 1, 3)
     assert np.frombuffer(part.tobytes(), np.float32)[0] == 3
-    assert whole.nbytes == 3 * ALIGNMENT
-    other = shard.give(["c", "a"])
+    assert view.nbytes == 3 * ALIGNMENT
+    copied = shard.read(["c", "a"])
     push(shard, "w", 2, 4)
-    assert received(other)[:4].view(torch.float32) == 3
+    assert receive_buffer(copied)[:4].view(torch.float32) == 3
 
 
 @given(
@@ -234,7 +234,7 @@ def test_what_lies_together_is_not_copied():
 )
 def test_layouts_write_what_they_read(fields):
     tensors = [torch.arange(float(torch.Size(shape).numel())).view(shape).to(dtype) for shape, dtype in fields]
-    layout, run = Layout(fields), as_run(tensors)
+    layout, run = Layout(fields), to_buffer(tensors)
     outs = [torch.zeros_like(tensor) for tensor in tensors]
     layout.read(run, [[out] for out in outs])
     assert all(torch.equal(a, b) for a, b in zip(outs, tensors, strict=True))

@@ -1,4 +1,4 @@
-"""Programs that change what a loader reads, and what it draws from, between its epochs."""
+"""Programs that change a loader's data and sampler between its epochs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ChangedData(Scenario):
             folder.mkdir()
             found.append(program(make, folder, order, options, steps))
         (expected, drawn), (got, drawn_by_us) = found
-        if order == "shuffled":  # in another order: what a sample holds does not depend on it
+        if order == "shuffled":  # in another order, on which the content of a sample does not depend
             expected, got = [sorted(epoch) for epoch in expected], [sorted(epoch) for epoch in got]
         for epoch, pair in enumerate(zip(expected, got, strict=True)):
             # An epoch that is left early has other samples where orders differ.

@@ -12,7 +12,7 @@ from tests.torture.scenario import Scenario
 
 
 class DamagedCheckpoints(Scenario):
-    """Damaged checkpoints are skipped with a warning; the run ends like an uninterrupted one."""
+    """Damaged checkpoints are skipped with a warning. The run ends like an uninterrupted one."""
 
     name = "damaged-checkpoints"
     asks = "is a damaged checkpoint passed over, and never believed?"

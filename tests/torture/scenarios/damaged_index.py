@@ -14,7 +14,7 @@ from tests.torture.scenario import Scenario
 
 
 class DamagedIndex(Scenario):
-    """A damaged index is rebuilt, and the data is right; only damage to one in use may be an error."""
+    """A damaged index is rebuilt, and the data is right. Only damage to one in use may be an error."""
 
     name = "damaged-index"
     asks = "is a damaged index of CTF, or table of a join, noticed and made again?"

@@ -14,7 +14,7 @@ from tests.torture.scenario import Scenario
 
 
 class DamagedStore(Scenario):
-    """The right data or a `FeedlineError`; without checksums, at least indices in range and no crash."""
+    """The right data or a `FeedlineError`. Without checksums, at least indices in range and no crash."""
 
     name = "damaged-store"
     asks = "is a damaged store refused, or read right, also while it is mapped?"

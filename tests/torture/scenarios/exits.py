@@ -55,7 +55,7 @@ NOISE = ("Exception ignored", "Fatal Python error", "leaked", "Segmentation", "r
 
 
 class Exits(Scenario):
-    """Python's own exit code, no noise from finalisers, no process left behind."""
+    """Python's own exit code, no noise from finalisers, no remaining process."""
 
     name = "exits"
     asks = "does a program end cleanly wherever it ends?"

@@ -16,7 +16,7 @@ KINDS = (*data.FORMATS, "loader")
 
 
 class FewDescriptors(Scenario):
-    """An error names the limit; with more descriptors it continues where it was."""
+    """An error names the limit. With more descriptors it continues where it was."""
 
     name = "few-descriptors"
     asks = "does running out of descriptors end in words, and harm nothing?"
@@ -64,7 +64,7 @@ class FewDescriptors(Scenario):
             if not isinstance(left, Refused) and state["sequence"] == 0:
                 case.compare(f"{what}, then more", expected, left)
             return
-        place = 0 if feed is None else feed.position.ordinal + feed.position.sweep * data.FEW
+        place = 0 if feed is None else feed.position.sequence + feed.position.sweep * data.FEW
         if kind == "unsized" and place:
             return
         left = case.attempt(f"{what}, then more", limited, ())

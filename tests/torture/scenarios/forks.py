@@ -15,7 +15,7 @@ from tests.torture.victims import Victim
 
 
 class Forks(Scenario):
-    """Parent and child continue independently; the end of one does not affect the other."""
+    """Parent and child continue independently. The end of one does not affect the other."""
 
     name = "forks"
     asks = "does a forked child's feed go on by itself, and its end leave the parent alone?"

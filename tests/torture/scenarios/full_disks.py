@@ -17,9 +17,9 @@ PAGE = 4096
 
 
 class FullDisks(Scenario):
-    """An error, nothing left behind, existing files untouched; with room, it continues.
+    """An error, no remaining files, existing files untouched. With room, it continues.
 
-    As root the disk is a small memory file system; else the size of a file is limited.
+    As root the disk is a small memory file system. Otherwise the size of a file is limited.
     """
 
     name = "full-disks"

@@ -22,7 +22,7 @@ KINDS = ("mapped", "zstd", "file", "state")
 
 
 class HostileArrow(Hostile):
-    """Reads or refuses; what Arrow decodes was compared with its message before."""
+    """Reads or refuses. Arrow decodes only data that was compared with its message before."""
 
     name = "hostile-arrow"
     asks = "does any change of an Arrow file end the process, or cost memory without bound?"

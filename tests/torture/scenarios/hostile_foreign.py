@@ -27,7 +27,7 @@ WORDS = (
 
 
 class HostileForeign(Hostile):
-    """Reads or refuses, within a fixed memory whatever a file claims."""
+    """Reads or refuses, within a fixed memory for any claim of a file."""
 
     name = "hostile-foreign"
     asks = "does a damaged file of another writer, or one that claims to be huge, do harm?"
@@ -129,7 +129,7 @@ def hdf5_block(folder: Path, rng: random.Random) -> Path:
 
 
 def bad_rows(folder: Path, rng: random.Random) -> Path:
-    """Many rows of CTF, each shorter than what says why they are bad."""
+    """Many rows of CTF, each shorter than the description of its fault."""
     path = folder / "a.ctf"
     path.write_bytes(b"|x 1 2\n" + rng.choice([b"|x 1\n", b"|x a\n", b"|x 1 2 3\n"]) * 300_000)
     return path

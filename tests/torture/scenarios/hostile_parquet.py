@@ -13,7 +13,7 @@ from tests.torture.hostile import Hostile
 
 
 class HostileParquet(Hostile):
-    """Reads or refuses; inputs that would crash pyarrow never reach it."""
+    """Reads or refuses. Inputs that would crash pyarrow never reach it."""
 
     name = "hostile-parquet"
     asks = "does any change of a Parquet file end the process, or take memory without bound?"

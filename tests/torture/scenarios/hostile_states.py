@@ -131,7 +131,7 @@ def _feed(kind: str, case: Case) -> tuple[Any, Callable[[Any], None], Callable[[
             next(batches), next(batches)
 
         loader = fl.DataLoader(list(range(50)), batch_size=7, shuffle=True, seed=5)
-        return loader, step, lambda loader: next(iter(loader), None)  # it may stand at the end of a sweep
+        return loader, step, lambda loader: next(iter(loader), None)  # it may be at the end of a sweep
     if kind == "source":
         feed: Any = data.Walk(data.FEW, 2)
     elif kind == "lanes":

@@ -1,4 +1,4 @@
-"""Tar archives, and the indexes beside them, with any of their bytes changed."""
+"""Tar archives, and their indexes, with any of their bytes changed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ FORMS = ("2", "3", "2.zip", "3.zip")
 
 
 class HostileZarr(Hostile):
-    """Reads or refuses; nothing is unpickled, whatever a document says."""
+    """Reads or refuses. Nothing is unpickled, for any document."""
 
     name = "hostile-zarr"
     asks = "does any change of a Zarr store crash, hang, unpickle, or take memory without bound?"
@@ -75,7 +75,7 @@ def _write(path: Path, form: str) -> None:
 
 
 def _read(path: Path, options: dict[str, Any]) -> None:
-    # An array may claim any number of rows, which are those of the fill value: the first and the last are read.
+    # An array may claim any number of rows, all of the fill value. The first and the last are read.
     corpus = fl.open_corpus(path)
     source = fl.MinibatchSource(corpus, max_sweeps=1, shuffle=False, **options)
     for minibatch in source.minibatches(100, until=fl.minibatches(5)):

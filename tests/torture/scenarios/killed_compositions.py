@@ -1,7 +1,7 @@
 """Corpora made of others, packed, bucketed, nested, chosen or one after the other, killed at random instants.
 
-Drawn as a tree in JSON types, made anew by every start. The oracle is a source that nothing interrupts, in another
-process than the victims; what orders hold is the business of the laws, that all starts agree is that of this.
+Drawn as a tree in JSON types, from which every start makes them. The oracle is a source without interruption, in
+another process than the victims. The laws check the orders, this scenario that all starts agree.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KilledCompositions(Scenario):
 
 
 def document(name: str, i: int, length: int) -> np.ndarray:
-    """Return the tokens of a document, which tell what document they are of."""
+    """Return the tokens of a document, which contain its number."""
     return (1 + 100_000 * int(name[1:]) + 1000 * i + np.arange(length)).astype(np.int32)
 
 
@@ -66,7 +66,7 @@ def drawn(rng: random.Random) -> Tree:
         tree = {"bucketed": tree, "boundaries": [row] if rows else bounds, "budget": rng.randint(12, 90)}
     elif "mixture" in tree and rng.random() < 0.4:
         # Stages would have to begin at multiples of a batch.
-        most = 5 if tree["sweeps"] is None else 2  # what a corpus has at least
+        most = 5 if tree["sweeps"] is None else 2  # the minimum of a corpus
         tree |= {"batches": "one source", "batch_size": rng.randint(1, most), "stages": tree["stages"][:1]}
     inner = tree.get("bucketed", tree)
     units = [("chunks", rng.randint(1, 9)), ("samples", rng.randint(40, 2000)), ("bytes", rng.randint(500, 20_000))]

@@ -111,7 +111,7 @@ def everything(kind: str, source: Any) -> list[data.Item]:
 
 
 def deliver(kind: str, corpus: Path, order: dict[str, Any], path: Path, listed: Path, luck: float) -> None:
-    """The loop of a start: from what ``path`` says to the end; every minibatch is committed with its state."""
+    """The loop of a start: from the position in ``path`` to the end. Every minibatch is committed with its state."""
     rng = random.Random(luck)
     source = make(kind, corpus, order, listed, **({} if kind == "source" else data.speed(rng)))
     state, length = committed(path)

@@ -50,11 +50,11 @@ STREAMS = {"text": fl.Stream(dtype="bytes"), "y": fl.Stream((), "int64")}
 
 
 class World(NamedTuple):
-    """What all starts of a case have in common.
+    """The shared setting of all starts of a case.
 
     Attributes:
         kind: of the corpus.
-        what: its address, or those of its objects.
+        what: its address, or its objects' addresses.
         options: of the server.
         cache: folder of the cache.
         budget: bytes that it may keep.
@@ -70,7 +70,7 @@ class World(NamedTuple):
 
 
 class KilledFetchers(Scenario):
-    """What is whole in a cache is right, is kept within the budget, and is not fetched again; the feed is whole."""
+    """Complete pages of a cache are right, within the budget, and not fetched again. The feed is complete."""
 
     name = "killed-fetchers"
     asks = "is a cache of remote data right after kills, and is nothing whole fetched twice?"
@@ -89,7 +89,7 @@ class KilledFetchers(Scenario):
         order["shuffle"] = rng.choice([True, False, fl.Window(chunks=rng.randint(1, 5)), fl.Window(bytes=1 << 20)])
         budget = rng.choice([LEAST, LEAST, total // 2, total * 9 // 10, 2 * total, 2 * total, 2 * total])
         if kind in ("store", "arrow") and order["shuffle"] is True and budget < 2 * total:
-            order["shuffle"] = fl.Window(bytes=1 << 20)  # all of what is shuffled as a whole has to be there
+            order["shuffle"] = fl.Window(bytes=1 << 20)  # all data that is shuffled as a whole has to be there
         with ObjectStoreProcess(
             case.folder / "objects", latency_s=rng.choice([0, 0.002]), bytes_per_second=rng.choice([20e6, 60e6, None])
         ) as server:
@@ -114,8 +114,7 @@ class KilledFetchers(Scenario):
                 case.fail("silent", f"{kind} with {order}: the last state is {committed(path)[0]}, locally {state}")
 
     def write(self, case: Case, kind: str) -> tuple[str | list[str], dict[str, bytes]]:
-        """Write objects for the server, and the same files to be read locally; return what to open, and the objects by
-        their addresses."""
+        """Write objects for the server, and the same files locally. Return the paths, and the objects by address."""
         rng = np.random.default_rng(case.rng.randrange(1 << 32))
         if kind == "store":
             return "s3://bucket", store_of(case.folder, rng, case.rng.randint(200, 400))
@@ -161,7 +160,7 @@ def draw(rng: random.Random) -> Instant:
 
 
 def files_of(case: Case, kind: str, rng: np.random.Generator, names: list[str]) -> dict[str, bytes]:
-    """Write objects of these names for the server, and the same files to be read locally; return them by address."""
+    """Write objects of these names for the server, and the same files to be read locally. Return them by address."""
     make = {"parquet": groups, "tar": archive, "jsonl": lines, "arrow": batches}[kind]
     made = {}
     (case.folder / "local").mkdir()
@@ -175,7 +174,7 @@ def files_of(case: Case, kind: str, rng: np.random.Generator, names: list[str]) 
 
 
 def store_of(folder: Path, rng: np.random.Generator, rows: int) -> dict[str, bytes]:
-    """Write a store that is not compressed, so that it is mapped on a disk, in both places; return its files."""
+    """Write a store that is not compressed, so that it is mapped on a disk, in both places, return its files."""
     texts = [rng.bytes(int(n)) for n in rng.integers(0, 40_000, rows)]
     (folder / "objects" / "bucket").mkdir(parents=True)
     fl.convert(
@@ -227,11 +226,11 @@ def lines(rng: np.random.Generator, rows: int) -> bytes:
     return "".join(json.dumps({"text": text, "y": i}) + "\n" for i, text in enumerate(texts)).encode()
 
 
-# ---- what is killed -------------------------------------------------------------------------------------
+# ---- victims -------------------------------------------------------------------------------------
 
 
 def opened(kind: str, what: Any, remote: fl.Remote | None = None) -> Any:
-    """Open a corpus, cut into small chunks where its format does not say how."""
+    """Open a corpus, cut into small chunks where its format has none."""
     streams = {} if kind == "tar" else STREAMS
     return fl.open_corpus(what, streams=streams, remote=remote)
 
@@ -246,7 +245,7 @@ def small_chunks() -> None:
 
 
 def deliver(world: World, path: Path, luck: float, instant: Instant | None) -> None:
-    """The loop of a start: from what ``path`` says to the end; every minibatch is committed with its state."""
+    """The loop of a start: from the position in ``path`` to the end. Every minibatch is committed with its state."""
     small_chunks()
     rng = random.Random(luck)
     corpus = opened(
@@ -272,7 +271,7 @@ def deliver(world: World, path: Path, luck: float, instant: Instant | None) -> N
 
 
 def within_budget(world: World) -> None:
-    """Raise unless what is kept is within the budget, from the moment on at which the cache was opened."""
+    """Raise unless the cache is within the budget, from its opening on."""
     kept = sum(int(np.count_nonzero(np.fromfile(table, np.uint32))) for table in world.cache.glob("objects/*/pages"))
     if kept * PAGE > world.budget:
         raise AssertionError(f"{kept} pages are kept, more than {world.budget} bytes")
@@ -299,11 +298,11 @@ def locally(folder: Path, world: World) -> tuple[list[data.Item], Any]:
     return found, json.loads(json.dumps(source.state_dict()))
 
 
-# ---- what is left ---------------------------------------------------------------------------------------
+# ---- remains ---------------------------------------------------------------------------------------
 
 
 class Kept:
-    """The pages that a cache says are whole, read without the cache's code.
+    """The complete pages of a cache, read without the cache's code.
 
     Args:
         cache: its folder.
@@ -311,7 +310,7 @@ class Kept:
 
     Attributes:
         pages: numbers of the pages by address.
-        wrong: what is wrong with them.
+        wrong: descriptions of faults.
     """
 
     def __init__(self, cache: Path, objects: dict[str, bytes]) -> None:
@@ -345,7 +344,7 @@ class Kept:
         return sum(map(len, self.pages.values()))
 
     def check(self, case: Case, world: World, told: str) -> None:
-        """Count what is wrong."""
+        """Count the faults."""
         case.tally("pages compared", self.count)
         if self.wrong:
             case.fail("silent", f"{world.kind}, {told}: {len(self.wrong)} times, such as {self.wrong[:3]}")
@@ -362,7 +361,7 @@ def fetched_twice(case: Case, told: str, server: ObjectStoreProcess, before: Kep
             begin, end = entry.span
             asked["s3://" + urllib.parse.unquote(entry.name)] |= set(range(begin // PAGE, -(-end // PAGE)))
     case.tally("pages requested", sum(map(len, asked.values())))
-    # What two processes, or a chunk and what is read ahead, want at the same time is reserved by both.
+    # Two processes, or a chunk and the read-ahead, that want the same bytes at the same time both reserve them.
     if (before.count + 2 * sum(map(len, asked.values()))) * PAGE > world.budget:
         return
     case.tally("times that nothing had to be dropped")

@@ -20,7 +20,7 @@ from tests.torture.victims import Victim, draw, run
 
 
 class KilledLoaders(Scenario):
-    """All starts together deliver the items of an uninterrupted loader; no worker outlives its loader."""
+    """All starts together deliver the items of an uninterrupted loader. No worker outlives its loader."""
 
     name = "killed-loaders"
     asks = "are a loader's items whole after kills of it and its workers, and do workers end?"
@@ -65,7 +65,7 @@ class KilledLoaders(Scenario):
 
 
 def deliver(n: int, wide: int, order: dict[str, Any], path: Path, context: str, luck: float) -> None:
-    """The loop of a start; now and then it kills one of its workers, and continues."""
+    """The loop of a start. Now and then it kills one of its workers, and continues."""
     rng = random.Random(luck)
     # A worker killed by its item, or by us, is an error after which the loop continues.
     deadly = rng.randrange(n) if rng.random() < 0.3 else None

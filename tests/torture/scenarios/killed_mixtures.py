@@ -29,8 +29,8 @@ class World(NamedTuple):
         seed: of the source.
         parts: format and folder of each corpus.
         stages: declared stages: place, and quotas of the corpora.
-        when_empty, sweeps, block: of the mixture; None: without limit.
-        window: unit and budget; None: as by default.
+        when_empty, sweeps, block: of the mixture. None: without limit.
+        window: unit and budget. None: the default.
     """
 
     seed: int
@@ -43,7 +43,7 @@ class World(NamedTuple):
 
 
 class KilledMixtures(Scenario):
-    """All starts together deliver what the slow oracle computes from the declaration and the changes."""
+    """All starts together deliver the slow oracle's sequences for the declaration and the changes."""
 
     name = "killed-mixtures"
     asks = "does a mixture go on as computed after kills, with weights changed on the way?"
@@ -124,7 +124,7 @@ def deliver(world: World, folder: Path, path: Path, luck: float) -> None:
 
 
 def expected(world: World, changes: list[restarts.Change], folder: Path) -> list[data.Item]:
-    """Compute what has to be delivered, corpus by corpus and place by place."""
+    """Compute the right sequences, corpus by corpus and place by place."""
     sizes = [data.count_of(folder / name) for _, name in world.parts]
     limits = [None if world.sweeps is None else world.sweeps * size for size in sizes]
     stages = sorted((dict(world.stages) | dict(changes)).items())

@@ -1,4 +1,4 @@
-"""Readers of objects of one name, in places of like names, over one cache; killed as those of `killed_fetchers` are."""
+"""Readers of objects of one name, in places of like names, over one cache. Killed as in `killed_fetchers`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLACES = ("data_1", "data__1", "data-1", "data.1")
 
 
 class KilledNeighbours(KilledFetchers):
-    """Each place has a part of the cache of its own: no bytes of a neighbour are ever delivered or kept for it."""
+    """Each place has its own part of the cache: no bytes of a neighbour are ever delivered or kept for it."""
 
     name = "killed-neighbours"
     asks = "are places of like names kept apart in a cache, through kills?"

@@ -93,7 +93,7 @@ def write(folder: Path, rng: random.Random) -> None:
 
 
 def make(kind: int, folder: Path, listed: Path, decoding: int, **speed: Any) -> fl.MinibatchSource:
-    """Create the feed of all starts, with so many threads ``decoding``."""
+    """Create the feed of all starts, with ``decoding`` threads."""
     corpus = fl.open_corpus(
         folder, streams={"image": fl.Stream(dtype="bytes", field="jpg"), "label": fl.Stream((), "int64", field="cls")}
     )
@@ -111,7 +111,7 @@ def items_of(minibatch: fl.Minibatch) -> list[data.Item]:
 
 
 def deliver(kind: int, folder: Path, path: Path, listed: Path, luck: float) -> None:
-    """The loop of a start: from what ``path`` says to the end; every minibatch is committed with its state."""
+    """The loop of a start: from the position in ``path`` to the end. Every minibatch is committed with its state."""
     rng = random.Random(luck)
     with make(kind, folder, listed, rng.randint(1, 3), **data.speed(rng)) as source:
         state, length = committed(path)

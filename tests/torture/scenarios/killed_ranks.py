@@ -29,7 +29,7 @@ MANY = 45
 
 
 class KilledRanks(Scenario):
-    """A lost rank is soon an error at all others; restarted, a job ends like an uninterrupted one."""
+    """A lost rank is soon an error at all others. Restarted, a job ends like an uninterrupted one."""
 
     name = "killed-ranks"
     asks = "do ranks end in words when one is lost, and go on to the same end?"
@@ -97,7 +97,7 @@ class KilledRanks(Scenario):
 
 
 def _job(case: Case, world: int, program: Any, *arguments: Any, lost: int = -1, instant: Any = None) -> list[Ended]:
-    """How the ranks of a job end; ``lost`` is interfered with at the instant."""
+    """Return how the ranks of a job end. ``lost`` is interfered with at the instant."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -143,10 +143,10 @@ def _meet(rank: int, world: int, port: int) -> None:
 
 
 def _init() -> None:
-    """The program's own group; torch reports if it cannot be created without a lost rank, but not if one is stopped."""
+    """The program's own group. torch reports if it cannot be created without a lost rank, but not if one is stopped."""
     span = datetime.timedelta(seconds=2 * TIMEOUT)
     try:
-        rendezvous.answered(lambda: torch.distributed.init_process_group("gloo", timeout=span), 2 * TIMEOUT)
+        rendezvous.request(lambda: torch.distributed.init_process_group("gloo", timeout=span), 2 * TIMEOUT)
     except RuntimeError as error:
         raise fl.StoreError(f"torch.distributed: {error}") from error
 
@@ -186,7 +186,7 @@ def train(rank: int, world: int, port: int, folder: Path, corpus: Path) -> dict[
 
 
 def train_plain(rank: int, world: int, port: int, folder: Path, corpus: Path, late: float) -> dict[str, Any]:
-    """DistributedDataParallel with an ordinary learner; saves by the clock, and one rank is late now and then."""
+    """DistributedDataParallel with an ordinary learner. Saves by the clock, and one rank is late now and then."""
     _meet(rank, world, port)
     _init()
     torch.manual_seed(7)

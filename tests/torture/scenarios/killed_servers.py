@@ -18,7 +18,7 @@ PUSHES = 60
 
 
 class KilledServers(Scenario):
-    """Every push counts once, whatever happens to the servers; a worker ends by itself, never by a signal."""
+    """Every push counts once, for any end of the servers. A worker ends by itself, never by a signal."""
 
     name = "killed-servers"
     asks = "does every push of dist_async count once when servers die?"

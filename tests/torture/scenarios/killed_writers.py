@@ -12,7 +12,7 @@ from tests.torture.victims import Victim, draw, run
 
 
 class KilledWriters(Scenario):
-    """Output of a killed writer is whole or absent; the next one of that name cleans up, and succeeds."""
+    """Output of a killed writer is complete or absent. The next one of that name cleans up, and succeeds."""
 
     name = "killed-writers"
     asks = "are files whole or absent after kills, and are left-overs cleared away?"

@@ -18,7 +18,7 @@ LEAST = 1 << 20
 
 
 class ReplacedObjects(Scenario):
-    """The values of a sweep are all of one version, or there is an error; a later run has those of the last one."""
+    """The values of a sweep are all of one version, or there is an error. A later run has the last version."""
 
     name = "replaced-objects"
     asks = "are values of a replaced object ever mixed with old ones, or served for good?"
@@ -48,7 +48,7 @@ class ReplacedObjects(Scenario):
                     requests: Iterator[int] = requests,
                     replaced_at: int = replaced_at,
                 ) -> None:
-                    if next(requests) == replaced_at:  # once, whatever the threads of the server do
+                    if next(requests) == replaced_at:  # once, for any timing of the server's threads
                         replace()
 
                 web.before = replace_in_time
@@ -78,7 +78,7 @@ class ReplacedObjects(Scenario):
 
 
 def numbers(version: int, rows: int) -> bytes:
-    """Return an array of a version; all of them are of one length."""
+    """Return an array of a version. All have one length."""
     file = io.BytesIO()
     np.save(file, np.full((rows, 512), version, np.float32))
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Lines that are slow, break off and fall silent for a while: what comes steadily is delivered, each byte once."""
+"""Lines that are slow, break off and fall silent for a while: a steady flow is delivered, each byte once."""
 
 from __future__ import annotations
 

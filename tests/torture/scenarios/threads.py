@@ -14,7 +14,7 @@ from tests.torture.scenario import Scenario
 
 
 class Threads(Scenario):
-    """Everything once, or an error that names the threads; nothing twice, nothing lost."""
+    """Everything once, or an error that names the threads. Nothing twice, nothing lost."""
 
     name = "threads"
     asks = "are several threads at one feed served in turn, or refused?"

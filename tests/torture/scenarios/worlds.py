@@ -13,7 +13,7 @@ KINDS = tuple(data.FORMATS)
 
 
 class Worlds(Scenario):
-    """The parts of all ranks make up the minibatches of one rank, whatever the previous world."""
+    """The parts of all ranks make up the minibatches of one rank, for any previous world."""
 
     name = "worlds"
     asks = "do worlds of 1 to 8 ranks, changing at random, deliver the one order?"

@@ -32,7 +32,7 @@ class Replacement:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-def recognized(model: FileModel, block: FileFunction) -> Replacement | None:
+def recognize(model: FileModel, block: FileFunction) -> Replacement | None:
     """Return the operation that replaces a block, or None."""
     recognize = _RECOGNIZERS.get(block.block)
     if recognize is None:
@@ -41,7 +41,7 @@ def recognized(model: FileModel, block: FileFunction) -> Replacement | None:
     return None if root is None else recognize(model, block, root)
 
 
-def _normalized(op: str) -> Callable[..., Replacement | None]:
+def _normalize(op: str) -> Callable[..., Replacement | None]:
     """Recognize a softmax, whose axis is a setting of the block."""
 
     def recognize(model: FileModel, block: FileFunction, root: FileFunction) -> Replacement | None:
@@ -166,7 +166,7 @@ def _sequence_slice(model: FileModel, block: FileFunction, root: FileFunction) -
     return Replacement("sequence_slice", data, {"begin": begin, "end": end})
 
 
-def _rooted(op: str, *kinds: str) -> Callable[..., Replacement | None]:
+def _match_root(op: str, *kinds: str) -> Callable[..., Replacement | None]:
     """Recognize a block of one operand by the operations that compute its result."""
 
     def recognize(model: FileModel, block: FileFunction, root: FileFunction) -> Replacement | None:
@@ -182,7 +182,7 @@ def _rooted(op: str, *kinds: str) -> Callable[..., Replacement | None]:
     return recognize
 
 
-def _selected(model: FileModel, block: FileFunction, root: FileFunction) -> Replacement | None:
+def _select(model: FileModel, block: FileFunction, root: FileFunction) -> Replacement | None:
     scatters = block.block == "Sequence::Scatter"
     index = model.computed_by(root.inputs[1], "PackedIndex") if len(root.inputs) > 1 else None
     where = index and model.computed_by(index.inputs[1], "Where")
@@ -212,15 +212,15 @@ def _sequence_reduction(model: FileModel, block: FileFunction, root: FileFunctio
 
 
 _RECOGNIZERS: dict[str, Callable[[FileModel, FileFunction, FileFunction], Replacement | None]] = {
-    "Softmax": _normalized("softmax"),
-    "LogSoftmax": _normalized("log_softmax"),
+    "Softmax": _normalize("softmax"),
+    "LogSoftmax": _normalize("log_softmax"),
     "CrossEntropyWithSoftmax": _cross_entropy,
     "ClassificationError": _classification_error,
-    "Sequence::IsFirst": _rooted("sequence_is_first", "PastValue", "ReconcileDynamicAxis"),
-    "Sequence::IsLast": _rooted("sequence_is_last", "FutureValue", "ReconcileDynamicAxis"),
+    "Sequence::IsFirst": _match_root("sequence_is_first", "PastValue", "ReconcileDynamicAxis"),
+    "Sequence::IsLast": _match_root("sequence_is_last", "FutureValue", "ReconcileDynamicAxis"),
     "Sequence::Slice": _sequence_slice,
-    "Sequence::Gather": _selected,
-    "Sequence::Scatter": _selected,
+    "Sequence::Gather": _select,
+    "Sequence::Scatter": _select,
     "Sequence::BroadcastAs": _spread,
     "Sequence::ReduceElements": _sequence_reduction,
 }

@@ -273,14 +273,14 @@ def _slice_of_steps(node: Node) -> Composition:
     return _sequence_slice(begin, end, node)
 
 
-def _selected(node: Node) -> Composition:
+def _select(node: Node) -> Composition:
     def build(x: Node, condition: Node) -> Node:
         return _raw(GATHER_PACKED, (x, condition), Type(x.type.shape, node.type.axes))
 
     return Composition(build, "Sequence::Gather")
 
 
-def _scattered(node: Node) -> Composition:
+def _scatter(node: Node) -> Composition:
     def build(x: Node, condition: Node) -> Node:
         return _raw(SCATTER_PACKED, (x, condition), Type(x.type.shape, condition.type.axes))
 
@@ -341,8 +341,8 @@ _RECIPES: dict[str, Callable[[Node], Composition | None]] = {
     "sequence_slice": _slice_of_steps,
     "sequence_is_first": _simple("Sequence::IsFirst", lambda x: _within(x, 1)),
     "sequence_is_last": _simple("Sequence::IsLast", lambda x: _within(x, -1)),
-    "sequence_gather": _selected,
-    "sequence_scatter": _scattered,
+    "sequence_gather": _select,
+    "sequence_scatter": _scatter,
     "sequence_reduce_sum": _sequence_reduction("reduce_sum", 0.0),
     "sequence_reduce_max": _sequence_reduction("reduce_max", -float("inf")),
     "sequence_reduce_mean": _simple("Sequence::ReduceMean", _sequence_mean),

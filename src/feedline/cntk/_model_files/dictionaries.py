@@ -159,7 +159,7 @@ def read_dictionary(path: Path) -> dict[str, Any]:
                 (size,) = struct.unpack("<I", head[4:]) if len(head) == 8 else (0,)
                 content = file.read(size)
                 if len(content) != size:
-                    raise _Damaged(f"a message of {size} bytes, got {len(content)}: the file is torn")
+                    raise _Damaged(f"a message of {size} bytes, got {len(content)}: the file is truncated")
             else:
                 content = head + file.read()
             message = _CLASS["Dictionary"]()
@@ -174,7 +174,7 @@ def read_dictionary(path: Path) -> dict[str, Any]:
         raise StateError(f"expected a readable file at {path}: {error.strerror}") from error
     except DecodeError as error:
         raise StateError(
-            f"expected a dictionary of CNTK in {path}, got bytes that are none: the file is torn, or of another format",
+            f"expected a dictionary of CNTK in {path}, got something else: the file is truncated, or of another format",
             hint="copy the file again; an ONNX file is loaded by format=ModelFormat.ONNX",
         ) from error
     except (_Damaged, RecursionError, UnicodeDecodeError) as error:
@@ -191,7 +191,8 @@ class _Reader:
     """Conversion of messages to values.
 
     Args:
-        file: file to read the arrays' elements from, in the order of the arrays. None: they are in the message.
+        file: file to read the arrays' elements from, in the order of the arrays. None means that they are in the
+            message.
     """
 
     def __init__(self, file: BinaryIO | None) -> None:
@@ -217,7 +218,9 @@ class _Reader:
     def value(self, message: Any) -> Any:
         kind = message.value_type
         if not 0 <= kind < len(self._value):
-            raise _Damaged(f"a kind of value from 0 to {len(self._value) - 1}, got {kind}: of a newer version?")
+            raise _Damaged(
+                f"a kind of value from 0 to {len(self._value) - 1}, got {kind}: is the file of a newer version?"
+            )
         return self._value[kind](message)
 
     def _array(self, message: Any) -> NDArray[Any]:
@@ -252,7 +255,7 @@ class _Reader:
         assert self._file is not None
         size, remaining = count * np.dtype(dtype).itemsize, os.fstat(self._file.fileno()).st_size - self._file.tell()
         if remaining < size:
-            raise _Damaged(f"{size} bytes of an array, got {remaining}: the file is torn")
+            raise _Damaged(f"{size} bytes of an array, got {remaining}: the file is truncated")
         flat = np.empty(count, dtype)
         self._file.readinto(flat.view(np.uint8))  # type: ignore[attr-defined]  # of every such file
         return flat

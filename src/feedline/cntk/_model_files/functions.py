@@ -72,7 +72,7 @@ class FileModel:
     def __init__(self, dictionary: Mapping[str, Any]) -> None:
         kind = dictionary.get("type")
         if kind != "CompositeFunction":
-            raise LayoutError(f"a function, got {_described(dictionary)}")
+            raise LayoutError(f"a function, got {_describe(dictionary)}")
         self.leaves: dict[str, Mapping[str, Any]] = {
             entry(leaf, "uid", str): leaf for leaf in entry(dictionary, "inputs", list)
         }
@@ -81,7 +81,7 @@ class FileModel:
         self.root: str = entry(dictionary, "root", str)
         self._placeholders = {key: value for f in self.functions.values() for key, value in f.arguments}
         if self.root not in self.functions:
-            raise LayoutError(f"the function {self.root}, which is its root, got {len(self.functions)} others")
+            raise LayoutError(f"the root function {self.root}, got {len(self.functions)} functions without it")
 
     def source(self, uid: str) -> str:
         """Return the identifier of a leaf or output, resolving placeholders of blocks."""
@@ -144,7 +144,7 @@ def entry(item: Mapping[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-def _described(dictionary: Mapping[str, Any]) -> str:
+def _describe(dictionary: Mapping[str, Any]) -> str:
     if "Learners" in dictionary:
         return "a trainer's checkpoint (.ckp): load the model's file, without .ckp"
     return f"a dictionary of {shown(dictionary.get('type', sorted(dictionary)), 120)}"
@@ -163,8 +163,8 @@ def _function(item: Any) -> FileFunction:
     code = entry(item, "op", int)
     if code not in NAMES:
         raise CompatError(
-            f"operation {code} `{name or uid}`: expected one of CNTK 2.7, got a number that it does not have; build "
-            "this part in Python, and take the parameters from the file by restore"
+            f"operation {code} `{name or uid}`: expected an operation of CNTK 2.7, got a number that it does not "
+            "have; build this part in Python, and take the parameters from the file by restore"
         )
     kind, attributes = NAMES[code], entry(item, "attributes", dict)
     if kind != "Block":

@@ -89,7 +89,7 @@ def make(call: Primitive) -> list[Result]:
     """
     if call.kind not in _TABLE:
         remedy = ABSENT.get(call.kind, "build this part in Python, and take the parameters from the file by restore")
-        raise call.refuse("expected an operation that feedline has, got another one", remedy)
+        raise call.refuse("expected an operation that feedline supports, got another one", remedy)
     result = _TABLE[call.kind](call)
     return result if isinstance(result, list) else [result]
 
@@ -148,13 +148,13 @@ def _cast(call: Primitive) -> Result:
     return call.node("cast", dtype=DATA_TYPES[int(call.get("newDataType"))])
 
 
-def _filled(call: Primitive) -> Result:
+def _fill(call: Primitive) -> Result:
     """Return a constant in the shape and along the axes of the operand."""
     zeros = apply("element_times", [apply("stop_gradient", call.inputs), constant_node(0.0)])
     return call.node("plus", [zeros, constant_node(float(call.get("fillValue")))])
 
 
-def _drawn(call: Primitive) -> Result:
+def _draw(call: Primitive) -> Result:
     how = call.get("randomDistributionType")
     if how not in ("uniform", "normal", "gumbel", "bernoulli"):
         raise call.refuse(f"expected a known distribution, got {how!r}", "build this part in Python")
@@ -165,7 +165,7 @@ def _drawn(call: Primitive) -> Result:
     return call.node(f"random_{how}", like, arguments=tuple(float(a) for a in call.get("randomDistributionArgs")))
 
 
-def _sampled(op: str) -> Callable[[Primitive], Result]:
+def _sample(op: str) -> Callable[[Primitive], Result]:
     return lambda call: call.node(
         op, many=int(call.get("numSamples")), replacement=bool(call.attributes["allowDuplicates"])
     )
@@ -290,7 +290,7 @@ def _times(call: Primitive) -> Result:
 def _transpose_times(call: Primitive) -> Result:
     right, left = call.inputs
     if int(call.attributes.get("outputRank", 1)) != 1:
-        raise call.refuse("expected a product with one axis of the right operand", "transpose it, and use times")
+        raise call.refuse("expected outputRank=1, got more", "transpose the right operand, and use times")
     return call.node("times_transpose", [left, right])
 
 
@@ -320,7 +320,10 @@ def _window(call: Primitive, rank: int) -> dict[str, Any]:
 def _convolution(call: Primitive) -> Result:
     kernel, data = call.inputs
     if call.attributes.get("sequential", False) or not all(call.attributes.get("sharing", [True])):
-        raise call.refuse("expected a shared kernel over static axes", "splice delayed sequences instead")
+        raise call.refuse(
+            "expected a shared kernel over static axes, got another one, got another one",
+            "splice delayed sequences instead",
+        )
     dilation = call.attributes.get("dilation", Shape((1,)))
     if not call.attributes.get("transpose", False):
         rank = len(data.shape) - 1
@@ -328,7 +331,10 @@ def _convolution(call: Primitive) -> Result:
         return call.node("convolution", **settings, groups=int(call.attributes.get("groups", 1)))
     rank = len(kernel.shape) - 2
     if set(dilation) != {1}:
-        raise call.refuse("expected a transposed convolution without dilation", "build this part in torch")
+        raise call.refuse(
+            "expected a transposed convolution without dilation, got a dilation, got a dilation",
+            "build this part in torch",
+        )
     output_shape = tuple(call.attributes.get("outputShape", ()))
     shape = output_shape[len(output_shape) - rank :] if any(output_shape) else None
     return call.node("convolution_transpose", **_window(call, rank), shape=shape)
@@ -340,7 +346,7 @@ def _pooling(call: Primitive) -> Result:
     if window == (-2,):
         return call.node("global_max_pooling" if maximum else "global_average_pooling")
     settings = {"window": window, **_window(call, len(window))}
-    settings = _trimmed(settings, rank)
+    settings = _trim(settings, rank)
     if call.attributes.get("ceilOutDim", False):
         settings["ceil"] = True
     if call.attributes.get("includePad", False) and not maximum:
@@ -350,14 +356,14 @@ def _pooling(call: Primitive) -> Result:
 
 def _unpooling(call: Primitive) -> Result:
     if int(call.attributes["poolingType"]) != 0:
-        raise call.refuse("expected the inverse of a maximum", "no other exists")
+        raise call.refuse("expected max unpooling, got another kind", "CNTK 2.7 has no other")
     window = tuple(call.get("unpoolingWindowShape"))
-    return call.node("max_unpooling", **_trimmed({"window": window, **_window(call, len(window))}, _rank(call)))
+    return call.node("max_unpooling", **_trim({"window": window, **_window(call, len(window))}, _rank(call)))
 
 
 def _regions(call: Primitive) -> Result:
     if int(call.attributes["poolingType"]) != 0:
-        raise call.refuse("expected the maxima of regions", "no other pooling of them exists")
+        raise call.refuse("expected max pooling of regions, got another kind", "CNTK 2.7 has no other")
     size, scale = tuple(call.get("roiOutputShape")), float(call.attributes["spatialScale"])
     return call.node("roi_pooling", size=size, scale=scale)
 
@@ -365,11 +371,11 @@ def _regions(call: Primitive) -> Result:
 def _alignments(call: Primitive) -> Result:
     # -1, as a number without a sign in a file.
     if int(call.attributes.get("delayConstraint", -1)) not in (-1, 2**64 - 1, 2**32 - 1):
-        raise call.refuse("expected alignments that are not bound to steps", "pass delayConstraint=-1 in CNTK")
+        raise call.refuse("expected no delay constraint, got one", "pass delayConstraint=-1 in CNTK")
     return call.node("forward_backward", blank=int(call.get("blankTokenId")))
 
 
-def _trimmed(settings: dict[str, Any], rank: int) -> dict[str, Any]:
+def _trim(settings: dict[str, Any], rank: int) -> dict[str, Any]:
     """Leave out leading axes, such as channels, along which a window is a single cell."""
     window, strides = settings["window"], settings["strides"]
     leading = next((i for i, pair in enumerate(zip(window, strides, strict=True)) if pair != (1, 1)), len(window) - 1)
@@ -411,7 +417,7 @@ def _reduce(call: Primitive) -> Result:
         op = kind.lower()
         if all_axes:
             return call.node(op, axis=None)
-        return _squeezed(call, call.node(op, axis=python_axis(axes[0])), [python_axis(axes[0])], keep)
+        return _squeeze_axes(call, call.node(op, axis=python_axis(axes[0])), [python_axis(axes[0])], keep)
     if kind not in _REDUCTIONS:
         raise call.refuse(f"expected a reduction of {', '.join(_REDUCTIONS)}, got {kind}", "build it in Python")
     how = _REDUCTIONS[kind]
@@ -431,7 +437,7 @@ def _reduce(call: Primitive) -> Result:
     return call.node(f"reduce_{how}", axis=numbers, **settings)
 
 
-def _squeezed(call: Primitive, node: Node, axes: list[int], keep: bool) -> Node:
+def _squeeze_axes(call: Primitive, node: Node, axes: list[int], keep: bool) -> Node:
     if keep:
         return node
     shape = node.shape
@@ -493,7 +499,10 @@ def _number(call: Primitive, i: int) -> float:
     """Return the value of an operand that is a constant number."""
     weights = call.inputs[i].weights
     if weights is None or weights.trains:
-        raise call.refuse(f"expected operand {i} to be a constant number", "build this part in Python")
+        raise call.refuse(
+            f"expected operand {i} to be a constant number, got another operand, got another operand",
+            "build this part in Python",
+        )
     return float(np.asarray(weights.fill(weights.shape)).reshape(()))
 
 
@@ -512,14 +521,14 @@ def _where(call: Primitive) -> Result:
 def _packed_index(call: Primitive) -> Result:
     selection = call.inputs[1]
     if not isinstance(selection, PackedIndex):
-        raise call.refuse("expected the steps that a condition selects", "use sequence.gather")
+        raise call.refuse(f"expected steps that `where` selects, got {selection.label}", "use sequence.gather")
     return selection
 
 
 def _gather_packed(call: Primitive) -> Result:
     data, selection = call.inputs
     if not isinstance(selection, PackedIndex):
-        raise call.refuse("expected the steps that a condition selects", "use sequence.gather")
+        raise call.refuse(f"expected steps that `where` selects, got {selection.label}", "use sequence.gather")
     if not selection.single:
         return call.node("sequence_gather", [data, selection.condition])
     return call.node("sequence_first", [apply("sequence_gather", [data, selection.condition])])
@@ -528,7 +537,7 @@ def _gather_packed(call: Primitive) -> Result:
 def _scatter_packed(call: Primitive) -> Result:
     data, selection, condition = call.inputs
     if not isinstance(selection, PackedIndex) or selection.condition is not condition:
-        raise call.refuse("expected the steps that the same condition selects", "use sequence.scatter")
+        raise call.refuse("expected steps that the same condition selects, got others", "use sequence.scatter")
     return call.node("sequence_scatter", [data, condition])
 
 
@@ -600,11 +609,11 @@ _TABLE: dict[str, Callable[[Primitive], Any]] = {
     "LogSoftmax": _softmax("log_softmax"),
     "Dropout": lambda call: call.node("dropout", rate=float(call.attributes["dropoutRate"])),
     "Cast": _cast,
-    "ConstantOp": _filled,
+    "ConstantOp": _fill,
     "EyeLikeOp": _eye,
-    "RandomDistribution": _drawn,
-    "RandomSample": _sampled("random_sample"),
-    "RandomSampleInclusionFrequency": _sampled("random_sample_inclusion_frequency"),
+    "RandomDistribution": _draw,
+    "RandomSample": _sample("random_sample"),
+    "RandomSampleInclusionFrequency": _sample("random_sample_inclusion_frequency"),
     "TransposeAxes": _transpose,
     "Slice": _slice,
     "Reshape": _reshape,

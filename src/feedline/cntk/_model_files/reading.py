@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._model_files.blocks import Replacement, recognized
+from feedline.cntk._model_files.blocks import Replacement, recognize
 from feedline.cntk._model_files.dictionaries import DATA_TYPES, DYNAMIC, FileAxis, read_dictionary
 from feedline.cntk._model_files.functions import (
     CONSTANT,
@@ -44,12 +44,12 @@ def read_model(path: Path) -> list[Node]:
         CompatError: an operation that feedline does not have. The error names it.
     """
     dictionary = read_dictionary(path)
-    with _damage_reported(path):
+    with _report_damage(path):
         return _Builder(FileModel(dictionary)).roots()
 
 
 @contextmanager
-def _damage_reported(path: Path) -> Iterator[None]:
+def _report_damage(path: Path) -> Iterator[None]:
     """Raise StateError for the errors that a damaged dictionary causes."""
     try:
         yield
@@ -58,7 +58,7 @@ def _damage_reported(path: Path) -> Iterator[None]:
     except (LayoutError, KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StateError(
             f"expected a model of CNTK in {path}: expected {error}",
-            hint="save the model again by CNTK 2.7; if it was copied, copy it again",
+            hint="save the model again with CNTK 2.7, or copy the file again",
         ) from error
 
 
@@ -70,7 +70,7 @@ def read_weights(path: Path) -> list[tuple[str, str, Any]]:
     """
     dictionary = read_dictionary(path)
     kinds = {PARAMETER: "parameter", CONSTANT: "constant"}
-    with _damage_reported(path):
+    with _report_damage(path):
         leaves = [leaf for leaf in entry(dictionary, "inputs", list) if leaf.get("kind") in kinds]
         return [(kinds[leaf["kind"]], leaf.get("name", ""), _value(leaf)) for leaf in leaves]
 
@@ -120,7 +120,7 @@ class _Builder:
         if function.kind != "Block":
             return list(function.inputs)
         if function.uid not in self._replacements:
-            self._replacements[function.uid] = recognized(self._model, function)
+            self._replacements[function.uid] = recognize(self._model, function)
         replacement = self._replacements[function.uid]
         if replacement is not None:
             return list(replacement.inputs)
@@ -137,7 +137,7 @@ class _Builder:
         if uid in self._values:
             return self._values[uid]
         if self._model.owner(uid) is not None:
-            raise LayoutError(f"an output {uid} of a function, got a function that has fewer")
+            raise LayoutError(f"the output {uid} of a function, got a function with fewer outputs")
         if uid not in self._leaves:
             self._leaves[uid] = _leaf(self._model.leaves[uid], uid in self._statistics)
         return self._leaves[uid]
@@ -207,7 +207,7 @@ class _Builder:
             closed = close(bodies, ends)
         except ValueError as error:
             labels = ", ".join(self._model.functions[uid].label for uid in component[:4])
-            raise LayoutError(f"a recurrence that fits together ({labels}, ...): {error}") from error
+            raise LayoutError(f"a consistent recurrence ({labels}, ...): {error}") from error
         self._values.update(zip(read, closed, strict=False))
 
 

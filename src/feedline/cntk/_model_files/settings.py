@@ -44,7 +44,7 @@ def primitive(node: Node) -> Parts | None:
         return translate(node)
     how = node.op.removeprefix("reduce_")
     if node.op.startswith("reduce_") and how in _REDUCTIONS:
-        return _reduced(node, _REDUCTIONS[how])
+        return _reduce(node, _REDUCTIONS[how])
     return None
 
 
@@ -62,7 +62,7 @@ def _hardmax(node: Node) -> Parts | None:
     return ("Hardmax", node.inputs, {}) if over_all else None
 
 
-def _drawn(how: str) -> Callable[[Node], Parts]:
+def _draw(how: str) -> Callable[[Node], Parts]:
     def translate(node: Node) -> Parts:
         arguments = [float(a) for a in node.attributes["arguments"]]
         settings = {"randomDistributionType": how, "randomDistributionArgs": arguments, **_SEEDS}
@@ -71,7 +71,7 @@ def _drawn(how: str) -> Callable[[Node], Parts]:
     return translate
 
 
-def _sampled(kind: str) -> Callable[[Node], Parts]:
+def _sample(kind: str) -> Callable[[Node], Parts]:
     def translate(node: Node) -> Parts:
         get = node.attributes
         settings = {"numSamples": int(get["many"]), "allowDuplicates": bool(get["replacement"]), **_SEEDS}
@@ -221,7 +221,7 @@ def _batch_normalization(node: Node) -> Parts:
     return "BatchNormalization", node.inputs, settings
 
 
-def _reduced(node: Node, kind: str) -> Parts:
+def _reduce(node: Node, kind: str) -> Parts:
     axis, rank = node.attributes.get("axis"), _rank(node)
     if axis is None:
         where: dict[str, Any] = {"axis": FileAxis(ALL_STATIC)}
@@ -282,12 +282,12 @@ _TABLE: dict[str, Callable[[Node], Parts | None]] = {
     "dropout": lambda node: ("Dropout", node.inputs, {"dropoutRate": float(node.attributes["rate"]), **_SEEDS}),
     "cast": lambda node: ("Cast", node.inputs, {"newDataType": Signed(_NUMBER[node.attributes["dtype"]])}),
     "eye_rows": lambda node: ("EyeLikeOp", node.inputs, {"OutputSparse": bool(node.attributes.get("sparse", False))}),
-    "random_uniform": _drawn("uniform"),
-    "random_normal": _drawn("normal"),
-    "random_gumbel": _drawn("gumbel"),
-    "random_bernoulli": _drawn("bernoulli"),
-    "random_sample": _sampled("RandomSample"),
-    "random_sample_inclusion_frequency": _sampled("RandomSampleInclusionFrequency"),
+    "random_uniform": _draw("uniform"),
+    "random_normal": _draw("normal"),
+    "random_gumbel": _draw("gumbel"),
+    "random_bernoulli": _draw("bernoulli"),
+    "random_sample": _sample("RandomSample"),
+    "random_sample_inclusion_frequency": _sample("RandomSampleInclusionFrequency"),
     "transpose": _transpose,
     "slice": _slice,
     "reshape": _reshape,
@@ -315,8 +315,8 @@ _TABLE: dict[str, Callable[[Node], Parts | None]] = {
     "global_average_pooling": _global_pooling(1),
     "max_unpooling": _unpooling,
     "batch_normalization": _batch_normalization,
-    "argmax": lambda node: _reduced(node, "Argmax"),
-    "argmin": lambda node: _reduced(node, "Argmin"),
+    "argmax": lambda node: _reduce(node, "Argmax"),
+    "argmin": lambda node: _reduce(node, "Argmin"),
     "reduce_batch": _reduced_batch,
     "reduce_everything": _reduced_all,
     "classification_error": _top_n,

@@ -33,7 +33,7 @@ from feedline.cntk._nodes import constant_node
 from feedline.cntk._order import in_order
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node
-from feedline.networks.cells import CELLS, opened
+from feedline.networks.cells import CELLS, open_cell
 from feedline.networks.node import placeholder_node
 from feedline.networks.traverse import loop_parts, replace, topological
 
@@ -105,7 +105,7 @@ class _Writer:
         self._counts[kind] += 1
         return f"{kind}{self._counts[kind]}"
 
-    def _behind(self, node: Node) -> Node:
+    def _resolve_alias(self, node: Node) -> Node:
         """Return the node that the file has in place of this one."""
         while True:
             if node in self._blocks:
@@ -118,13 +118,13 @@ class _Writer:
                 node = outputs[node.attributes["index"]]
             elif node.op in CELLS:
                 if node not in self._opened:
-                    self._opened[node], ends = opened(node)
+                    self._opened[node], ends = open_cell(node)
                     self._ends.update(ends)
                 node = self._opened[node]
             elif node in self._ends:
                 node = self._ends[node]
             elif self._composition(node) is not None and not self._composed[node].block:  # type: ignore[union-attr]
-                node = self._inlined(node)
+                node = self._inline_call(node)
             else:
                 return node
 
@@ -133,7 +133,7 @@ class _Writer:
             self._composed[node] = None if node.is_leaf else composition(node)
         return self._composed[node]
 
-    def _inlined(self, node: Node) -> Node:
+    def _inline_call(self, node: Node) -> Node:
         if node not in self._inline:
             recipe = self._composed[node]
             assert recipe is not None
@@ -144,7 +144,7 @@ class _Writer:
         return self._inline[node]
 
     def _uid(self, node: Node) -> str:
-        node = self._behind(node)
+        node = self._resolve_alias(node)
         if node not in self._uids:
             if node.is_leaf:
                 self._uids[node] = self._new(node.op.capitalize())
@@ -160,13 +160,13 @@ class _Writer:
         return self._uids[node]
 
     def _of_pair(self, node: Node) -> str:
-        get, below = node.attributes, self._behind(node.inputs[0])
+        get, below = node.attributes, self._resolve_alias(node.inputs[0])
         if node.op == "top_k":
             key: Any = ("TopK", below, get["k"])
             number = int(get["indices"])
         else:
             if node.op == "sequence_mask" and get.get("span") is not None:
-                raise self._refused(node)
+                raise self._refusal(node)
             number = int(node.op == "sequence_mask")
             # A mask goes with steps of any padding.
             padding = next((k[2] for k in self._pairs if k[:2] == ("UnpackSequence", below)), 0.0)
@@ -182,19 +182,19 @@ class _Writer:
             return "GatherPacked" if node.op == GATHER_PACKED else "ScatterPacked"
         parts = primitive(node)
         if parts is None:
-            raise self._refused(node)
+            raise self._refusal(node)
         return parts[0]
 
-    def _refused(self, node: Node) -> CompatError:
+    def _refusal(self, node: Node) -> CompatError:
         if node.op in ("user", "user_output"):
             return CompatError(
                 f"{node.label}: expected operations, got Python code; save the parameters alone, or the parts around it"
             )
         if node.op == "late":
-            return CompatError(f"{node.label}: expected known shapes, to write its parts: replace placeholders first")
+            return CompatError(f"{node.label}: expected known shapes to write its parts: replace placeholders first")
         return CompatError(
-            f"{node.label}: expected an operation that CNTK's files have, got one that they have not; save without a "
-            "format, which feedline loads again"
+            f"{node.label}: expected an operation that CNTK's files can hold, got one that they cannot; save without "
+            "a format, and feedline loads it again"
         )
 
     # ---- leaves and functions ---------------------------------------------------------------------
@@ -209,7 +209,7 @@ class _Writer:
 
     def _write(self, roots: Sequence[Node]) -> None:
         """List all nodes below some nodes, each after the nodes that it reads, except for states."""
-        for node in topological([self._behind(root) for root in roots], self._below):
+        for node in topological([self._resolve_alias(root) for root in roots], self._below):
             uid = self._uid(node)
             if uid in self._listed:
                 continue
@@ -224,7 +224,7 @@ class _Writer:
         for i, child in enumerate(self._blocks[node].operands if node in self._blocks else node.inputs):
             if node.op == "delay" and i == 0 and self._is_state(child):
                 continue
-            yield self._behind(child)
+            yield self._resolve_alias(child)
 
     def _is_state(self, node: Node) -> bool:
         while node.op == "alias" and node not in self._blocks:
@@ -235,7 +235,7 @@ class _Writer:
         """Return the identifier of an operand, with a placeholder for one that comes later."""
         uid = self._uid(node)
         if uid not in self._listed and uid not in self._early:
-            self._early[uid] = self._behind(node)
+            self._early[uid] = self._resolve_alias(node)
             self._leaves.append(_leaf(placeholder_node(*_type_parts(self._early[uid])), uid))
         return uid
 
@@ -262,7 +262,7 @@ class _Writer:
         else:
             parts = primitive(node)
             if parts is None:
-                raise self._refused(node)
+                raise self._refusal(node)
             kind, operands, settings = parts
             inputs = [self._read(x) if isinstance(x, Node) else self._number(x) for x in operands]
             self._functions.append(_function(uid, kind, inputs, settings, node.name))
@@ -275,7 +275,7 @@ class _Writer:
             settings, kind = {"axis": FileAxis(0), "numItems": int(node.attributes["k"])}, "TopK"
         else:
             key = next(key for key, function_uid in self._pairs.items() if function_uid == uid)
-            maskless = not any(self._behind(data) is key[1] for data in self._masked)
+            maskless = not any(self._resolve_alias(data) is key[1] for data in self._masked)
             settings = {"sequenceUnpackPaddingValue": float(key[2]), "sequenceUnpackSuppressMaskOutput": maskless}
             kind = "UnpackSequence"
         self._functions.append(_function(uid, kind, [self._read(node.inputs[0])], settings, node.name))
@@ -371,7 +371,7 @@ def _leaf(node: Node, uid: str) -> dict[str, Any]:
     if node.name:
         leaf["name"] = node.name
     if node.weights is not None:
-        if not node.weights.settled:
+        if not node.weights.is_fixed:
             raise ValueError(f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first")
         leaf["value"] = tensor_of(node.weights).detach().cpu().numpy()
     return leaf

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from feedline.cntk._onnx import library
-from feedline.cntk._onnx.operators import OPERATORS
+from feedline.cntk._onnx.write_operators import OPERATORS
 from feedline.cntk._onnx.writer import Writer, dimensions
 from feedline.networks import Node
 
@@ -27,7 +27,7 @@ def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> 
         result = writer.value(root)
         name = writer.free(root.name or f"output{i}")
         writer.nodes.append(library.node("Identity", [result], [name]))
-        outputs.append(library.described(name, writer.dtype_of(result), dimensions(root)))
-    nodes, names = library.used(writer.nodes, [output.name for output in outputs])
+        outputs.append(library.describe(name, writer.dtype_of(result), dimensions(root)))
+    nodes, names = library.keep_used(writer.nodes, [output.name for output in outputs])
     tensors = [initializer for initializer in writer.initializers if initializer.name in names]
     library.save(path, library.graph(nodes, writer.inputs, outputs, tensors))

@@ -12,8 +12,8 @@ from typing import Any
 
 from feedline.cntk._nodes import constant_node
 from feedline.cntk._onnx import library
+from feedline.cntk._onnx.read_operators import TRANSLATIONS
 from feedline.cntk._onnx.reader import Reader
-from feedline.cntk._onnx.translations import TRANSLATIONS
 from feedline.cntk._onnx.values import BATCHES, STEPS, Value
 from feedline.errors import CompatError, FeedlineError, StateError
 from feedline.networks import BATCH, Node, Weights, apply
@@ -40,8 +40,8 @@ def read_onnx(path: Path) -> tuple[list[Node], list[Node]]:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
         raise StateError(
-            f"expected an ONNX model whose operations fit in {path}, got one whose {reader.at} does not: {error}",
-            hint="check it by onnx.checker.check_model(model, full_check=True)",
+            f"expected a consistent ONNX model in {path}, got an error at {reader.at}: {error}",
+            hint="check it with onnx.checker.check_model(model, full_check=True)",
         ) from error
 
 
@@ -56,7 +56,7 @@ def _outputs_and_inputs(graph: Any, reader: Reader) -> tuple[list[Node], list[No
             reader.values[declared.name] = value = _input(declared)
             inputs.append(value.node)
     reader.run(graph.node)
-    return [_named(reader.value(output.name).node, output.name) for output in graph.output], inputs
+    return [_name(reader.value(output.name).node, output.name) for output in graph.output], inputs
 
 
 def _initial(initializer: Any, statistics: set[str]) -> Any:
@@ -87,8 +87,8 @@ def _input(declared: Any) -> Value:
             leading = 1
         else:
             raise CompatError(
-                f"input `{declared.name}`: expected steps and the batch, or the batch, as axes of any length, got "
-                f"{dims}: fix the others' lengths in the file"
+                f"input `{declared.name}`: expected axes of any length only for the batch, or for steps and the "
+                f"batch, got {dims}: set the other lengths in the file"
             )
     if leading == 2 and dims[0] == BATCH:
         leading = 1
@@ -102,7 +102,7 @@ def _input(declared: Any) -> Value:
     return Value(input_node(shape, axes, declared.name, False, fed), layout)
 
 
-def _named(node: Node, name: str) -> Node:
+def _name(node: Node, name: str) -> Node:
     """Return a node under the name of an output, unless `exporting` invented that name."""
     if node.name == name or re.fullmatch(r"output\d+(_\d+)?", name):
         return node

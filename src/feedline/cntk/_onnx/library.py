@@ -46,7 +46,7 @@ def array_of(initializer: Any) -> NDArray[Any]:
     return array
 
 
-def described(name: str, dtype: str, shape: Sequence[int | str] | None) -> Any:
+def describe(name: str, dtype: str, shape: Sequence[int | str] | None) -> Any:
     """Return the declaration of an input or output. A dimension with a name may have any length."""
     return helper.make_tensor_value_info(name, TYPES[dtype], None if shape is None else list(shape))
 
@@ -56,7 +56,7 @@ def graph(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], i
     return helper.make_graph(list(nodes), "function", list(inputs), list(outputs), list(initializers))
 
 
-def used(nodes: Sequence[Any], results: Iterable[str]) -> tuple[list[Any], set[str]]:
+def keep_used(nodes: Sequence[Any], results: Iterable[str]) -> tuple[list[Any], set[str]]:
     """Return the nodes that the results need, and the names of all values that are read.
 
     Args:

@@ -67,10 +67,10 @@ class Call:
         if isinstance(content, Value) and content.node.weights is not None:
             weights = content.node.weights
             return np.asarray(weights.fill(weights.shape))
-        raise self.refuse(f"expected numbers that the file has as input {i}, got computed ones")
+        raise self.refuse(f"expected constant numbers as input {i}, got computed ones")
 
     def numbers(self, i: int, attribute: str) -> list[int] | None:
-        """Return integers from an input, or from an attribute, as in older files. None: neither exists."""
+        """Return integers from an input, or from an attribute, as in older files. None if neither exists."""
         if attribute in self.attributes:
             setting = self.attributes[attribute]
             return list(setting) if isinstance(setting, (list, tuple)) else [int(setting)]
@@ -78,7 +78,7 @@ class Call:
             return None
         array = self.array(i)
         if is_lengths(array):
-            raise self.refuse(f"expected lengths that the file has as input {i}, got some that data decides")
+            raise self.refuse(f"expected constant lengths as input {i}, got lengths that depend on the data")
         return [int(n) for n in array.reshape(-1)]
 
     def refuse(self, problem: str) -> CompatError:
@@ -116,7 +116,7 @@ class Reader:
             translate = self.translations.get(proto.op_type) if proto.domain in ("", "ai.onnx") else None
             if translate is None:
                 raise CompatError(
-                    f"{label}: expected an operation that feedline has, got another one; build this part in Python"
+                    f"{label}: expected an operation that feedline supports, got another one; build this part in Python"
                 )
             attributes = library.attributes_of(proto)
             result = translate(Call(self, proto.op_type, list(proto.input), list(proto.output), attributes, label))

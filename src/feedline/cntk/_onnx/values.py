@@ -103,7 +103,7 @@ def lengths_of(value: Value) -> Array:
     return array if any(isinstance(n, Length) for n in lengths) else array.astype(np.int64)
 
 
-def together(values: Sequence[Value], label: str) -> tuple[list[Node], tuple[str | int, ...]]:
+def same_layout(values: Sequence[Value], label: str) -> tuple[list[Node], tuple[str | int, ...]]:
     """Bring tensors that broadcast into one layout.
 
     Args:
@@ -135,12 +135,12 @@ def together(values: Sequence[Value], label: str) -> tuple[list[Node], tuple[str
                 raise CompatError(
                     f"{label}: expected axes of length 1 where others have {layout[:count]}, got the shape {node.shape}"
                 )
-            node = reshaped(node, node.shape[extra:])
+            node = reshape(node, node.shape[extra:])
         nodes.append(node)
     return nodes, tuple(layout)
 
 
-def reshaped(node: Node, shape: Sequence[int]) -> Node:
+def reshape(node: Node, shape: Sequence[int]) -> Node:
     """Return a node with another shape of samples."""
     if tuple(shape) == node.type.shape:
         return node

@@ -116,10 +116,10 @@ class Writer:
         elif node not in self._aliases and not node.is_leaf and node.op not in self.operators:
             recipe = composition(node)
             if recipe is None:
-                raise _refused(node)
+                raise _refusal(node)
             built = recipe.build(*node.inputs)
             if built.op in (GATHER_PACKED, SCATTER_PACKED):  # how many steps remain is known at run time only
-                raise _refused(node)
+                raise _refusal(node)
             self.alias(node, built)
         return [self._aliases[node]] if node in self._aliases else node.inputs
 
@@ -137,7 +137,7 @@ class Writer:
         if self._outer is not None and node.weights is not None:
             self._values[node] = self._outer.value(node)
         elif node.weights is not None:
-            if not node.weights.settled:
+            if not node.weights.is_fixed:
                 raise ValueError(
                     f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first"
                 )
@@ -145,7 +145,7 @@ class Writer:
             self._values[node] = name
         elif node.op == "input":
             name = self.free(node.name or "input")
-            self.inputs.append(library.described(name, node.dtype, dimensions(node)))
+            self.inputs.append(library.describe(name, node.dtype, dimensions(node)))
             self.declare(node, name)
         else:
             raise ValueError(f"expected all placeholders to be replaced, got {node.label}")
@@ -185,14 +185,14 @@ class Writer:
             return name
         return self("Cast", name, dtype=dtype, to=library.TYPES[dtype])
 
-    def promoted(self, *names: str) -> list[str]:
+    def promote(self, *names: str) -> list[str]:
         """Convert values to a type that holds all of them."""
         dtype = np.result_type(*(np.dtype(self.dtype_of(name)) for name in names)).name
         return [self.cast(name, dtype) for name in names]
 
     # ---- axes -------------------------------------------------------------------------------------
 
-    def aligned(self, node: Node, rank: int) -> str:
+    def align(self, node: Node, rank: int) -> str:
         """Return a node's value with samples of ``rank`` axes, new ones in front, so that it broadcasts.
 
         The batch precedes these axes, and steps precede the batch, so a value without steps repeats along them.
@@ -207,15 +207,15 @@ class Writer:
         """Return the lengths of a node's dynamic axes, int64 (axes,), from its value."""
         return self("Shape", self.value(node), dtype="int64", start=0, end=self.leading(node))
 
-    def shaped(self, name: str, node: Node, shape: Sequence[int], like: Node | None = None) -> str:
+    def reshape(self, name: str, node: Node, shape: Sequence[int], like: Node | None = None) -> str:
         """Reshape to the dynamic axes of a node, and another shape of samples.
 
         Args:
             name: value.
             node: node whose dynamic axes the result has.
             shape: shape of samples, -1 where it is inferred.
-            like: node with a value from which to read the lengths, if the value's axes have been merged. None: the
-                value has them.
+            like: node with a value from which to read the lengths, if the value's axes have been merged. None means
+                that the value has them.
         """
         leading = self.leading(node)
         if like is None or leading == 0:
@@ -224,13 +224,13 @@ class Writer:
             return self("Reshape", name, self.constant([-1, *shape]))
         return self("Reshape", name, self("Concat", self.lengths(like), self.constant(list(shape)), axis=0))
 
-    def merged(self, name: str, node: Node, shape: Sequence[int]) -> str:
+    def merge(self, name: str, node: Node, shape: Sequence[int]) -> str:
         """Reshape to one axis for all dynamic axes, of length 1 without any, and a shape of samples."""
         if self.leading(node) == 1 and tuple(shape) == node.shape:
             return name
         return self("Reshape", name, self.constant([-1, *shape]))
 
-    def expanded(self, node: Node, to: Node, like: Node) -> str:
+    def expand(self, node: Node, to: Node, like: Node) -> str:
         """Repeat a node's value along the dynamic axes of another, and to its shape.
 
         Args:
@@ -238,18 +238,18 @@ class Writer:
             to: node with the axes and shape of the result.
             like: node with a value that has all dynamic axes.
         """
-        value = self.aligned(node, len(to.shape))
+        value = self.align(node, len(to.shape))
         if self.leading(to) == 0:
             return self("Expand", value, self.constant(list(to.shape))) if node.shape != to.shape else value
         lengths = self("Concat", self.lengths(like), self.constant(list(to.shape)), axis=0)
         return self("Expand", value, lengths)
 
 
-def _refused(node: Node) -> CompatError:
+def _refusal(node: Node) -> CompatError:
     if node.op in ("user", "user_output"):
         return CompatError(f"{node.label}: expected operations, got Python code, which no file holds")
     if node.op == "late":
-        return CompatError(f"{node.label}: expected known shapes, to write its parts: replace placeholders first")
+        return CompatError(f"{node.label}: expected known shapes to write its parts: replace placeholders first")
     return CompatError(
         f"{node.label}: expected an operation that ONNX can express, got one that it cannot; save without a format, "
         "which feedline loads again, or leave this part out"

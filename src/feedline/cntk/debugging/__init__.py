@@ -20,8 +20,8 @@ __all__, __getattr__ = names_of(__name__)
 
 def dump_signature(root: Any, tag: str | None = None) -> None:
     """Print the arguments and outputs of a function under its name, or under ``tag``."""
-    arguments = ", ".join(_typed(v) for v in root.signature)
-    outputs = [_typed(v) for v in root.outputs]
+    arguments = ", ".join(_type_text(v) for v in root.signature)
+    outputs = [_type_text(v) for v in root.outputs]
     result = outputs[0] if len(outputs) == 1 else f"Tuple[{', '.join(outputs)}]"
     print(f"{root.name or tag or 'Function'}({arguments}) -> {result}")
 
@@ -39,7 +39,7 @@ def force_deterministic(seed: int) -> None:
     force_deterministic_algorithms()
 
 
-def _typed(variable: Any) -> str:
+def _type_text(variable: Any) -> str:
     shape = variable.node.type.shape
     axes = "" if variable.node.type.axes is None else ["ParameterTensor", "Tensor", "Sequence"][len(variable.node.axes)]
     kind = f"{'Sparse' if variable.is_sparse else ''}Tensor[{', '.join(map(str, shape)) if shape is not None else '?'}]"

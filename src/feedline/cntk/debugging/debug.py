@@ -156,8 +156,8 @@ def debug_model(
 
     Args:
         model: function.
-        in_stream: stream from which commands are read, see `DEBUG_USAGE`. None: the standard input.
-        out_stream: stream to which the prompt is written. None: the standard output.
+        in_stream: stream from which commands are read, see `DEBUG_USAGE`. None means the standard input.
+        out_stream: stream to which the prompt is written. None means the standard output.
         exit_func: function called with 0 to quit, also at the end of the input.
     """
     roots = roots_of(model)
@@ -193,7 +193,7 @@ def get_checked_mode() -> bool:
 
 @functools.cache
 def _warn_of_timing() -> None:
-    _log.warning("the times of single nodes are not taken, use start_profiler() and enable_profiler()")
+    _log.warning("the times of single nodes are not measured: use start_profiler() and enable_profiler()")
 
 
 def set_node_timing(enable: bool) -> None:

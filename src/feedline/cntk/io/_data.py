@@ -101,7 +101,7 @@ class MinibatchSourceFromData(UserMinibatchSource):
     def get_checkpoint_state(self) -> dict[str, Any]:
         """Return ``cursor``, the next sequence, and ``total_num_samples`` delivered."""
         p = self.feed.position
-        return {"cursor": p.ordinal, "total_num_samples": p.samples}
+        return {"cursor": p.sequence, "total_num_samples": p.samples}
 
     def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         """Restore a state.
@@ -123,7 +123,7 @@ def _data(name: str, item: Any) -> Any:
     first = data[0] if isinstance(data, list) and data else data
     if not isinstance(first, (np.ndarray, list)) and not hasattr(first, "tocsr") and not hasattr(first, "offsets"):
         raise TypeError(
-            f"expected a NumPy array, a SciPy CSR matrix or a list of those for stream `{name}`, got "
+            f"expected a NumPy array, a SciPy CSR matrix or a list of them for stream `{name}`, got "
             f"{type(first).__name__}"
         )
     return data

@@ -52,7 +52,7 @@ def CTFDeserializer(filename: str, streams: Mapping[str, Any]) -> cntk_py.Dictio
     """
     for name, stream in streams.items():
         if stream.stream_alias is None:
-            raise ValueError(f"expected the field of stream `{name}` in the file, got none: StreamDef(field=...)")
+            raise ValueError(f"expected the name of stream `{name}` in the file, got none: write StreamDef(field=...)")
     return cntk_py.ctf_deserializer(
         filename,
         [
@@ -100,7 +100,9 @@ def corpora_of(config: Any, max_errors: int, frames: bool, first: bool, randomiz
         return [_text(config, max_errors)]
     if kind == _CBF:
         if not first:
-            raise RuntimeError("expected CBFDeserializer as the first one: its sequences have no keys to look up")
+            raise RuntimeError(
+                "expected CBFDeserializer as the first deserializer: its sequences have no keys to look up"
+            )
         return [_binary(config)]
     if kind == _speech.FEATURES:
         return _speech.feature_corpora(config)
@@ -113,7 +115,7 @@ def corpora_of(config: Any, max_errors: int, frames: bool, first: bool, randomiz
     if kind in (_images.MAP, _images.BASE64):
         return _images.image_corpora(config, randomizes)
     types = (_CTF, _CBF, _speech.FEATURES, _speech.LABELS, _images.MAP, _images.BASE64)
-    raise CompatError(f"expected a reader of type {', '.join(types)}, got {kind!r}; or write a fl.UserDeserializer")
+    raise CompatError(f"expected a reader of type {', '.join(types)}, got {kind!r}; or write an fl.UserDeserializer")
 
 
 def _binary(config: Mapping[str, Any]) -> BinaryCorpus:

@@ -83,7 +83,7 @@ def _configuration(kind: str, filename: str, streams: Mapping[str, Any]) -> cntk
             transforms = [*(stream.get("transforms") or ()), cntk_py.Dictionary({"type": "Transpose"})]
             inputs[name] = cntk_py.Dictionary({"transforms": cntk_py.DictionaryValue(transforms)})
     if "image" not in fields:
-        raise ValueError(f"{kind}: expected a stream of pictures, got none: StreamDef(field='image')")
+        raise ValueError(f"{kind}: expected a stream of pictures, got none: write StreamDef(field='image')")
     return cntk_py.Dictionary(
         {"type": kind, "module": "ImageReader", "file": str(filename), "input": cntk_py.Dictionary(inputs)}
     )
@@ -128,7 +128,7 @@ class ImageCorpus(Forwarding, Keyed):
                 f"expected the options {', '.join(sorted(_OPTIONS))} of an image reader, got "
                 f"{', '.join(sorted(map(str, unknown)))}"
             )
-        image, streams, transforms = _declared(config["input"])
+        image, streams, transforms = _read_declarations(config["input"])
         grayscale = bool(config.get("grayscale", False))
         self._copies = VIEWS if config.get("multiViewCrop", False) else 1
         self._strict = config["type"] == MAP
@@ -206,7 +206,7 @@ class ImageCorpus(Forwarding, Keyed):
         return keys_of(self._corpus, np.asarray(ordinals, np.int64) // self._copies)
 
 
-def _declared(inputs: Mapping[str, Any]) -> tuple[str, dict[str, Stream], list[Mapping[str, Any]]]:
+def _read_declarations(inputs: Mapping[str, Any]) -> tuple[str, dict[str, Stream], list[Mapping[str, Any]]]:
     """Return the name of the pictures, the streams to read, and the transforms."""
     image, transforms, streams = None, [], {}
     for name, settings in inputs.items():
@@ -228,7 +228,7 @@ def _size(corpus: Deserializer, image: str, steps: Sequence[Step]) -> tuple[int,
         for error in first.errors.values():
             raise _without_hint(error)
         try:
-            size = _pictures.size_after(steps, _pictures.size_of(_encoded(first[image])))
+            size = _pictures.size_after(steps, _pictures.size_of(_encode(first[image])))
         except DataError as error:
             raise DataError(error.what, path=corpus.name, sequence=0, hint=error.hint) from error
     if size is None:
@@ -239,7 +239,7 @@ def _size(corpus: Deserializer, image: str, steps: Sequence[Step]) -> tuple[int,
     return size
 
 
-def _encoded(value: Value) -> bytes:
+def _encode(value: Value) -> bytes:
     assert isinstance(value, BytesValue)
     (data,) = value.samples()
     assert isinstance(data, bytes)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk.io._resize import FILTERS, resized
+from feedline.cntk.io._resize import FILTERS, resize
 from feedline.errors import DataError
 from feedline.images.step import CROP, FLIP, PAD, RESIZE, Draws, FixedSize, PictureOp, PictureStep, Sizes
 
@@ -57,7 +57,8 @@ class Step(ABC):
         """
 
     def size(self, before: Size | None) -> Size | None:
-        """Return the size after this step, or None if it varies among pictures of the size ``before`` (None: any)."""
+        """Return the size after this step, or None if it varies among pictures of the size ``before``. There None means
+        any size."""
         return before
 
 
@@ -83,7 +84,7 @@ class Movement(Step):
     kinds: tuple[int, ...]
 
     @abstractmethod
-    def moved(self, size: Size, draw: Draw, view: int) -> Moved:
+    def move(self, size: Size, draw: Draw, view: int) -> Moved:
         """Return the operations of all `kinds` for a picture of this size.
 
         Raises:
@@ -127,13 +128,13 @@ class Crop(Movement):
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
         """See `Step.run`."""
         height, width = picture.shape[:2]
-        moved = self.moved((width, height), draw, view).ops
+        moved = self.move((width, height), draw, view).ops
         x, y, w, h = map(int, moved[CROP])
         part = picture[y : y + h, x : x + w]
         return part[:, ::-1] if moved[FLIP][0] else part
 
-    def moved(self, size: Size, draw: Draw, view: int) -> Moved:
-        """See `Movement.moved`."""
+    def move(self, size: Size, draw: Draw, view: int) -> Moved:
+        """See `Movement.move`."""
         width, height = size
         w, h = self._window(width, height, draw)
         right, below = width - w, height - h
@@ -153,17 +154,17 @@ class Crop(Movement):
         for number in range(0, 3 * _ATTEMPTS, 3):
             w, h = width, height
             if self._ratios is not None:
-                ratio = self._drawn(self._ratios, draw(number))
-                w = h = _rounded(math.sqrt(width * height * ratio) if self._by_area else min(width, height) * ratio)
+                ratio = self._draw(self._ratios, draw(number))
+                w = h = _round(math.sqrt(width * height * ratio) if self._by_area else min(width, height) * ratio)
             if self._aspects is not None:
-                aspect = self._drawn(self._aspects, draw(number + 1))
+                aspect = self._draw(self._aspects, draw(number + 1))
                 sides = int(math.sqrt(w * h * aspect)), int(math.sqrt(w * h / aspect))
                 w, h = sides if draw(number + 2) < 0.5 else sides[::-1]
             if 0 < w <= width and 0 < h <= height:
                 return w, h
         return width, height
 
-    def _drawn(self, bounds: tuple[float, float], uniform: float) -> float:
+    def _draw(self, bounds: tuple[float, float], uniform: float) -> float:
         low, high = bounds
         return low + (high - low) * uniform if self._jitters else low
 
@@ -189,9 +190,9 @@ class Scale(Movement):
     def run(self, picture: Picture, draw: Draw, view: int) -> Picture:
         """See `Step.run`."""
         height, width = picture.shape[:2]
-        ops = self.moved((width, height), draw, view).ops
+        ops = self.move((width, height), draw, view).ops
         w, h, _ = map(int, ops[RESIZE])
-        scaled = resized(picture, w, h, self._interpolation)
+        scaled = resize(picture, w, h, self._interpolation)
         x, y, w, h = map(int, ops[CROP])
         scaled = scaled[y : y + h, x : x + w]
         left, top, right, bottom = map(int, ops[PAD][:4])
@@ -200,8 +201,8 @@ class Scale(Movement):
             return np.pad(scaled, margins, mode="edge")
         return np.pad(scaled, margins, constant_values=ops[PAD][5] if scaled.dtype == np.uint8 else self._pad)
 
-    def moved(self, size: Size, draw: Draw, view: int) -> Moved:
-        """See `Movement.moved`."""
+    def move(self, size: Size, draw: Draw, view: int) -> Moved:
+        """See `Movement.move`."""
         filter = FILTERS[self._interpolation]
         to = self._width, self._height
         border = (0 if self._pad != -1 else 1, min(max(self._pad, 0), 255))  # constant, or the outermost pixels
@@ -211,9 +212,9 @@ class Scale(Movement):
         cut = self._mode == "crop"
         # The shorter side determines the scale for a crop, the longer side for padding.
         if width < height if cut else width > height:
-            w, h = self._width, _rounded(height * self._width / width)
+            w, h = self._width, _round(height * self._width / width)
         else:
-            w, h = _rounded(width * self._height / height), self._height
+            w, h = _round(width * self._height / height), self._height
         x, y = (w - self._width, h - self._height) if cut else (self._width - w, self._height - h)
         if min(x, y) < 0 or min(w, h) < 1:
             raise DataError(
@@ -232,7 +233,7 @@ class Mean(Step):
 
     Attributes:
         path: path of the file.
-        picture: the mean picture. None: the transform does nothing.
+        picture: the mean picture. None means that the transform does nothing.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -269,11 +270,11 @@ class Color(Step):
             alpha = 1 + contrast * self._contrast
             pixels = np.clip(pixels * np.float32(alpha) + np.float32(beta), 0, 255)
         if self._saturation and pixels.shape[2] == 3:
-            pixels = _saturated(pixels, 1 + saturation * self._saturation)
+            pixels = _saturate(pixels, 1 + saturation * self._saturation)
         return pixels
 
 
-def _saturated(picture: Picture, factor: float) -> Picture:
+def _saturate(picture: Picture, factor: float) -> Picture:
     """Multiply the saturation in HSV, (largest - smallest) / largest, by ``factor``, to at most 1.
 
     Hue and value stay. So each channel's distance from the largest channel is proportional to the saturation.
@@ -337,7 +338,7 @@ class Planned(PictureStep):
         rows: dict[int, list[tuple[float, ...]]] = {kind: [] for kind in kinds}
         for i, (size, view) in enumerate(zip(sizes.tolist(), self._views.tolist(), strict=True)):
             try:
-                moved = self._step.moved((size[0], size[1]), u[i].__getitem__, view % VIEWS)
+                moved = self._step.move((size[0], size[1]), u[i].__getitem__, view % VIEWS)
                 after[i] = moved.size
             except DataError as error:
                 self._refused[size[0], size[1]] = error.what
@@ -423,7 +424,7 @@ def _matrix(matrices: Mapping[str, ET.Element], name: str, path: str) -> Picture
 # ---- options ------------------------------------------------------------------------------------------
 
 
-def _rounded(number: float) -> int:
+def _round(number: float) -> int:
     return math.floor(number + 0.5)
 
 

@@ -24,7 +24,7 @@ from feedline.errors import DataError
 from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
 from feedline.images import decoders
 from feedline.images.decode import MAX_PIXELS
-from feedline.images.picture_batch import Ahead, Decoding, Work, decode_pixels
+from feedline.images.picture_batch import BegunPictures, Decoding, PictureWork, decode_pixels
 
 _log = logging.getLogger("feedline")
 _THREADS = 2
@@ -38,7 +38,7 @@ class PictureStream(NamedTuple):
         steps: steps to run on a picture.
         grayscale: whether to decode to one channel.
         shape: shape of the result: channels, height, width.
-        views: name of a stream with the number of each copy of a picture. None: pictures have no copies.
+        views: name of a stream with the number of each copy of a picture. None means that pictures have no copies.
         lenient: whether CNTK leaves out pictures that cannot be decoded.
     """
 
@@ -118,14 +118,14 @@ class Pictures(Transform):
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads. See `Transform.start`."""
-        return self._begin(before, values, keys, Ahead)
+        return self._begin(before, values, keys, BegunPictures)
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the size of the pictures of all streams, in bytes."""
         return 4 * sequences * sum(math.prod(stream.shape) for stream in self._streams)
 
     def _begin(
-        self, before: Schema, values: dict[str, Value], keys: DrawKeys, begin: Callable[[Work], Begun]
+        self, before: Schema, values: dict[str, Value], keys: DrawKeys, begin: Callable[[PictureWork], Begun]
     ) -> _Minibatch:
         works = []
         for stream in self._streams:
@@ -143,7 +143,8 @@ class _StreamWork(NamedTuple):
 
     Attributes:
         stream: the stream.
-        work: their decoding and movements. None: no pictures, or pictures that are decoded and transformed in Python.
+        work: their decoding and movements. None means no pictures, or pictures that are decoded and transformed in
+            Python.
         later: steps that run in Python, each with its number.
         views: number of the copy of each picture.
     """
@@ -159,7 +160,7 @@ def _stream_work(
     values: dict[str, Value],
     views: NDArray[np.int64],
     keys: DrawKeys,
-    begin: Callable[[Work], Begun],
+    begin: Callable[[PictureWork], Begun],
 ) -> _StreamWork:
     """Begin to decode and move pictures in native code, if no movement follows a transform that computes."""
     numbered = list(enumerate(stream.steps))
@@ -188,7 +189,7 @@ def _stream_work(
         normalized=(np.zeros(channels, np.float32), np.ones(channels, np.float32)) if as_floats else None,
         chw=as_floats,
     )
-    return _StreamWork(stream, begin(Work(decoding, [stream.name], values, keys)), later, views)
+    return _StreamWork(stream, begin(PictureWork(decoding, [stream.name], values, keys)), later, views)
 
 
 class _Minibatch:
@@ -207,7 +208,7 @@ class _Minibatch:
             else:
                 done = part.work.result()
                 seconds += done.seconds
-                rows, failures = _finished(part, done.values[stream.name].rows, self._keys), dict(done.errors)
+                rows, failures = _finish(part, done.values[stream.name].rows, self._keys), dict(done.errors)
             for i, error in failures.items():
                 where = int(self._keys.ordinals[i])
                 errors.setdefault(i, DataError(error.what, sequence=where, stream=stream.name))
@@ -215,7 +216,7 @@ class _Minibatch:
         return Transformed({name: values[name] for name in self._names}, errors, seconds)
 
 
-def _finished(part: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
+def _finish(part: _StreamWork, rows: NDArray[Any], keys: DrawKeys) -> NDArray[np.float32]:
     """Return decoded pictures after the later steps, float32 (n, channels, height, width)."""
     channels, height, width = part.stream.shape
     for _, step in part.later:
@@ -276,7 +277,7 @@ def _warn_of_mean(stream: str, path: str, count: int, size: tuple[int, int]) -> 
 
 
 def size_after(steps: Sequence[Step], size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return width and height after all steps for a picture of a size (None: any), or None if they vary."""
+    """Return width and height after all steps for a picture of a size (None means any), or None if they vary."""
     for step in steps:
         size = step.size(size)
     return size

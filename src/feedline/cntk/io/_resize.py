@@ -25,7 +25,7 @@ FILTERS = {"nearest": 3, "linear": 2, "cubic": 4, "lanczos": 5}
 _CUBIC = -0.75  # the slope of OpenCV's cubic kernel at distance 1
 
 
-def resized(picture: NDArray[Any], width: int, height: int, interpolation: str) -> NDArray[Any]:
+def resize(picture: NDArray[Any], width: int, height: int, interpolation: str) -> NDArray[Any]:
     """Return a picture in another size, of the same dtype, uint8 or float32.
 
     Args:

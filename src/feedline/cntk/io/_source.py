@@ -140,10 +140,10 @@ class MinibatchSource:
 
         Args:
             minibatch_size_in_samples: size over all workers: as many whole sequences as fit, or a single longer one.
-            input_map: mapping from keys of the result to streams. None: the streams are the keys.
+            input_map: mapping from keys of the result to streams. None means that the streams are the keys.
             device: device on which data will be used.
-            num_data_partitions: number of workers. None: 1.
-            partition_index: index of this worker. None: 0.
+            num_data_partitions: number of workers. None means 1.
+            partition_index: index of this worker. None means 0.
 
         Returns:
             `MinibatchData` by key, or ``{}`` at the end, and where this worker has no part.
@@ -193,7 +193,7 @@ class MinibatchSource:
         Sequences that were partly delivered under truncation are dropped.
         """
         p = self.feed.position
-        begins = p.ordinal == 0 and not p.window
+        begins = p.sequence == 0 and not p.window
         if begins and not self._config.truncation_length:
             return
         with as_cntk():
@@ -251,7 +251,8 @@ class MinibatchSource:
 
     @property
     def interpolation(self) -> str | None:
-        """The library that scales pictures: ``"feedline"``, within one level of 255 of OpenCV. None: no pictures."""
+        """The library that scales pictures: ``"feedline"``, within one level of 255 of OpenCV. None means no
+        pictures."""
         return None if self._pictures is None else "feedline"
 
     @property
@@ -271,7 +272,7 @@ def _feed(config: MinibatchSourceConfig, max_errors: int) -> tuple[Modern, Pictu
     if not is_sized(corpus) and config.randomization_window_in_samples:
         raise CompatError(
             "expected randomization_window_in_chunks with a UserDeserializer, got a window in samples: sizes of its "
-            "chunks are unknown before reading; or write a fl.UserDeserializer with chunk_info"
+            "chunks are unknown before reading; or write an fl.UserDeserializer with chunk_info"
         )
     feed = Modern(
         corpus,
@@ -327,11 +328,15 @@ def _field(checkpoint: Mapping[str, Any], name: str) -> Any:
 
 
 def _user_state(p: Position, config: MinibatchSourceConfig) -> dict[str, Any]:
-    common = {"baseSweepCount": p.sweep, "baseSampleCount": p.samples, "baseCurrentSequencePositionInWindow": p.ordinal}
+    common = {
+        "baseSweepCount": p.sweep,
+        "baseSampleCount": p.samples,
+        "baseCurrentSequencePositionInWindow": p.sequence,
+    }
     window = p.window or 0
     if config.randomizes:
         return {"chunkPosition": window * config.randomization_window_in_chunks, "sweepIndex": p.sweep, **common}
-    return {"currentChunkPosition": window, "currentSequencePosition": p.ordinal, **common}
+    return {"currentChunkPosition": window, "currentSequencePosition": p.sequence, **common}
 
 
 def _user_position(checkpoint: Mapping[str, Any], config: MinibatchSourceConfig) -> Position:

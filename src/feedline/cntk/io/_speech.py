@@ -38,9 +38,9 @@ def HTKFeatureDeserializer(streams: Mapping[str, Any]) -> cntk_py.Dictionary:
     inputs = {}
     for name, stream in streams.items():
         if stream.stream_alias is not None:
-            raise ValueError(f"expected no field for stream `{name}`: HTK features have no stream names")
+            raise ValueError(f"expected no field for stream `{name}`, got one: HTK features have no stream names")
         if "scp" not in stream:
-            raise ValueError(f"expected a script for stream `{name}`, got none: StreamDef(scp=...)")
+            raise ValueError(f"expected a script for stream `{name}`, got none: write StreamDef(scp=...)")
         left, right = stream.get("context", (0, 0))
         _warn_ignored(name, stream)
         inputs[name] = cntk_py.Dictionary(
@@ -64,7 +64,7 @@ def HTKMLFDeserializer(
     """Return the configuration of a reader of the labels of HTK features.
 
     Args:
-        label_mapping_file: path of the list of states, one per line. None: labels are numbers.
+        label_mapping_file: path of the list of states, one per line. None means that labels are numbers.
         streams: mapping from a single name to a `StreamDef` with ``shape``, the number of states, and ``mlf``, a path
             or a list of paths.
         phoneBoundaries: whether the first frame of a state has the value 2.
@@ -77,9 +77,9 @@ def HTKMLFDeserializer(
         raise ValueError(f"expected exactly one stream of labels, got {len(streams)}: {', '.join(streams)}")
     ((name, stream),) = streams.items()
     if stream.stream_alias is not None:
-        raise ValueError(f"expected no field for stream `{name}`: labels have no stream names")
+        raise ValueError(f"expected no field for stream `{name}`, got one: labels have no stream names")
     if "mlf" not in stream:
-        raise ValueError(f"expected a master label file for stream `{name}`, got none: StreamDef(mlf=...)")
+        raise ValueError(f"expected a master label file for stream `{name}`, got none: write StreamDef(mlf=...)")
     files = stream["mlf"] if isinstance(stream["mlf"], (list, tuple)) else [stream["mlf"]]
     _warn_ignored(name, stream)
     labels = {
@@ -122,7 +122,9 @@ def label_corpora(config: Mapping[str, Any], frames: bool) -> list[Deserializer]
     ((name, settings),) = config["input"].items()
     boundaries = bool(settings.get("phoneBoundaries"))
     if boundaries and frames:
-        raise RuntimeError("expected phoneBoundaries=False in frame mode: a single frame has no phone boundary")
+        raise RuntimeError(
+            "expected phoneBoundaries=False in frame mode, got True: a single frame has no phone boundary"
+        )
     return [
         Labels(
             list(settings["mlfFileList"]),

@@ -142,7 +142,7 @@ class UserFeed(ModernSource):
 
     Args:
         source: user-defined source.
-        partition: (index, count). None: see `feedline.UserMinibatchSource`.
+        partition: (index, count). For None see `feedline.UserMinibatchSource`.
         device: device passed to ``next_minibatch``.
     """
 

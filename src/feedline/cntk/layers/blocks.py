@@ -14,7 +14,7 @@ from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
 from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
-from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
+from feedline.cntk.layers._layer_helpers import INFERRED, activate, layer, parameter
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable, placeholder
 
@@ -78,7 +78,7 @@ def LSTM(
 
     Args:
         shape: number of outputs.
-        cell_shape: number of cells, projected to the outputs. None: as many as outputs, without a projection.
+        cell_shape: number of cells, projected to the outputs. None means as many as outputs, without a projection.
         activation: activation of candidates and outputs.
         use_peepholes: whether gates see the cells.
         init: initializer of weights.
@@ -103,9 +103,9 @@ def LSTM(
         gates = b + ops.times(x, W) + ops.times(dhs, H)
         it = ops.sigmoid(peeping(_gate(gates, 0, cells), dcs, Ci))
         ft = ops.sigmoid(peeping(_gate(gates, 2, cells), dcs, Cf))
-        c = ft * dc + it * activated(_gate(gates, 1, cells), activation)
+        c = ft * dc + it * activate(_gate(gates, 1, cells), activation)
         ot = ops.sigmoid(peeping(_gate(gates, 3, cells), Sct(c), Co))
-        return ops.alias(_projected(ot * activated(c, activation), P, Sht), "h"), ops.alias(c, "c")
+        return ops.alias(_project(ot * activate(c, activation), P, Sht), "h"), ops.alias(c, "c")
 
     members = {"b": b, "W": W, "H": H, "Ci": Ci, "Cf": Cf, "Co": Co, "P": P}
     function = layer(step, "LSTM", name, members, ("dh", "dc", "x"))
@@ -138,8 +138,8 @@ def GRU(
         from_x, from_h = b + ops.times(x, W), ops.times(dhs, H)
         update = ops.sigmoid(_gate(from_x, 0, cells) + _gate(from_h, 0, cells))
         reset = ops.sigmoid(_gate(from_x, 1, cells) + _gate(from_h, 1, cells))
-        candidate = activated(_gate(from_x, 2, cells) + ops.times(dhs * reset, H1), activation)
-        return ops.alias(_projected((1 - update) * candidate + update * dhs, P, Sht), "h")
+        candidate = activate(_gate(from_x, 2, cells) + ops.times(dhs * reset, H1), activation)
+        return ops.alias(_project((1 - update) * candidate + update * dhs, P, Sht), "h")
 
     members = {"b": b, "W": W, "H": H, "H1": H1, "P": P}
     return layer(step, "GRU", name, members, ("dh", "x"))
@@ -162,8 +162,8 @@ def RNNStep(
     Sdh, Sht = _stabilizers(2, enable_self_stabilization)
 
     def step(dh: Any, x: Any) -> Any:
-        h = activated(ops.times(x, W) + ops.times(Sdh(dh), H) + b, activation)
-        return ops.alias(_projected(h, P, Sht), "h")
+        h = activate(ops.times(x, W) + ops.times(Sdh(dh), H) + b, activation)
+        return ops.alias(_project(h, P, Sht), "h")
 
     function = layer(step, "RNNStep", name, {"b": b, "W": W, "H": H, "P": P}, ("dh", "x"))
     kernel = {ops.tanh: "tanh", ops.relu: "relu"}.get(activation)
@@ -188,7 +188,7 @@ def _projection(outputs: int, cells: int, cell_shape: Any, init: Any) -> Any:
     return None if cell_shape is None else parameter((cells, outputs), init, "P")
 
 
-def _projected(h: Any, weights: Any, stabilizer: Any) -> Any:
+def _project(h: Any, weights: Any, stabilizer: Any) -> Any:
     return h if weights is None else ops.times(stabilizer(h), weights)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from feedline.cntk import ops
 from feedline.cntk._names import names_of
 from feedline.cntk._tracing import parameters_of
-from feedline.cntk.layers._making import layer
+from feedline.cntk.layers._layer_helpers import layer
 from feedline.cntk.ops.functions import Function
 
 __all__, __getattr__ = names_of(__name__)
@@ -48,8 +48,8 @@ def Sequential(layers: Any, name: str = "") -> Any:
 def then(item: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """Apply a layer, or parallel layers, to the results of the previous item. See `Sequential`."""
     if isinstance(item, tuple):
-        return tuple(_applied(side, arguments) for side, arguments in zip(item, _one_each(item, results), strict=True))
-    result = _applied(item, results)
+        return tuple(_apply(side, arguments) for side, arguments in zip(item, _one_each(item, results), strict=True))
+    result = _apply(item, results)
     return result.outputs if isinstance(result, Function) and len(result.outputs) > 1 else (result,)
 
 
@@ -59,7 +59,7 @@ def _one_each(sides: tuple[Any, ...], results: tuple[Any, ...]) -> list[tuple[An
     return [(x,) for x in results] if paired else [results] * len(sides)
 
 
-def _applied(item: Any, arguments: tuple[Any, ...]) -> Any:
+def _apply(item: Any, arguments: tuple[Any, ...]) -> Any:
     if isinstance(item, list):
         item = Sequential(item)
     if not callable(item):

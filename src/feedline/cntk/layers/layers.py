@@ -10,8 +10,8 @@ from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
 from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
-from feedline.cntk.layers._making import INFERRED, activated, layer, parameter
-from feedline.cntk.ops._making import build
+from feedline.cntk.layers._layer_helpers import INFERRED, activate, layer, parameter
+from feedline.cntk.ops._operation_helpers import build
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
@@ -36,7 +36,7 @@ def Dense(
         shape: shape of the result.
         activation: a function, or None.
         init: initializer of W, (*input, *shape).
-        input_rank: number of trailing axes of the input to contract with W. None: all.
+        input_rank: number of trailing axes of the input to contract with W. None means all.
         map_rank: number of leading axes of the input to keep, instead of ``input_rank``.
         bias: whether to add b.
         init_bias: initial value of b, (*shape).
@@ -54,7 +54,7 @@ def Dense(
 
     def dense(x: Any) -> Any:
         y = ops.times(x, W, output_rank=len(out), infer_input_rank_to_map=map_axes)
-        return activated(y if b is None else y + b, activation)
+        return activate(y if b is None else y + b, activation)
 
     return layer(dense, "Dense", name, {"W": W, "b": b})
 
@@ -128,7 +128,10 @@ def Convolution(
         CompatError: ``sharing=False`` or ``transpose_weight``.
     """
     if not sharing or transpose_weight:
-        raise CompatError("expected a shared kernel; use ConvolutionTranspose for transposed weights")
+        raise CompatError(
+            "expected a shared kernel, got sharing=False or transpose_weight; use ConvolutionTranspose for transposed "
+            "weights"
+        )
     window = dims(filter_shape)
     filters = () if num_filters is None else dims(num_filters)
     W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
@@ -149,7 +152,7 @@ def _convolution(
         if b is not None:
             # Drop the axis for the steps of the window.
             y = y + (ops.reshape(b, (), 1, 2) if sequential and len(b.shape) == len(W.shape) - 1 else b)
-        return activated(y if filters else ops.reshape(y, (), 0, 1), activation)
+        return activate(y if filters else ops.reshape(y, (), 0, 1), activation)
 
     return convolve
 
@@ -178,7 +181,10 @@ def SequentialConvolution(
     b has no axis for the steps: (filters, 1, ...).
     """
     if not sharing or transpose_weight:
-        raise CompatError("expected a shared kernel; use ConvolutionTranspose for transposed weights")
+        raise CompatError(
+            "expected a shared kernel, got sharing=False or transpose_weight; use ConvolutionTranspose for transposed "
+            "weights"
+        )
     window = dims(filter_shape)
     filters = () if num_filters is None else dims(num_filters)
     W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
@@ -328,7 +334,7 @@ def ConvolutionTranspose(
             dilation=dilation,
             reduction_rank=reduction_rank,
         )
-        return activated(y if b is None else y + b, activation)
+        return activate(y if b is None else y + b, activation)
 
     return layer(convolve, "ConvolutionTranspose", name, {"W": W, "b": b})
 
@@ -487,7 +493,7 @@ def Dropout(
 @overridable
 def Activation(activation: Any = default_override_or(None), name: str = "") -> Function:
     """Return an activation as a layer."""
-    return layer(lambda x: activated(ops.alias(x), activation), "Activation", name)
+    return layer(lambda x: activate(ops.alias(x), activation), "Activation", name)
 
 
 @overridable

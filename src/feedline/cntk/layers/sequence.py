@@ -10,7 +10,7 @@ from feedline.cntk._names import names_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk._tracing import block_of
 from feedline.cntk.default_options import default_override_or, overridable
-from feedline.cntk.layers._making import layer
+from feedline.cntk.layers._layer_helpers import layer
 from feedline.cntk.layers.higher_order_layers import as_function
 from feedline.cntk.ops import sequence
 from feedline.cntk.ops.functions import Function
@@ -164,7 +164,7 @@ def _run(
 ) -> Function:
     full = return_full_state and len(initial) > 1
     fused = step.step is not None and not full and all(_plain(s) for s in initial)
-    roots = [_fused(step, initial, x, backwards)] if fused else _looped(step, initial, x, backwards)
+    roots = [_fuse(step, initial, x, backwards)] if fused else _loop(step, initial, x, backwards)
     nodes = [a.node for a in arguments]
     blocks = block_of(roots if full else roots[:1], nodes, op_name, name)
     return Function.of(blocks, nodes, step._members)
@@ -175,14 +175,14 @@ def _plain(state: Any) -> bool:
     return isinstance(state, (numbers.Number, Constant)) or not hasattr(state, "node")
 
 
-def _fused(step: Function, initial: list[Any], x: Any, backwards: bool) -> Any:
+def _fuse(step: Function, initial: list[Any], x: Any, backwards: bool) -> Any:
     kernel = step.step
     weights = [node_of(w) for w in kernel.weights]
     states = [node_of(s) for s in initial]
     return apply(kernel.op, [x.node, *weights, *states], {**kernel.attributes, "backwards": backwards}, step.name)
 
 
-def _looped(step: Function, initial: list[Any], x: Any, backwards: bool) -> list[Any]:
+def _loop(step: Function, initial: list[Any], x: Any, backwards: bool) -> list[Any]:
     states = [placeholder(name=v.name) for v in _states(step)]
     sign = -1 if backwards else 1
     before = [sequence.delay(s, i, sign) for s, i in zip(states, initial, strict=True)]

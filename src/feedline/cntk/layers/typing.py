@@ -76,7 +76,7 @@ def Signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Calla
 
     def annotate(f: Callable[..., Any]) -> Callable[..., Any]:
         if f.__annotations__:
-            raise ValueError(f"expected a function without annotations, got {f.__annotations__}")
+            raise ValueError(f"expected a function without annotations, got one with {f.__annotations__}")
         names = parameters_of(f)
         types = {**dict(zip(names, args, strict=False)), **kwargs}
         if set(types) != set(names) or len(args) + len(kwargs) != len(names):

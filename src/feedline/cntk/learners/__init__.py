@@ -47,7 +47,7 @@ from feedline.cntk.learners._schedules import (
     with_reference,
 )
 from feedline.cntk.variables import Parameter
-from feedline.train.parameters import named
+from feedline.train.parameters import parameters_by_name
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -221,7 +221,7 @@ def rmsprop(
         RuntimeError: not 0 < gamma < 1, inc > 1, 0 < dec < 1 and 0 < min < max.
     """
     parameters = list(parameters)
-    named(tensors_of(parameters))  # raises ValueError, unlike wrong numbers below
+    parameters_by_name(tensors_of(parameters))  # raises ValueError, unlike wrong numbers below
     shared = _Options(*options, **named_options)
     rate = shared.rate(lr)
     specific = {"gamma": gamma, "inc": inc, "dec": dec, "max": max, "min": min, "average": need_ave_multiplier}

@@ -28,7 +28,7 @@ class Learner:
         minibatch_size: reference size in samples, or None if the script did not set it.
         momentum: momentum to report with the learning rate, or None.
         reports: whether it reports numbers.
-        parameters: parameters as the script passed them. None: the tensors.
+        parameters: parameters as the script passed them. None means the tensors.
 
     Attributes:
         modern: underlying feedline learner.
@@ -131,7 +131,9 @@ class Learner:
         """
         missing = sum(parameter not in gradient_values for parameter in self.parameters)
         if missing:
-            raise ValueError(f"expected a gradient for each of {len(self.parameters)} parameters, {missing} have none")
+            raise ValueError(
+                f"expected a gradient for each of {len(self.parameters)} parameters, got none for {missing} of them"
+            )
         pairs = zip(self.parameters, self.modern.parameters.values(), strict=True)
         gradients = [_tensor(gradient_values[parameter], tensor) for parameter, tensor in pairs]
         return self.modern.update(training_sample_count, gradients, sweep_end=is_sweep_end)

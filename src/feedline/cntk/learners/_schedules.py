@@ -59,7 +59,8 @@ def learning_parameter_schedule(
     Args:
         schedule: number, or list of numbers, one for each epoch, and of ``(count, number)`` pairs, for ``count`` epochs
             each. The last number has no end. A schedule is returned unchanged.
-        minibatch_size: reference minibatch size in samples, or `IGNORE` for any size. None: the learner's, or any.
+        minibatch_size: reference minibatch size in samples, or `IGNORE` for any size. None means the size of the
+            learner, or any.
         epoch_size: number of samples in an epoch. None or 0: a sweep.
 
     Raises:

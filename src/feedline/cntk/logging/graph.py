@@ -8,7 +8,7 @@ from typing import Any
 
 from feedline.cntk._names import names_of
 from feedline.cntk._order import search_order
-from feedline.cntk._tracing import called
+from feedline.cntk._tracing import has_name
 from feedline.cntk.ops._function import operands_in
 from feedline.graph.plot import plot_network
 from feedline.networks import Node
@@ -32,7 +32,7 @@ def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0
 def find_all_with_name(node: Any, node_name: str, depth: int = 0) -> list[Any]:
     """Return all functions and variables of this name below a node."""
     roots = _roots(node)
-    return operands_in(roots, [n for n in search_order(roots, depth) if called(n, node_name)])
+    return operands_in(roots, [n for n in search_order(roots, depth) if has_name(n, node_name)])
 
 
 def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:

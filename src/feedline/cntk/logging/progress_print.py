@@ -35,13 +35,14 @@ class ProgressPrinter(ProgressWriter):
     """CNTK's lines, character for character, on standard output or in a file.
 
     Args:
-        freq: minibatches between two lines. 0: a table, with a row after 1, 3, 7, 15, … minibatches. None: no lines.
+        freq: minibatches between two lines. 0: a table, with a row after 1, 3, 7, 15, … minibatches. None means no
+            lines.
         first: number of minibatches at the start that have a line each.
         tag: label in the lines of summaries.
         log_to_file: name of a file to write instead of standard output.
-        rank: rank of this worker, appended to the name as ``rank<i>``. None: nothing is appended.
+        rank: rank of this worker, appended to the name as ``rank<i>``. None means that nothing is appended.
         gen_heartbeat: whether to print a heartbeat on standard output about every 10 seconds.
-        num_epochs: total number of summaries. None: unknown.
+        num_epochs: total number of summaries. None if unknown.
         test_freq, test_first: ``freq`` and ``first`` for tests.
         metric_is_pct: whether the metric is a fraction to print as a percentage.
         distributed_freq, distributed_first: ``freq`` and ``first`` for synchronizations of workers.
@@ -165,7 +166,7 @@ class TensorBoardProgressWriter(ProgressWriter):
     """Events for TensorBoard, under CNTK's tags.
 
     Args:
-        freq: minibatches between two events of training. None: summaries only.
+        freq: minibatches between two events of training. None means summaries only.
         log_dir: folder of the event file.
         rank: rank of this worker. Ranks other than 0 and None write nothing.
         model: accepted, but its graph is not drawn.
@@ -206,7 +207,9 @@ class TensorBoardProgressWriter(ProgressWriter):
         """
         images = np.asarray(next(iter(data.values())) if isinstance(data, dict) else data)
         if images.ndim != 4 or images.shape[1] not in (1, 3):
-            raise ValueError(f"expected images (images, 1 or 3 channels, height, width), got {images.shape}")
+            raise ValueError(
+                f"expected an array (images, channels, height, width) with 1 or 3 channels, got shape {images.shape}"
+            )
         if (events := self._open()) is not None:
             events.add_images(str(name), images, int(step))
 

@@ -79,7 +79,7 @@ def nce_loss(
     size = node_of(inputs).shape
     matrix = node_of(weights)
     if matrix.weights is not None and _INFERRED in matrix.weights.shape:
-        matrix.weights.settle((classes, *size))
+        matrix.weights.fix_shape((classes, *size))
     if weights.shape != (classes, *size) or biases.shape != (classes, 1):
         raise ValueError(
             f"expected weights ({classes}, size), biases ({classes}, 1) and inputs (size,), got {weights.shape}, "
@@ -116,7 +116,7 @@ def hierarchical_softmax_layer(
         input_var: vectors (size,).
         label_index: number of the label, (1,).
         label_dim: number of labels.
-        label_classes: number of classes. None: the root of ``label_dim``, rounded up.
+        label_classes: number of classes. None means the root of ``label_dim``, rounded up.
 
     Returns:
         The probability of the label (1, 1), the probabilities of the classes (classes,), and a list of the

@@ -37,6 +37,6 @@ def convert(root_func: Any, filter: Callable[[Any], bool], converter: Callable[[
         (current,) = replace([node], exchanged) if exchanged else [node]
         converted = converter(operand_of(current))
         if not isinstance(converted, Function) or len(converted.outputs) != 1:
-            raise TypeError(f"expected a function of one output from the converter, got {converted!r}")
+            raise TypeError(f"expected a function with one output from the converter, got {converted!r}")
         exchanged[node] = converted.node
     return Function.of(replace(roots, exchanged) if exchanged else roots)

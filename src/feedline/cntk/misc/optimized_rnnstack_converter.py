@@ -54,11 +54,11 @@ def _layers(stack: Any, numbers: NDArray[Any]) -> list[list[Any]]:
             step = _step(op, hidden)
             for weights, columns in ((step.W, size), (step.H, hidden)):
                 part = numbers[at : at + rows * columns].reshape(rows, columns)
-                _set(weights, _ordered(part.T, op))
+                _set(weights, _reorder(part.T, op))
                 at += rows * columns
             steps.append(step)
     for step in steps:
-        _set(step.b, _ordered(numbers[at : at + rows] + numbers[at + rows : at + 2 * rows], op))
+        _set(step.b, _reorder(numbers[at : at + rows] + numbers[at + rows : at + 2 * rows], op))
         at += 2 * rows
     recurrences = [layers.Recurrence(step, go_backwards=i % directions == 1) for i, step in enumerate(steps)]
     return [recurrences[i : i + directions] for i in range(0, len(recurrences), directions)]
@@ -70,11 +70,11 @@ def _step(op: str, hidden: int) -> Any:
 
 def _set(parameter: Any, value: NDArray[Any]) -> None:
     if -1 in parameter.shape:
-        parameter.node.weights.settle(value.shape)
+        parameter.node.weights.fix_shape(value.shape)
     parameter.value = np.ascontiguousarray(value)
 
 
-def _ordered(weights: NDArray[Any], op: str) -> NDArray[Any]:
+def _reorder(weights: NDArray[Any], op: str) -> NDArray[Any]:
     """Exchange forget gate and candidate of an LSTM."""
     if op != "lstm":
         return weights

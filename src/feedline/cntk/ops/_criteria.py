@@ -9,7 +9,7 @@ from feedline._facades import defined_in
 from feedline.cntk._seeds import pass_over
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import build, one_axis
+from feedline.cntk.ops._operation_helpers import build, one_axis
 from feedline.errors import CompatError
 
 
@@ -163,7 +163,7 @@ def forward_backward(
         ValueError: other shapes or axes.
     """
     if delayConstraint != -1:
-        raise CompatError(f"expected delayConstraint=-1, got {delayConstraint}: alignments are not bound to steps")
+        raise CompatError(f"expected delayConstraint=-1, got {delayConstraint}: feedline does not limit the delay")
     return build("forward_backward", [graph, features], {"blank": int(blankTokenId)}, name)
 
 

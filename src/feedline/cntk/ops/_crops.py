@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from feedline._facades import defined_in
 from feedline.cntk._nodes import node_of
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import build, late
+from feedline.cntk.ops._operation_helpers import build, late
 from feedline.networks import Node
 
 # Operations whose results have the places of all their operands, or of the first.
@@ -82,7 +82,9 @@ def _crop(node_input: Any, node_referent: Any, ancestors: tuple[Any, ...], name:
         a, b = map(node_of, ancestors)
         shared += [(a, b)] if a in input_maps and b in referent_maps else []
     if not shared:
-        raise ValueError("expected operands with a common ancestor, along operations that keep or scale places")
+        raise ValueError(
+            "expected operands with a common ancestor, connected by operations that keep or scale positions"
+        )
     of_input, of_referent = input_maps[shared[0][0]], referent_maps[shared[0][1]]
     offsets = []
     for cut, fixed in zip(of_input, of_referent, strict=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from feedline._facades import defined_in
 from feedline.cntk._nodes import constant_node, dtype_name, nodes_of
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import build, kind, named, one_axis
+from feedline.cntk.ops._operation_helpers import build, kind, one_axis, with_name
 from feedline.networks import apply
 
 
@@ -16,28 +16,28 @@ def _unary(op: str, doc: str) -> Callable[..., Function]:
     def function(x: Any, name: str = "") -> Function:
         return build(op, [x], None, name)
 
-    return named(function, op, doc)
+    return with_name(function, op, doc)
 
 
 def _rounding(op: str, doc: str) -> Callable[..., Function]:
     def function(arg: Any, name: str = "") -> Function:
         return build(op, [arg], None, name)
 
-    return named(function, op, doc)
+    return with_name(function, op, doc)
 
 
 def _binary(op: str, doc: str) -> Callable[..., Function]:
     def function(left: Any, right: Any, name: str = "") -> Function:
         return build(op, [left, right], None, name)
 
-    return named(function, op, doc)
+    return with_name(function, op, doc)
 
 
 def _logical(op: str, doc: str) -> Callable[..., Function]:
     def function(x: Any, y: Any, name: str = "") -> Function:
         return build(op, [x, y], None, name)
 
-    return named(function, op, doc)
+    return with_name(function, op, doc)
 
 
 def _chain(op: str, doc: str) -> Callable[..., Function]:
@@ -50,7 +50,7 @@ def _chain(op: str, doc: str) -> Callable[..., Function]:
             total = apply(op, [total, operand], None, name if i == len(nodes) else "")
         return Function.of([total])
 
-    return named(function, op, doc)
+    return with_name(function, op, doc)
 
 
 plus = _chain("plus", "Return the sum of two or more operands, with broadcasting.")
@@ -180,16 +180,16 @@ def hardmax(x: Any, name: str = "") -> Function:
 
 def sum(*operands: Any, name: str = "") -> Function:
     """Return the sum of operands, or of a list of them, with broadcasting."""
-    items = _flattened(operands)
+    items = _flatten(operands)
     return build("alias", items, None, name) if len(items) == 1 else plus(*items, name=name)
 
 
 def mean(*operands: Any, name: str = "") -> Function:
     """Return the mean of operands, or of a list of them, with broadcasting."""
-    return element_divide(sum(*operands), len(_flattened(operands)), name)
+    return element_divide(sum(*operands), len(_flatten(operands)), name)
 
 
-def _flattened(operands: tuple[Any, ...]) -> list[Any]:
+def _flatten(operands: tuple[Any, ...]) -> list[Any]:
     return list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
 
 

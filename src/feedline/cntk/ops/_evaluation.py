@@ -53,7 +53,7 @@ class Evaluable(Outputs):
         order = [v.node for v in self.arguments]
         feeds = feeds_of(arguments, network.inputs, order)
         if copy:
-            feeds = {node: _copied(rows) for node, rows in feeds.items()}
+            feeds = {node: _copy(rows) for node, rows in feeds.items()}
         for node in differentiated:
             rows = feeds.get(node)
             if isinstance(rows, PackedRows):
@@ -67,7 +67,7 @@ class Evaluable(Outputs):
             rows.data.requires_grad_(True)
             feeds[node] = rows
         data, begins = begun(arguments)
-        pieces = data.values() if isinstance(data, Mapping) else _listed(data)
+        pieces = data.values() if isinstance(data, Mapping) else _as_list(data)
         fed = {node: feeds[node] for node in network.inputs if node in feeds}
         return network, feeds, network(fed, *pieces_of(pieces, begins))
 
@@ -80,8 +80,8 @@ class Evaluable(Outputs):
             arguments: data by variable or name, in order, or of the only argument. Or a pair of such data and a list
                 of one bool per sequence: whether the sequence begins here, or continues the sequence at the same index
                 in the previous call.
-            outputs: variables to compute. None: all outputs.
-            device: device to run on. None: the device of the parameters.
+            outputs: variables to compute. None means all outputs.
+            device: device to run on. None means the device of the parameters.
             as_numpy: whether to return arrays, or `Value` objects.
 
         Returns:
@@ -102,8 +102,8 @@ class Evaluable(Outputs):
 
         Args:
             arguments: data, as in `eval`.
-            outputs: dictionary to fill, whose keys are the variables to compute. None: all outputs.
-            device: device to run on. None: the device of the parameters.
+            outputs: dictionary to fill, whose keys are the variables to compute. None means all outputs.
+            device: device to run on. None means the device of the parameters.
 
         Returns:
             The values by variable, which is ``outputs`` if it is given.
@@ -160,7 +160,7 @@ class Evaluable(Outputs):
         targets = list(variables)
         tensors = [_leaf(v.node, feeds) for v in targets]
         roots, weights = [data for data, _, _ in pairs], [rows_of(g, data, n.shape) for data, g, n in pairs]
-        gradients = _differentiated(roots, tensors, weights, keep=True)
+        gradients = _differentiate(roots, tensors, weights, keep=True)
         return _gradients(targets, tensors, gradients, feeds, as_numpy)
 
     def grad(
@@ -176,11 +176,11 @@ class Evaluable(Outputs):
 
         Args:
             at: data, as in `eval`.
-            wrt: variables. None: all arguments that need gradients, or all inputs if there are none.
+            wrt: variables. None means all arguments that need gradients, or all inputs if there are none.
             outputs: variables to compute as well.
             device: device to run on.
             as_numpy: whether to return arrays, or `Value` objects.
-            grad_root: variable to differentiate. None: the only output.
+            grad_root: variable to differentiate. None means the only output.
 
         Returns:
             For one variable its gradient, otherwise a dictionary by variable. With ``outputs``, a pair of the gradients
@@ -199,7 +199,7 @@ class Evaluable(Outputs):
             every: list[Any] = [variable_of(root), *extra]
             network, feeds, results = self._run(at, every, device, True, fed)
             tensors = [_leaf(v.node, feeds) for v in targets]
-            gradients = _differentiated([results[0].data.sum()], tensors, None)
+            gradients = _differentiate([results[0].data.sum()], tensors, None)
         by_variable = _gradients(targets, tensors, gradients, feeds, as_numpy)
         result = next(iter(by_variable.values())) if len(by_variable) == 1 else by_variable
         if outputs is None:
@@ -208,7 +208,7 @@ class Evaluable(Outputs):
         return result, next(iter(values.values())) if len(values) == 1 else values
 
 
-def _listed(arguments: Any) -> Sequence[Any]:
+def _as_list(arguments: Any) -> Sequence[Any]:
     return arguments if isinstance(arguments, (list, tuple)) else (arguments,)
 
 
@@ -221,12 +221,12 @@ def values_of(network: Any, results: Sequence[Any], as_numpy: bool = True) -> di
     return values
 
 
-def _copied(data: Any) -> Any:
+def _copy(data: Any) -> Any:
     """Return data that shares no memory with the script's arrays."""
     return data.select(np.arange(data.num_sequences)) if isinstance(data, PackedRows) else data
 
 
-def _differentiated(roots: Sequence[Any], tensors: Sequence[Any], weights: Any, keep: bool = False) -> Sequence[Any]:
+def _differentiate(roots: Sequence[Any], tensors: Sequence[Any], weights: Any, keep: bool = False) -> Sequence[Any]:
     """Return a gradient for each tensor, None where no root depends on the tensor, or not differentiably."""
     import torch
 

@@ -13,10 +13,10 @@ from typing import Any
 from feedline.cntk import _files
 from feedline.cntk._names import NAMES, absent_members, explain
 from feedline.cntk._nodes import node_of
-from feedline.cntk._operand import Operand, registered
+from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import search_order
 from feedline.cntk._replacing import replace_in_place
-from feedline.cntk._tracing import called, parameters_of, roots_of, traced, typed, types_of
+from feedline.cntk._tracing import has_name, parameters_of, roots_of, trace, typed_placeholder, types_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._evaluation import Evaluable
 from feedline.cntk.variables import Variable, variable_of
@@ -63,7 +63,7 @@ class Function(Evaluable):
             return f
         if not callable(f):
             raise TypeError(f"expected a Python function, got {type(f).__name__}")
-        return cls.of(*traced(f, types_of(f), make_block, op_name, name))
+        return cls.of(*trace(f, types_of(f), make_block, op_name, name))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: `__new__` and `of` construct functions."""
@@ -90,14 +90,15 @@ class Function(Evaluable):
 
     @staticmethod
     def with_signature(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Any]], Function]:
-        """Return a decorator that sets the types of parameters. See `cntk.layers.typing`. None: to be inferred."""
+        """Return a decorator that sets the types of parameters. See `cntk.layers.typing`. None means that a type is
+        inferred."""
 
         def decorate(f: Callable[..., Any]) -> Function:
             names = parameters_of(f)
             types = [*args, *[kwargs.get(name) for name in names[len(args) :]]]
             if len(types) != len(names):
                 raise TypeError(f"expected a type for each of {', '.join(names)}, got {len(types)}")
-            return Function.of(*traced(f, types, False, "", ""))
+            return Function.of(*trace(f, types, False, "", ""))
 
         return decorate
 
@@ -120,9 +121,9 @@ class Function(Evaluable):
             **kwargs: values by name of the argument.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
-            values = {self._named(key): value for key, value in args[0].items()}
+            values = {self._find_node(key): value for key, value in args[0].items()}
         else:
-            values = self._bound(args, kwargs)
+            values = self._bind(args, kwargs)
         if values and not any(isinstance(v, Operand) for v in values.values()):
             results = self.eval({variable_of(node): value for node, value in values.items()})
             return tuple(results[output] for output in self.outputs) if len(self._roots) > 1 else results
@@ -137,19 +138,19 @@ class Function(Evaluable):
                 order.append(new)
         return Function.of(roots, order, self._members)
 
-    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Node, Any]:
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[Node, Any]:
         arguments = self.arguments
         if len(args) > len(arguments):
             raise TypeError(f"expected at most {len(arguments)} arguments, got {len(args)}")
         values = {v.node: value for v, value in zip(arguments, args, strict=False)}
         for name, value in kwargs.items():
-            node = self._named(name)
+            node = self._find_node(name)
             if node in values:
                 raise TypeError(f"expected one value for {name!r}, got two")
             values[node] = value
         return values
 
-    def _named(self, key: Any) -> Node:
+    def _find_node(self, key: Any) -> Node:
         """Return the argument that a variable or a name refers to."""
         if not isinstance(key, str):
             return node_of(key)
@@ -164,11 +165,11 @@ class Function(Evaluable):
 
     def __rshift__(self, other: Any) -> Any:
         # `Sequential` would replace operands that are already bound.
-        results = registered("then")(other, self.outputs if len(self._roots) > 1 else (self,))
+        results = registered_operation("then")(other, self.outputs if len(self._roots) > 1 else (self,))
         return Function.of([node for item in results for node in roots_of(item)], self._order)
 
     def __rrshift__(self, other: Any) -> Any:
-        return registered("Sequential")([other, self])
+        return registered_operation("Sequential")([other, self])
 
     def clone(self, method: Any = CloneMethod.clone, substitutions: Mapping[Any, Any] | None = None) -> Function:
         """Return a copy.
@@ -219,7 +220,7 @@ class Function(Evaluable):
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
         """Return all functions and variables of a name, within ``depth`` nested blocks (-1: all)."""
-        return operands_in(self._roots, [n for n in search_order(self._roots, depth) if called(n, name)])
+        return operands_in(self._roots, [n for n in search_order(self._roots, depth) if has_name(n, name)])
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
         """Return the function or variable of a name, or None.
@@ -250,14 +251,14 @@ class Function(Evaluable):
             if output.name == name:
                 return output
         # Names inside a block take precedence over names of its operands.
-        matches = _named(self._inside(), name) or _named(topological(self._roots), name)
+        matches = _nodes_with_name(self._inside(), name) or _nodes_with_name(topological(self._roots), name)
         if len(matches) == 1:
             return operands_in(self._roots, matches)[0]
         if matches:
             raise AttributeError(
                 f"expected one parameter, constant or function {name!r}, got {len(matches)}; use find_all_by_name"
             )
-        raise AttributeError(f"expected an attribute, output, parameter, constant or function, got {name!r}")
+        raise AttributeError(f"this function has no attribute, output, parameter, constant or function {name!r}")
 
     def _inside(self) -> list[Node]:
         """Return the nodes inside the blocks, without their operands, or all nodes if there are no blocks."""
@@ -275,13 +276,14 @@ class Function(Evaluable):
 
     def argument_map(self, *args: Any, **kwargs: Any) -> dict[Variable, Any]:
         """Return the value that a call with these arguments would bind to each variable."""
-        return {variable_of(node): value for node, value in self._bound(args, kwargs).items()}
+        return {variable_of(node): value for node, value in self._bind(args, kwargs).items()}
 
     def update_signature(self, *args: Any, **kwargs: Any) -> None:
         """Set types of placeholders, each a shape, a dictionary of shape and dynamic axes, or a variable."""
         changes = {}
-        for node, value in self._bound(args, kwargs).items():
-            changes[node] = typed(value.type if isinstance(value, (Function, Variable)) else value, node.name).node
+        for node, value in self._bind(args, kwargs).items():
+            kind = value.type if isinstance(value, (Function, Variable)) else value
+            changes[node] = typed_placeholder(kind, node.name).node
         replace_in_place(self._roots, changes)
 
     # ---- training ---------------------------------------------------------------------------------
@@ -309,9 +311,9 @@ class Function(Evaluable):
             parameter_learners: learners that update the parameters.
             callbacks: progress writers, and at most one each of `CheckpointConfig`, `CrossValidationConfig` and
                 `TestConfig`.
-            progress_frequency: samples between summaries. None: ``epoch_size``.
-            max_epochs: number of epochs. None: one.
-            epoch_size: samples in an epoch. None: all samples of the arrays.
+            progress_frequency: samples between summaries. None means ``epoch_size``.
+            max_epochs: number of epochs. None means one.
+            epoch_size: samples in an epoch. None means all samples of the arrays.
             max_samples: number of samples, instead of ``max_epochs``.
 
         Returns:
@@ -322,7 +324,7 @@ class Function(Evaluable):
             ValueError: a source without ``epoch_size`` or ``max_samples``, arguments that exclude each other, or an
                 unknown callback.
         """
-        return registered("train")(
+        return registered_operation("train")(
             self,
             minibatch_source,
             minibatch_size,
@@ -352,7 +354,7 @@ class Function(Evaluable):
             ValueError: a source without an end.
         """
         mapped = self._streams(streams, model_inputs_to_streams)
-        return registered("test")(self, minibatch_source, minibatch_size, mapped, callbacks or ())
+        return registered_operation("test")(self, minibatch_source, minibatch_size, mapped, callbacks or ())
 
     def _streams(self, streams: Any, by_variable: Any) -> Any:
         if streams and by_variable:
@@ -444,9 +446,9 @@ def operands_in(roots: Sequence[Node], nodes: Sequence[Node]) -> list[Any]:
     return [operand_of(node) for node in nodes]
 
 
-def _named(nodes: Iterable[Node], name: str) -> list[Node]:
+def _nodes_with_name(nodes: Iterable[Node], name: str) -> list[Node]:
     """Return the parameters and constants of a name, or else other nodes, without the inner node of a block."""
-    matches = [node for node in nodes if called(node, name)]
+    matches = [node for node in nodes if has_name(node, name)]
     inside = {node.inputs[0] for node in matches if "block" in node.attributes}
     matches = [node for node in matches if node not in inside]
     return [node for node in matches if node.weights is not None] or matches

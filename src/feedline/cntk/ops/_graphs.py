@@ -13,7 +13,7 @@ from feedline.cntk._nodes import node_of
 from feedline.cntk._tracing import block_of, roots_of
 from feedline.cntk.ops._elementwise import element_times, minus, plus, stop_gradient
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import build, late
+from feedline.cntk.ops._operation_helpers import build, late
 from feedline.cntk.ops._user_function import UserFunction
 from feedline.cntk.variables import variable_of
 from feedline.networks import BATCH

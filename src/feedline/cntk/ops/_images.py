@@ -11,7 +11,7 @@ from feedline.cntk._seeds import pass_over
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._making import as_list, build, late, spatial
+from feedline.cntk.ops._operation_helpers import as_list, build, late, spatial
 from feedline.cntk.ops._reductions import reduce_mean
 from feedline.cntk.ops._shape import pad, slice
 from feedline.cntk.variables import Constant

@@ -6,14 +6,14 @@ from operator import attrgetter
 from typing import Any
 
 from feedline.cntk._op_names import op_name
-from feedline.cntk._operand import Operand, registered
+from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import leaves_in_order, operands
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current, replacement_of
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.loop_outputs import outside
-from feedline.networks.traverse import renamed
+from feedline.networks.traverse import rename_node
 
 
 class Outputs(Operand):
@@ -103,7 +103,7 @@ class Outputs(Operand):
     @name.setter
     def name(self, name: str) -> None:
         root = self._roots[0]
-        self._roots[0] = apply("alias", [root], {}, name) if root.is_leaf else renamed(root, name)
+        self._roots[0] = apply("alias", [root], {}, name) if root.is_leaf else rename_node(root, name)
 
     @property
     def uid(self) -> str:
@@ -145,7 +145,7 @@ class Outputs(Operand):
         """
         if self._alone or len(self._roots) != 1 or self._roots[0].is_leaf:
             return self
-        return registered("operand_of")(self._roots[0])
+        return registered_operation("operand_of")(self._roots[0])
 
     @property
     def owner(self) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from feedline._facades import defined_in
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
-from feedline.cntk.ops._making import axis_number, axis_numbers, build, named, one_axis
+from feedline.cntk.ops._operation_helpers import axis_number, axis_numbers, build, one_axis, with_name
 from feedline.errors import CompatError
 
 
@@ -17,8 +17,8 @@ def _reduction(op: str, noun: str) -> Callable[..., Function]:
         return _reduce(op, x, axis, keepdims, name)
 
     over = "over an axis or a list of axes, which remain with length 1, unless ``keepdims`` is False."
-    return named(
-        function, op, f"Return the {noun} {over}\n\n    None: over the whole sample, to a single number.\n    "
+    return with_name(
+        function, op, f"Return the {noun} {over}\n\n    None means the whole sample, which gives a single number.\n    "
     )
 
 
@@ -82,7 +82,7 @@ def _along_sequences(how: str, x: Any, name: str) -> Function:
         moved = build("minus", [x, build("sequence_broadcast_as", [top, x], None, "")], None, "")
         return build("plus", [build("log", [over("sum", build("exp", [moved], None, ""))], None, ""), top], None, name)
     raise CompatError(
-        f"expected a static axis for reduce_{how}, got that of sequences: use sequence.reduce_sum of logs"
+        f"expected a static axis for reduce_{how}, got the sequence axis: use sequence.reduce_sum of logs"
     )
 
 

@@ -10,7 +10,7 @@ from feedline._facades import defined_in
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._making import as_list, axis_number, axis_numbers, build, late, leading, longest_shape
+from feedline.cntk.ops._operation_helpers import as_list, axis_number, axis_numbers, build, late, leading, longest_shape
 from feedline.networks import apply
 
 TIMES_NO_INFERRED_INPUT_RANK = -1
@@ -87,7 +87,8 @@ def expand_dims(x: Any, axis: Any, name: str = "") -> Function:
 
 @late(1)
 def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
-    """Reshape to a matrix: the axes before ``axis`` (None: 0) by the axes from it on. -1 is the end, -2 the last axis.
+    """Reshape to a matrix: the axes before ``axis`` (None means 0) by the axes from it on. -1 is the end, -2 the last
+    axis.
 
     Raises:
         ValueError: the operand has no such axis.
@@ -175,7 +176,7 @@ def to_sequence(
 
     Args:
         x: operand with only a batch axis.
-        sequence_lengths: number of steps of each sample. None: all.
+        sequence_lengths: number of steps of each sample. None means all.
         sequence_axis_name_prefix: accepted, without effect on the axis's name.
         name: name of the operation.
 

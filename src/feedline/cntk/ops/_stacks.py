@@ -49,7 +49,7 @@ def optimized_rnnstack(
     ways, rows = 2 if bidirectional else 1, _GATES[recurrent_op] * hidden_size
     sizes = [x.shape[0], *[ways * hidden_size] * (num_layers - 1)]
     total = sum(ways * rows * (size + hidden_size + 2) for size in sizes)
-    _settle(flat, total)
+    _fix_shape(flat, total)
     cells = [_Cell(size, hidden_size, recurrent_op) for size in sizes for _ in range(ways)]
     numbers = _Numbers(apply("reshape", [flat], {"shape": (total,)}))
     matrices = [(numbers.matrix(rows, c.size), numbers.matrix(rows, hidden_size)) for c in cells]
@@ -68,7 +68,7 @@ def optimized_rnnstack(
     return Function.of([apply("alias", b.inputs, {**b.attributes, **settings}, b.name) for b in blocks])
 
 
-def _settle(flat: Node, total: int) -> None:
+def _fix_shape(flat: Node, total: int) -> None:
     """Infer the unknown dimension of the parameter. ValueError: it has more or fewer numbers than ``total``."""
     known_size = 1
     for n in flat.shape:
@@ -77,7 +77,7 @@ def _settle(flat: Node, total: int) -> None:
     if unknown > 1 or total % known_size or (not unknown and known_size != total):
         raise ValueError(f"expected a parameter of {total} numbers, got the shape {flat.shape}")
     if unknown and flat.weights is not None:
-        flat.weights.settle(tuple(total // known_size if n == _INFERRED else n for n in flat.shape))
+        flat.weights.fix_shape(tuple(total // known_size if n == _INFERRED else n for n in flat.shape))
 
 
 class _Numbers:
@@ -103,7 +103,7 @@ class _Cell:
     def __init__(self, size: int, hidden: int, recurrent_op: str) -> None:
         self.size, self._hidden, self._op = size, hidden, recurrent_op
 
-    def _ordered(self, x: Node) -> Node:
+    def _reorder(self, x: Node) -> Node:
         """Return the gates of an LSTM in the graph's order: input, candidate, forget, output."""
         if self._op != "lstm":
             return x
@@ -116,10 +116,10 @@ class _Cell:
 
     def run(self, x: Node, matrices: tuple[Node, Node], biases: tuple[Node, Node], way: int) -> Node:
         settings, zero = {"backwards": bool(way)}, constant_node(0.0)
-        W, H = map(self._ordered, matrices)
+        W, H = map(self._reorder, matrices)
         if self._op == "gru":
             return apply("gru", [x, W, H, *biases, zero], settings)
-        b = self._ordered(apply("plus", biases))
+        b = self._reorder(apply("plus", biases))
         if self._op == "lstm":
             return apply("lstm", [x, W, H, b, zero, zero], settings)
         return apply("rnn", [x, W, H, b, zero], {**settings, "activation": self._op.removeprefix("rnn").lower()})

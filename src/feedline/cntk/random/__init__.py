@@ -14,7 +14,7 @@ from feedline.networks import apply
 __all__, __getattr__ = names_of(__name__)
 
 
-def _drawn(how: str, like: Any, arguments: tuple[float, ...], seed: Any, name: str) -> Function:
+def _draw(how: str, like: Any, arguments: tuple[float, ...], seed: Any, name: str) -> Function:
     pass_over(seed)
     return Function.of([apply(f"random_{how}", [node_of(like)], {"arguments": arguments}, name)])
 
@@ -27,43 +27,43 @@ def uniform(
     shape: Any, dtype: Any = None, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Return uniform numbers from ``low`` to ``high``."""
-    return _drawn("uniform", _of(shape, dtype), (low, high), seed, name)
+    return _draw("uniform", _of(shape, dtype), (low, high), seed, name)
 
 
 def uniform_like(x: Any, low: float = 0.0, high: float = 1.0, seed: Any = None, name: str = "") -> Function:
     """Return `uniform` numbers in the shape and along the axes of the operand."""
-    return _drawn("uniform", x, (low, high), seed, name)
+    return _draw("uniform", x, (low, high), seed, name)
 
 
 def normal(
     shape: Any, dtype: Any = None, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Return normal numbers with standard deviation ``scale``."""
-    return _drawn("normal", _of(shape, dtype), (mean, scale), seed, name)
+    return _draw("normal", _of(shape, dtype), (mean, scale), seed, name)
 
 
 def normal_like(x: Any, mean: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = "") -> Function:
     """Return `normal` numbers in the shape and along the axes of the operand."""
-    return _drawn("normal", x, (mean, scale), seed, name)
+    return _draw("normal", x, (mean, scale), seed, name)
 
 
 def gumbel(
     shape: Any, dtype: Any = None, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = ""
 ) -> Function:
     """Return numbers with Gumbel's distribution."""
-    return _drawn("gumbel", _of(shape, dtype), (loc, scale), seed, name)
+    return _draw("gumbel", _of(shape, dtype), (loc, scale), seed, name)
 
 
 def gumbel_like(x: Any, loc: float = 0.0, scale: float = 1.0, seed: Any = None, name: str = "") -> Function:
     """Return `gumbel` numbers in the shape and along the axes of the operand."""
-    return _drawn("gumbel", x, (loc, scale), seed, name)
+    return _draw("gumbel", x, (loc, scale), seed, name)
 
 
 def bernoulli(shape: Any, dtype: Any = None, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
     """Return numbers that are 1 with probability ``mean``, else 0."""
-    return _drawn("bernoulli", _of(shape, dtype), (mean,), seed, name)
+    return _draw("bernoulli", _of(shape, dtype), (mean,), seed, name)
 
 
 def bernoulli_like(x: Any, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
     """Return `bernoulli` numbers in the shape and along the axes of the operand."""
-    return _drawn("bernoulli", x, (mean,), seed, name)
+    return _draw("bernoulli", x, (mean,), seed, name)

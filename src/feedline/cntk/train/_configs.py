@@ -33,8 +33,8 @@ class CheckpointConfig:
     """Settings of checkpoints.
 
     Args:
-        filename: path of the model. The checkpoint is ``<filename>.ckp``. None: no checkpoints.
-        frequency: number of samples, or ``(count, DataUnit)``. None: at the end only. 0: never.
+        filename: path of the model. The checkpoint is ``<filename>.ckp``. None means no checkpoints.
+        frequency: number of samples, or ``(count, DataUnit)``. None means at the end only. 0: never.
         restore: whether to continue from the newest checkpoint of that name.
         preserve_all: whether to keep all, as ``<filename>0``, ``<filename>1``, …. The last is also ``<filename>``.
 
@@ -60,14 +60,14 @@ class CrossValidationConfig:
 
     Args:
         minibatch_source: finite source, any source with ``max_samples``, or a tuple of arrays, one per argument of the
-            criterion. Each validation uses the same data. None: only the callback is called.
-        frequency: number of samples, or ``(count, DataUnit)``. None: at the end only. 0: never.
+            criterion. Each validation uses the same data. None means that only the callback is called.
+        frequency: number of samples, or ``(count, DataUnit)``. None means at the end only. 0: never.
         minibatch_size: int, or a `minibatch_size_schedule` over the samples of one validation.
         callback: function ``callback(index, average_error, samples, minibatches)``. Returning False ends the training.
-        max_samples: number of samples of one validation. None: all.
-        model_inputs_to_streams: streams by key. None: as in training.
-        criterion: function to whose arguments, in order, the arrays belong. None: the trainer's loss. As in CNTK, the
-            trainer's metric is evaluated, and not this function.
+        max_samples: number of samples of one validation. None means all.
+        model_inputs_to_streams: streams by key. None means as in training.
+        criterion: function to whose arguments, in order, the arrays belong. None means the trainer's loss. As in CNTK,
+            the trainer's metric is evaluated, and not this function.
         source, mb_size: deprecated names of ``minibatch_source`` and ``minibatch_size``.
 
     Raises:
@@ -99,11 +99,11 @@ class TestConfig:
     """Settings of the final test.
 
     Args:
-        minibatch_source: finite source, or a tuple of arrays, one per argument of the criterion. None: no test.
+        minibatch_source: finite source, or a tuple of arrays, one per argument of the criterion. None means no test.
         minibatch_size: int, or a `minibatch_size_schedule` over the samples of the test.
-        model_inputs_to_streams: streams by key. None: as in training.
-        criterion: function to whose arguments, in order, the arrays belong. None: the trainer's loss. As in CNTK, the
-            trainer's metric is evaluated, and not this function.
+        model_inputs_to_streams: streams by key. None means as in training.
+        criterion: function to whose arguments, in order, the arrays belong. None means the trainer's loss. As in CNTK,
+            the trainer's metric is evaluated, and not this function.
         source, mb_size: deprecated names of ``minibatch_source`` and ``minibatch_size``.
 
     Raises:

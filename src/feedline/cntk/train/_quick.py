@@ -79,8 +79,8 @@ def train(
             writers.append(callback)
         elif name is None or name in configs:
             raise ValueError(
-                "expected progress writers and one CheckpointConfig, CrossValidationConfig and TestConfig at most as "
-                f"callbacks, got {type(callback).__name__}{'' if name is None else ' twice'}"
+                "expected callbacks to be progress writers, and at most one CheckpointConfig, CrossValidationConfig "
+                f"and TestConfig each, got {type(callback).__name__}{'' if name is None else ' twice'}"
             )
         else:
             configs[name] = callback

@@ -15,7 +15,7 @@ from feedline.cntk._names import absent_members, names_of
 from feedline.cntk.learners import Learner
 from feedline.collective.communicator import Communicator as Connections
 from feedline.collective.rendezvous import under_launcher
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 from feedline.train import block_momentum, data_parallel, quantized
 
 __all__, __getattr__ = names_of(__name__)
@@ -140,7 +140,8 @@ def block_momentum_distributed_learner(
     Args:
         learner: learner to distribute.
         block_size: samples of all workers between two agreements.
-        block_momentum_as_time_constant: time constant in samples of all workers. None: derived from the block size.
+        block_momentum_as_time_constant: time constant in samples of all workers. None means that it is derived from the
+            block size.
         use_nestrov_momentum: whether to use Nesterov momentum.
         reset_sgd_momentum_after_aggregation: whether to reset learners' states after each block.
         block_learning_rate: factor of the change in a block.
@@ -172,7 +173,7 @@ def mpi_communicator() -> Communicator:
 def _begin() -> None:
     if not torch.distributed.is_initialized():
         if under_launcher():
-            rank, count = launched() or (-1, -1)  # of torchrun's variables
+            rank, count = launcher_rank() or (-1, -1)  # of torchrun's variables
             torch.distributed.init_process_group("gloo", rank=rank, world_size=count)
         else:
             torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

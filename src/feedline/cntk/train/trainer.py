@@ -27,7 +27,7 @@ from feedline.collective.ranks import rank
 from feedline.errors import CompatError, StateError, shown
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.networks import Node
-from feedline.train.random_states import checked_random_state, random_state
+from feedline.train.random_states import check_random_states, random_state
 from feedline.train.strategy import Alone
 from feedline.train.summary import NOTHING, Summary, plus
 from feedline.train.trainer import Trainer as Modern
@@ -81,8 +81,8 @@ class Trainer:
                 f"{criterion!r}"
             )
         self._criterion = criterion
-        self._learners = _listed(parameter_learners, Learner)
-        self._writers: list[ProgressWriter] = _listed(progress_writers or [], ProgressWriter)
+        self._learners = _as_list(parameter_learners, Learner)
+        self._writers: list[ProgressWriter] = _as_list(progress_writers or [], ProgressWriter)
         self.modern = Modern(
             network, loss, metric, [learner.modern for learner in self._learners], forward=self._forward
         )
@@ -251,7 +251,7 @@ class Trainer:
 
     def print_node_timing(self) -> None:
         """Print that no timing exists. See `cntk.debugging.set_node_timing`."""
-        print("no node timing: use cntk.debugging.start_profiler and enable_profiler around train_minibatch")
+        print("nodes are not timed: use cntk.debugging.start_profiler and enable_profiler around train_minibatch")
 
     # ---- checkpoints ------------------------------------------------------------------------------
 
@@ -272,10 +272,10 @@ class Trainer:
             OSError: rank 0 cannot write. The other ranks raise a StateError.
         """
         parts: dict[str, torch.Tensor] = {}
-        external = _flat(dict(external_state or {}), "external", parts)
+        external = _flatten(dict(external_state or {}), "external", parts)
         if isinstance(self.modern.model, CriterionNetwork):
             parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
-        self.modern.strategy.settle(saving=True)
+        self.modern.strategy.sync_models(saving=True)
         random = self._ranks.gather_json(random_state())
 
         def write() -> None:
@@ -289,7 +289,7 @@ class Trainer:
                 replace_tensors(Path(filename), model_tensors)
             replace_tensors(Path(f"{filename}.ckp"), {**tensors, **parts}, state)
 
-        self._ranks.first(write)
+        self._ranks.on_rank_0(write)
 
     def _roots(self) -> list[Node]:
         """Return the root nodes of model and criterion, if they are functions."""
@@ -309,15 +309,15 @@ class Trainer:
         path = Path(f"{filename}.ckp")
         if is_cntks(path):
             raise CompatError(
-                f"expected a checkpoint of feedline.cntk in {path}, got one of CNTK: take the parameters of the model "
-                f"beside it by model.restore({str(filename)!r}), and go on with new learners"
+                f"expected a checkpoint of feedline.cntk in {path}, got one of CNTK: restore the parameters from the "
+                f"model's file next to it by model.restore({str(filename)!r}), and continue with new learners"
             )
         with checkpoint_errors():
             saved_state(path)
             tensors, state = load_tensors(path)
             try:
-                external: dict[str, Any] = _unflat(state["external"], tensors)
-                begin = checked_random_state(state["random"], rank())
+                external: dict[str, Any] = _unflatten(state["external"], tensors)
+                begin = check_random_states(state["random"], rank())
                 trainer = state["trainer"]
             except (KeyError, TypeError, ValueError) as error:
                 raise StateError(
@@ -377,7 +377,7 @@ def _pair(criterion: Any) -> tuple[Any, Any]:
     return parts[0], parts[1] if len(parts) == 2 else None
 
 
-def _listed(value: Any, kind: type) -> list[Any]:
+def _as_list(value: Any, kind: type) -> list[Any]:
     items = [value] if isinstance(value, kind) else list(value)
     for item in items:
         if not isinstance(item, kind):
@@ -385,7 +385,7 @@ def _listed(value: Any, kind: type) -> list[Any]:
     return items
 
 
-def _flat(value: Any, path: str, parts: dict[str, torch.Tensor]) -> Any:
+def _flatten(value: Any, path: str, parts: dict[str, torch.Tensor]) -> Any:
     """Convert an external state to JSON types, and put its arrays into ``parts`` under their path."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -398,19 +398,21 @@ def _flat(value: Any, path: str, parts: dict[str, torch.Tensor]) -> Any:
             raise ValueError(f"expected an array of numbers at {path}, got {value.dtype}") from error
         return {"array": path}
     if isinstance(value, (list, tuple)):
-        return [_flat(item, f"{path}/{i}", parts) for i, item in enumerate(value)]
+        return [_flatten(item, f"{path}/{i}", parts) for i, item in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"mapping": {key: _flat(item, f"{path}/{key}", parts) for key, item in value.items()}}
+        return {"mapping": {key: _flatten(item, f"{path}/{key}", parts) for key, item in value.items()}}
     raise ValueError(
         "expected an external state of strings as keys, numbers, text, arrays, lists and dictionaries, got "
         f"{type(value).__name__} at {path}"
     )
 
 
-def _unflat(value: Any, parts: Mapping[str, torch.Tensor]) -> Any:
+def _unflatten(value: Any, parts: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(value, list):
-        return [_unflat(item, parts) for item in value]
+        return [_unflatten(item, parts) for item in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    return parts[content].numpy() if kind == "array" else {key: _unflat(item, parts) for key, item in content.items()}
+    return (
+        parts[content].numpy() if kind == "array" else {key: _unflatten(item, parts) for key, item in content.items()}
+    )

@@ -45,8 +45,8 @@ class TrainingSession:
         mb_source: training source, or a tuple of arrays, one per argument of the trainer's criterion.
         mb_size: minibatch size in samples: int, or a `minibatch_size_schedule` over samples trained.
         model_inputs_to_streams: stream for each key that model and criterion use.
-        max_samples: number of label samples to train on. None: until the data ends.
-        progress_frequency: number of samples, or ``(count, DataUnit)``, between summaries. None: one at the end.
+        max_samples: number of label samples to train on. None means until the data ends.
+        progress_frequency: number of samples, or ``(count, DataUnit)``, between summaries. None means one at the end.
         checkpoint_config, cv_config, test_config: settings of each action, or None.
 
     Raises:
@@ -131,7 +131,7 @@ class TrainingSession:
             stopped |= self.on_minibatch_end() is False
             for action in self._actions:
                 stopped |= action.after(self._counts()) is False
-        self.trainer.modern.strategy.settle()
+        self.trainer.modern.strategy.sync_models()
         if self.trainer.total_number_of_samples_seen != start:
             for action in self._actions:
                 action.at_end(self._counts())
@@ -150,7 +150,7 @@ class TrainingSession:
         if isinstance(strategy, Alone):
             return (0, 1)
         ranks = strategy.session_ranks()
-        return (ranks.rank, ranks.count) if strategy.apart(samples) else (0, 1)
+        return (ranks.rank, ranks.count) if strategy.trains_on_parts(samples) else (0, 1)
 
     def _counts(self) -> dict[DataUnit, int]:
         first = self.trainer.parameter_learners[0].modern
@@ -176,7 +176,7 @@ class TrainingSession:
         source, streams = self.cv.source, self.cv.streams or self.streams
         if source is None:
             return self.on_cross_validation_end(index, 0.0, 0, 0)
-        self.trainer.modern.strategy.settle()
+        self.trainer.modern.strategy.sync_models()
         start = source.get_checkpoint_state()
         error, samples, minibatches = 0.0, 0, 0
         try:
@@ -219,7 +219,7 @@ class TrainingSession:
         name, ranks = self.checkpoint.filename, self.trainer._ranks
         if name is None or not self.checkpoint.restore:
             return
-        newest = ranks.gather_json(ranks.first(lambda: _newest(_checkpoints(name), str(name))))[0]
+        newest = ranks.gather_json(ranks.on_rank_0(lambda: _newest(_checkpoints(name), str(name))))[0]
         if newest is None:
             return
         print(f"Restoring training session from the checkpoint '{newest}'", file=sys.stderr)

@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 _MAX_CANDIDATES = 1024
 
 
-def counted(lengths: Iterable[Ints]) -> tuple[Ints, Ints]:
+def count_lengths(lengths: Iterable[Ints]) -> tuple[Ints, Ints]:
     """Return the different lengths, ascending, and the number of sequences of each, int64 (n,)."""
     unique, counts = np.empty(0, np.int64), np.empty(0, np.int64)
     for part in lengths:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.feed.composed.bucket_boundaries import counted, least_padding
+from feedline.feed.composed.bucket_boundaries import count_lengths, least_padding
 from feedline.feed.composed.bucketed_order import BucketedOrder, Buckets
 from feedline.feed.composed.concat import check_part, lengths_of
 from feedline.feed.protocol import Capability, Deserializer, Ordered, chunk_starts, whole_number
@@ -68,7 +68,7 @@ class Bucketed(Forwarding, Ordered):
                 raise ValueError(f"expected ascending boundaries below 2**62, got {list(boundaries)}")
         else:
             buckets = whole_number("the number of buckets", boundaries, 1)
-            bounds = tuple(least_padding(*counted(self._all_lengths()), buckets)) or (1,)
+            bounds = tuple(least_padding(*count_lengths(self._all_lengths()), buckets)) or (1,)
         self.boundaries: tuple[int, ...] = bounds
         self._buckets = Buckets(bounds, budget, most)
 

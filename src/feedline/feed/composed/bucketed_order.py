@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import StateError
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
-from feedline.feed.timeline.elements import InParts, ended, permuted
+from feedline.feed.timeline.elements import InParts, ended_parts, keyed_permutation
 
 Ints = NDArray[np.int64]
 
@@ -32,20 +32,20 @@ class Buckets(NamedTuple):
         boundaries: ascending. A sequence of n samples is in the first bucket whose boundary is at least n, or in one
             more bucket if there is none.
         budget_samples: samples of a batch whose sequences are padded to the boundary of their bucket.
-        most: limit of sequences in a batch. None: only the budget limits them.
+        most: limit of sequences in a batch. None if only the budget limits them.
     """
 
     boundaries: tuple[int, ...]
     budget_samples: int
     most: int | None
 
-    def batches(self, lengths: Ints, permuted: Callable[[int], Ints] | None) -> tuple[Ints, Ints]:
+    def batches(self, lengths: Ints, permute: Callable[[int], Ints] | None) -> tuple[Ints, Ints]:
         """Return the index in the window of the sequence at each place, int64 (n,), and the ends of batches, int64
         (batches,).
 
         Args:
             lengths: samples of each sequence, int64 (n,), in the window's order.
-            permuted: function from a number of batches to their order. None: by the first sequence of each.
+            permute: function from a number of batches to their order. None orders them by their first sequence.
         """
         bucket = np.searchsorted(np.array(self.boundaries, np.int64), lengths, side="left")
         counts = np.bincount(bucket, minlength=len(self.boundaries) + 1)
@@ -59,7 +59,7 @@ class Buckets(NamedTuple):
         stops = np.cumsum(counts)
         first = (stops - counts)[of] + place * size[of]
         n = np.minimum(size[of], stops[of] - first)
-        order = np.argsort(grouped[first]) if permuted is None else permuted(len(of))
+        order = np.argsort(grouped[first]) if permute is None else permute(len(of))
         first, n = first[order], n[order]
         ends = np.cumsum(n)
         return grouped[np.arange(len(lengths)) + np.repeat(first - (ends - n), n)], ends
@@ -95,12 +95,12 @@ class BucketedOrder(Timeline, InParts):
         """See `Timeline.sweep_samples`."""
         return self.inner.sweep_samples
 
-    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+    def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
         for laid_out in self._windows:
-            if laid_out.sweep == sweep and laid_out.first <= ordinal < laid_out.first + laid_out.count:
+            if laid_out.sweep == sweep and laid_out.first <= place < laid_out.first + laid_out.count:
                 return laid_out
-        added = _BucketedWindow(self, self.inner.window_at(sweep, ordinal, window))
+        added = _BucketedWindow(self, self.inner.window_at(sweep, place, window))
         self._windows = (added, *self._windows[:1])
         return added
 
@@ -117,20 +117,20 @@ class BucketedOrder(Timeline, InParts):
         segment.breaks = plan.breaks(start, segment.n)
         return segment
 
-    def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
-        """See `InParts.ended`: sweeps of parts end at the end of the window that holds their last sequence."""
-        return ended(self.inner, self._window_start(*a), self._window_start(*b))
+    def ended_parts(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+        """See `InParts.ended_parts`: sweeps of parts end at the end of the window that holds their last sequence."""
+        return ended_parts(self.inner, self._window_start(*a), self._window_start(*b))
 
-    def _window_start(self, sweep: int, ordinal: int) -> tuple[int, int]:
-        if ordinal == 0 or ordinal == self.sweep_length:
-            return sweep, ordinal
-        return sweep, self.inner.window_at(sweep, ordinal).first
+    def _window_start(self, sweep: int, place: int) -> tuple[int, int]:
+        if place == 0 or place == self.sweep_length:
+            return sweep, place
+        return sweep, self.inner.window_at(sweep, place).first
 
     def to_json(self) -> dict[str, Any]:
         """See `Timeline.to_json`."""
         return self.inner.to_json()
 
-    def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> Timeline:
+    def from_json(self, state: Mapping[str, Any], sweep: int, place: int) -> Timeline:
         """See `Timeline.from_json`: the windows of the inner order must not have changed, as batches depend on them."""
         declared = self.to_json()
         saved = {key: state[key] for key in declared}
@@ -139,7 +139,7 @@ class BucketedOrder(Timeline, InParts):
                 "this state was taken under other weights of the corpora that are in buckets",
                 saved=saved,
                 current=declared,
-                hint="declare the weights and stages of before",
+                hint="declare the weights and stages of the saved run",
             )
         return self
 
@@ -170,7 +170,7 @@ class _BucketedWindow(WindowPlan):
         return [end - start for end in ends[bisect_right(ends, start) : bisect_right(ends, start + n)]]
 
     def sweeps(self, start: int, n: int) -> Callable[[], Ints] | None:
-        """Return a function for the sweeps of the ``n`` sequences from place ``start``. None: all are in the sweep of
+        """Return a function for the sweeps of the ``n`` sequences from place ``start``. None if all are in the sweep of
         the window."""
         _, _, _, sweeps = self._layout
         return None if sweeps is None else lambda: sweeps()[start : start + n]
@@ -179,13 +179,13 @@ class _BucketedWindow(WindowPlan):
     def _layout(self) -> tuple[NDArray[np.uint32], Ints, list[int], Callable[[], Ints] | None]:
         order = self._order
         segment = order.inner.segment(self.inner, 0, self.inner.count)
-        shuffled = None
+        permute: Callable[[int], Ints] | None = None
         if order.shuffle:
 
-            def shuffled(batches: int) -> Ints:
-                cut = permuted(order, batches, (self.sweep, BATCHES, self.number))
+            def permute(batches: int) -> Ints:
+                cut = keyed_permutation(order, batches, (self.sweep, BATCHES, self.number))
                 return np.asarray(cut(0, batches), np.int64)
 
-        which, ends = order.buckets.batches(order.lengths(segment.ordinals), shuffled)
+        which, ends = order.buckets.batches(order.lengths(segment.ordinals), permute)
         sweeps = None if segment.sweeps is None else lambda: segment.own_sweeps()[which]
         return segment.place[which], segment.index[which], ends.tolist(), sweeps

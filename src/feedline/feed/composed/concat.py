@@ -28,7 +28,7 @@ from feedline.feed.protocol import (
     finish_of,
     is_sized,
     keys_of,
-    required,
+    require,
     says_where_batches_end,
     verified,
 )
@@ -67,7 +67,8 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
         self.finish = finish_of(corpora[0])
         if differing := [corpus.name for corpus in corpora if finish_of(corpus) != self.finish]:
             raise ValueError(
-                f"expected corpora that are packed alike, or none that is, got {corpora[0].name} and {differing[0]}"
+                f"expected corpora that are all packed alike, or all not packed, got {corpora[0].name} and "
+                f"{differing[0]}"
             )
 
     # ---- description ------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read a chunk whose extents were fetched."""
         part, number = self._part_of(chunk)
-        return self._fitted(required(part, Fetchable).read_fetched(number, pieces))
+        return self._fit(require(part, Fetchable).read_fetched(number, pieces))
 
     def verified(self) -> Deserializer:
         """Return this corpus over its parts with all checksums compared. See `Verifiable.verified`."""
@@ -132,13 +133,13 @@ def check_part(corpus: Any, of: str) -> None:
         raise TypeError(f"expected feedline Deserializers for {of}, got {type(corpus).__name__}")
     if says_where_batches_end(corpus):
         raise ValueError(
-            f"expected corpora that do not say where minibatches end for {of}, got one of {corpus.name}; make batches "
-            f"of the whole instead"
+            f"expected corpora that do not decide where minibatches end for {of}, got {corpus.name}; make batches of "
+            "the result instead"
         )
     if not is_sized(corpus):
         raise ValueError(
-            f"expected corpora that know the sizes of their chunks before reading for {of}, got {corpus.name}; give it "
-            f"chunk_info (and chunk_lengths if its sequences are ragged)"
+            f"expected corpora that know the sizes of their chunks before reading for {of}, got {corpus.name}; "
+            "implement `UserDeserializer.chunk_info` (and `chunk_lengths` if its sequences are ragged)"
         )
 
 

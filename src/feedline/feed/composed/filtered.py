@@ -39,9 +39,9 @@ class Filtered(Chosen):
         where: bool (n,), one for each sequence of the corpus, or integers (k,), ordinals in any order, or functions by
             stream, all of which must hold. A function is called with the samples of consecutive sequences, an array (m,
             *shape) (of dtype object for texts and byte strings), and returns bool (m,). None: all.
-        lengths: least and greatest number of samples of a sequence. None: no bound.
+        lengths: least and greatest number of samples of a sequence. None if there is no bound.
         columns: corpus of the same sequences in the same order, whose streams ``where`` names: the same files opened
-            with these streams only, so that nothing else is read. None: all streams of ``corpus`` are read.
+            with these streams only, so that nothing else is read. None if all streams of ``corpus`` are read.
 
     Raises:
         DataError: no sequence remains, or a sequence of ``columns`` is unreadable.
@@ -61,12 +61,12 @@ class Filtered(Chosen):
         check_part(corpus, type(self).__name__)
         count = int(chunk_starts(corpus)[-1])
         if columns is not None and not isinstance(where, Mapping):
-            raise ValueError("expected functions by stream as where with columns, got none")
+            raise ValueError("expected a function for each stream as where with columns, got none")
         mask = np.ones(count, np.bool_)
         if isinstance(where, Mapping):
             mask &= _by_columns(corpus if columns is None else columns, where, count)
         elif where is not None:
-            mask &= _given(where, count)
+            mask &= _mask_of(where, count)
         if lengths is not None:
             mask &= _by_lengths(corpus, lengths, count)
         if not mask.any():
@@ -75,32 +75,32 @@ class Filtered(Chosen):
         self.name = f"{corpus.name}, filtered"
 
 
-def _given(where: Any, count: int) -> Mask:
+def _mask_of(where: Any, count: int) -> Mask:
     """Return a mask of the sequences in a list or a mask."""
     if callable(where):
-        raise TypeError('expected functions by stream as where of Filtered, got one: write {"score": function}')
+        raise TypeError('expected a function for each stream as where of Filtered, got one: write {"score": function}')
     array = np.asarray(where)
     if array.dtype == np.bool_:
         if array.shape != (count,):
-            raise ValueError(f"expected bools ({count},) as where of Filtered, one a sequence, got {array.shape}")
+            raise ValueError(f"expected bools of shape ({count},) as where of Filtered, got shape {array.shape}")
         return array
     if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"expected bools, ordinals or functions by stream as where of Filtered, got {array.dtype}")
+        raise TypeError(f"expected bools, ordinals or functions of streams as where of Filtered, got {array.dtype}")
     if array.ndim != 1:
-        raise ValueError(f"expected ordinals (k,) as where of Filtered, got {array.shape}")
+        raise ValueError(f"expected ordinals of shape (k,) as where of Filtered, got shape {array.shape}")
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < count:
         raise IndexError(f"expected 0 <= ordinal < {count}, got {array.min()} to {array.max()}")
     mask = np.zeros(count, np.bool_)
     mask[array.astype(np.int64)] = True
     if int(mask.sum()) != array.size:
-        raise ValueError(f"expected each ordinal once, got {array.size - int(mask.sum())} again")
+        raise ValueError(f"expected each ordinal once, got {array.size - int(mask.sum())} repeated")
     return mask
 
 
 def _by_lengths(corpus: Deserializer, bounds: Any, count: int) -> Mask:
     """Return a mask of the sequences whose length is within bounds."""
     if not isinstance(bounds, Sequence) or isinstance(bounds, str) or len(bounds) != 2:
-        raise TypeError(f"expected (least, most) as lengths of Filtered, got {bounds!r}")
+        raise TypeError(f"expected lengths of Filtered to be (least, most), got {bounds!r}")
     least, most = (None if bound is None else whole_number("lengths of Filtered", bound, 0) for bound in bounds)
     mask = np.ones(count, np.bool_)
     for first in range(0, count, _PIECE_SEQUENCES):
@@ -145,7 +145,7 @@ def _check_read(piece: Chunk, corpus: Deserializer, first: int) -> None:
             f"expected readable sequences to filter by their streams, got: {error.what}",
             path=corpus.name,
             sequence=first + i,
-            hint="give where as bools or ordinals, without what cannot be read",
+            hint="pass bools or ordinals as where, without the unreadable sequences",
         ) from error
 
 
@@ -170,7 +170,7 @@ def _answers(name: str, predicate: Predicate, samples: NDArray[Any]) -> Mask:
     answers = np.asarray(predicate(samples))
     if answers.dtype != np.bool_ or answers.shape != (len(samples),):
         raise TypeError(
-            f"expected bools ({len(samples)},) of the function for `{name}` in where of Filtered, got {answers.dtype} "
-            f"{answers.shape}"
+            f"expected bools of shape ({len(samples)},) from the function for `{name}` in where of Filtered, got "
+            f"{answers.dtype} {answers.shape}"
         )
     return answers

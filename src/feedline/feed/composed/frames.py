@@ -82,14 +82,14 @@ def frames_of(chunk: Chunk, lengths: Ints) -> Chunk:
         within = np.arange(int(starts[-1])) - np.repeat(starts[:-1], lengths)
         present = within < np.repeat(value.lengths, lengths)
         rows = np.where(present, np.repeat(value.offsets[:-1], lengths) + within, 0)
-        values[name] = taken_rows(value, rows, present)
+        values[name] = take_rows(value, rows, present)
         for i in np.flatnonzero(~present).tolist():
             what = "expected a sample of every stream for a frame, got a shorter sequence"
             errors.setdefault(i, DataError(what, stream=name))
     return Chunk(chunk.schema, values, errors, seals=chunk.seals)
 
 
-def repeated(chunk: Chunk, like: Chunk) -> Chunk:
+def repeat(chunk: Chunk, like: Chunk) -> Chunk:
     """Return a chunk whose sequences, of one sample each, are repeated for each sample of the sequences of ``like``.
 
     A sequence with more than one sample, or none, is unreadable, unless it is as long as its counterpart in ``like``.
@@ -103,7 +103,7 @@ def repeated(chunk: Chunk, like: Chunk) -> Chunk:
         fits = (value.lengths == 1) | (value.lengths == lengths)
         step = np.where(fits & (value.lengths > 1), 1, 0)
         rows = np.repeat(np.where(fits, value.offsets[:-1], 0), lengths) + within * np.repeat(step, lengths)
-        taken = taken_rows(value, rows, np.repeat(fits, lengths))
+        taken = take_rows(value, rows, np.repeat(fits, lengths))
         values[name] = in_sequences(taken, offsets)
         for i in np.flatnonzero(~fits).tolist():
             what = f"expected one sample to repeat {lengths[i]} times, got {value.lengths[i]}"
@@ -111,7 +111,7 @@ def repeated(chunk: Chunk, like: Chunk) -> Chunk:
     return Chunk(chunk.schema, values, errors)
 
 
-def taken_rows(value: Value, rows: Ints, present: NDArray[np.bool_] | None = None) -> Value:
+def take_rows(value: Value, rows: Ints, present: NDArray[np.bool_] | None = None) -> Value:
     """Return copies of the samples ``rows``, one sequence each. Rows where ``present`` is False are arbitrary."""
     single = in_sequences(value, None)
     schema = Schema({"x": _stream(value)})

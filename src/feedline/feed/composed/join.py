@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Value
 from feedline.errors import DataError, SchemaError
-from feedline.feed.composed.frames import repeated
+from feedline.feed.composed.frames import repeat
 from feedline.feed.composed.join_table import JoinTable
 from feedline.feed.files.cache_files import user_cache
 from feedline.feed.files.lru import LruCache
-from feedline.feed.formats.fetched_views import in_parts
+from feedline.feed.formats.fetched_views import may_lack_parts
 from feedline.feed.protocol import (
     Broadcast,
     ChunkInfo,
@@ -90,15 +90,17 @@ class Join(Deserializer, Keyed, Verifiable):
                 raise TypeError(f"expected feedline Deserializers to join, got {type(part).__name__}")
             if not is_sized(part):
                 raise ValueError(
-                    f"expected chunk sizes that are known before reading to join {part.name}; give it chunk_info "
-                    "(and chunk_lengths if its sequences are ragged)"
+                    f"expected chunk sizes that are known before reading to join {part.name}; implement "
+                    "`UserDeserializer.chunk_info` (and `chunk_lengths` if its sequences are ragged)"
                 )
         if len(parts) < 2:
             raise ValueError(f"expected at least two corpora to join, got {len(parts)}")
         if primary.capability(Broadcast) is not None:
-            raise ValueError(f"expected a first corpus without broadcast, got {primary.name}: there is nothing to fit")
+            raise ValueError(
+                f"expected a first corpus without broadcast, got {primary.name}: there is no earlier corpus to fit"
+            )
         self.parts = parts
-        self.schema = _joined_schema(parts)
+        self.schema = _join_schemas(parts)
         self.name = f"join of {', '.join(part.name for part in parts)}"
         self._infos = [list(part.chunks()) for part in parts]
         self._starts = [chunk_starts(part) for part in parts]
@@ -193,7 +195,7 @@ class Join(Deserializer, Keyed, Verifiable):
             return Chunk(corpus.schema, {name: Value.empty(stream) for name, stream in corpus.schema.items()})
         if type(corpus).select is not Deserializer.select:
             return corpus.select(ordinals)
-        at_hand = can(corpus, RandomAccess) and not in_parts(corpus)
+        at_hand = can(corpus, RandomAccess) and not may_lack_parts(corpus)
         read = corpus.read if at_hand else lambda chunk: self._kept.get((part, chunk))
         return select_by_chunk(corpus, ordinals, self._starts[part], read)
 
@@ -206,7 +208,7 @@ class Join(Deserializer, Keyed, Verifiable):
         errors: dict[int, DataError] = {}
         for part, chunk in zip(self.parts, chunks, strict=True):
             if part.capability(Broadcast) is not None:
-                chunk = repeated(chunk, chunks[0])
+                chunk = repeat(chunk, chunks[0])
             values.update(chunk.values)
             errors = {**chunk.errors, **errors}  # the error of the first part takes precedence
         return Chunk(self.schema, values, errors, seals=[seal for chunk in chunks for seal in chunk.seals])
@@ -244,7 +246,7 @@ class Join(Deserializer, Keyed, Verifiable):
             owned.close()
 
 
-def _joined_schema(parts: Sequence[Deserializer]) -> Schema:
+def _join_schemas(parts: Sequence[Deserializer]) -> Schema:
     owners: dict[str, str] = {}
     streams: dict[str, Any] = {}
     for number, part in enumerate(parts):

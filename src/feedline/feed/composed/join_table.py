@@ -1,7 +1,7 @@
 """The resolved join: for each joined sequence, its ordinal in each part, in a mapped file.
 
 Resolving sorts the keys of each secondary on disk and looks up the primary's, block by block, so that private memory
-stays at some ten times the block (2^18 keys) for data of any size. The file is used only if its header matches these
+stays at about ten times the block (2^18 keys) for data of any size. The file is used only if its header matches these
 parts. Rows are checked against their checksum and the parts' sizes before their first use, and a damaged file is
 resolved again. Layout, little endian::
 
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.files.cache_files import cached_file
+from feedline.feed.files.cache_files import open_cached
 from feedline.feed.files.change_detection import Watched
 from feedline.feed.protocol import ChunkInfo, Deserializer, keys_of
 from feedline.feed.unique import distinct
@@ -86,7 +86,7 @@ class JoinTable:
         count: number of joined sequences.
         chunks: size of every chunk.
         first: int64 (chunks + 1,), joined sequences before each chunk.
-        path: path of the file. None: it is temporary.
+        path: path of the file. None if it is temporary.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class JoinTable:
             raise ValueError(f"expected an open join, but the {self._name} was closed")
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < self.count:
             raise IndexError(f"expected 0 <= ordinal < {self.count}, got {ordinals.min()} to {ordinals.max()}")
-        if self._watched.cut or not self._sound(ordinals):
+        if self._watched.resized or not self._sound(ordinals):
             _log.warning("%s is damaged and is resolved again", self.path)
             self._load(rebuild=True)
             return self.rows(ordinals)
@@ -130,7 +130,7 @@ class JoinTable:
 
     def _sound(self, ordinals: Ints) -> bool:
         """Return whether the rows of these sequences are undamaged."""
-        if self._watched.changed():
+        if self._watched.modified_in_place():
             self._checked[:] = False
         if not self._checked.all():
             for block in distinct(ordinals // _CRC_ROWS).tolist():
@@ -148,7 +148,7 @@ class JoinTable:
     # ---- opening ----------------------------------------------------------------------------------
 
     def _load(self, rebuild: bool) -> None:
-        with cached_file(self._folder, self._file_name, self._usable, self._resolve, rebuild=rebuild) as file:
+        with open_cached(self._folder, self._file_name, self._usable, self._resolve, rebuild=rebuild) as file:
             status = os.fstat(file.fileno())
             header = self._header(file)
             if header is None:
@@ -204,10 +204,10 @@ class JoinTable:
         # In the folder of the table if possible, as $TMPDIR may be in memory.
         folder = self._folder if self._folder is not None and os.access(self._folder, os.W_OK) else None
         with _scratch(folder) as scratch:
-            matches = _mapped(scratch, totals[0] * (len(parts) - 1)).reshape(totals[0], len(parts) - 1)
+            matches = _map_numbers(scratch, totals[0] * (len(parts) - 1)).reshape(totals[0], len(parts) - 1)
             for number in range(1, len(parts)):
                 with _scratch(folder) as keys_file:
-                    keys, ordinals = _sorted_keys(parts[number], totals[number], keys_file, folder)
+                    keys, ordinals = _sort_keys(parts[number], totals[number], keys_file, folder)
                     _look_up(parts[0], totals[0], keys, ordinals, matches[:, number - 1])
                     del keys, ordinals
             self._write(file, matches)
@@ -223,7 +223,7 @@ class JoinTable:
                 for i, part in enumerate(parts[1:])
             )
             raise DataError(
-                f"could not be joined: no key in common; sequences: {counts}; {lacking}",
+                f"expected corpora with keys in common, got none; sequences: {counts}; {lacking}",
                 path=parts[0].name,
                 hint="compare the results of keys(ordinals) of each part",
             )
@@ -256,7 +256,7 @@ def _scratch(folder: Path | None) -> AbstractContextManager[BinaryIO]:
     return tempfile.TemporaryFile(prefix="feedline-join-", dir=folder)
 
 
-def _mapped(file: BinaryIO, count: int, dtype: str = "<i8") -> NDArray[np.int64]:
+def _map_numbers(file: BinaryIO, count: int, dtype: str = "<i8") -> NDArray[np.int64]:
     """Return ``count`` numbers as a shared mapping of a file: its pages belong to the file, not to private memory."""
     if count == 0:
         return np.empty(0, dtype)
@@ -272,20 +272,20 @@ def _keys(corpus: Deserializer, a: int, b: int) -> NDArray[np.uint64]:
     return keys
 
 
-def _sorted_keys(
+def _sort_keys(
     corpus: Deserializer, total: int, file: BinaryIO, folder: Path | None
 ) -> tuple[NDArray[np.uint64], Ints]:
     """Return all keys of a corpus in ascending order, and their ordinals, both mapped from ``file``."""
     if total <= BLOCK_KEYS:
-        return _sorted_run(corpus, 0, total)
-    both = _mapped(file, 2 * total)
+        return _sort_run(corpus, 0, total)
+    both = _map_numbers(file, 2 * total)
     keys, ordinals = both[:total].view(np.uint64), both[total:]
     with _scratch(folder) as runs_file:
-        runs = _mapped(runs_file, 2 * total)
+        runs = _map_numbers(runs_file, 2 * total)
         run_keys, run_ordinals = runs[:total].view(np.uint64), runs[total:]
         edges = [*range(0, total, BLOCK_KEYS), total]
         for a, b in itertools.pairwise(edges):
-            run_keys[a:b], run_ordinals[a:b] = _sorted_run(corpus, a, b)
+            run_keys[a:b], run_ordinals[a:b] = _sort_run(corpus, a, b)
         done = 0
         for pieces in _ranges(run_keys, edges):
             part = np.concatenate([run_keys[a:b] for a, b in pieces])
@@ -298,7 +298,7 @@ def _sorted_keys(
     return keys, ordinals
 
 
-def _sorted_run(corpus: Deserializer, a: int, b: int) -> tuple[NDArray[np.uint64], Ints]:
+def _sort_run(corpus: Deserializer, a: int, b: int) -> tuple[NDArray[np.uint64], Ints]:
     keys = _keys(corpus, a, b)
     order = np.argsort(keys, kind="stable")
     keys, ordinals = keys[order], order + a

@@ -53,7 +53,7 @@ class Unpacking(Transform):
         streams = {name: stream for name, stream in before.items() if name != PIECES}
         if taken := [name for name in _MADE if name in streams]:
             raise SchemaError(
-                f"expected documents without a stream `{taken[0]}`, which {self.name} makes; open them with others"
+                f"expected documents without a stream `{taken[0]}`, which {self.name} makes; open them with other names"
             )
         added = {name: Stream((), dtype) for name, dtype in _MADE.items()}
         first = streams.pop(self.tokens)

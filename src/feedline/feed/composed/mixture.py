@@ -13,7 +13,7 @@ from feedline import _native
 from feedline.feed.composed.concat import Concat
 from feedline.feed.composed.mixture_order import MixtureOrder, Rules
 from feedline.feed.composed.mixture_stages import LAST_PLACE, Declared, check_place
-from feedline.feed.composed.weights import named, quotas_of, ratio, shares_of
+from feedline.feed.composed.weights import by_name, quotas_of, ratio, shares_of
 from feedline.feed.protocol import Deserializer, Ordered, verified, whole_number
 from feedline.feed.timeline import ChunkTable, Timeline, Window
 
@@ -148,9 +148,9 @@ class Mixture(Concat, Ordered):
         first, last = whole_number("the beginning of a ramp", first, 0), whole_number("its end", last, 1)
         steps = whole_number("steps", steps, 1)
         if last - first < steps:
-            raise ValueError(f"expected a ramp of at least {steps} places, its steps, got {first} to {last}")
+            raise ValueError(f"expected a ramp of at least {steps} places, one for each step, got {first} to {last}")
         names = list(dict.fromkeys([*before, *after]))
-        a, b = (shares_of(named("weights", weights, names)) for weights in (before, after))
+        a, b = (shares_of(by_name("weights", weights, names)) for weights in (before, after))
         return [
             (
                 first + (last - first) * i // steps,
@@ -163,7 +163,7 @@ class Mixture(Concat, Ordered):
 
     def _weights(self, weights: Any) -> tuple[Fraction, ...]:
         """Return the weights of sequences for declared weights."""
-        parsed = named("weights", weights, self.names)
+        parsed = by_name("weights", weights, self.names)
         if self._temperature is not None:
             parsed = [ratio("a weight", f"{float(weight) ** (1 / self._temperature):.12g}") for weight in parsed]
         if self._by == "samples":

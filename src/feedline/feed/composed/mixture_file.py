@@ -45,10 +45,10 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
         text = file.read(_MAX_BYTES + 1)
     if len(text) > _MAX_BYTES:
         raise DataError(f"expected a description of at most {_MAX_BYTES} bytes, got more", path=str(path))
-    return _Description(path, memory_bytes).mixture(_parsed(path, text))
+    return _Description(path, memory_bytes).mixture(_parse(path, text))
 
 
-def _parsed(path: Path, text: bytes) -> Any:
+def _parse(path: Path, text: bytes) -> Any:
     if path.suffix.lower() == ".json":
         try:
             return json.loads(text)
@@ -58,15 +58,15 @@ def _parsed(path: Path, text: bytes) -> Any:
         import yaml
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"PyYAML is not installed, which reads {path}; run: {install_line('cli')}, or write it as JSON"
+            f"PyYAML, which reads {path}, is not installed; run: {install_line('cli')}, or write it as JSON"
         ) from error
     try:
-        return _loaded(yaml, text)
+        return _load(yaml, text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"expected YAML: {error}", path=str(path)) from error
 
 
-def _loaded(yaml: Any, text: bytes) -> Any:
+def _load(yaml: Any, text: bytes) -> Any:
     """Return the content of YAML text, whose aliases may expand to no more values than a file without any could hold.
 
     Raises:
@@ -114,7 +114,7 @@ class _Description:
     def corpus(self, description: Any, where: str) -> Deserializer:
         """Return the corpus that is described at a place of the file, such as ``mixture.web``."""
         if isinstance(description, str):
-            return self._opened(description, {}, where)
+            return self._open(description, {}, where)
         allowed: tuple[str, ...] = ("path", "streams", "take", "packed")
         if isinstance(description, Mapping) and "mixture" in description:
             allowed = ("mixture", "stages", *_MIXTURE)
@@ -123,14 +123,14 @@ class _Description:
             return self._mixture(entries, where)
         if not isinstance(entries.get("path"), str):
             raise self._refusal("a path, or a mapping with `path` or `mixture`", description, where)
-        corpus = self._opened(entries["path"], entries.get("streams", {}), where)
+        corpus = self._open(entries["path"], entries.get("streams", {}), where)
         if "take" in entries:
             bounds = entries["take"] if isinstance(entries["take"], list) else [entries["take"]]
-            corpus = self._made(f"{where}.take", lambda: Take(corpus, *bounds))
+            corpus = self._make(f"{where}.take", lambda: Take(corpus, *bounds))
         if "packed" in entries:
             options = self._mapping(entries["packed"], _PACKED, f"{where}.packed")
             inner = corpus
-            corpus = self._made(f"{where}.packed", lambda: Packed(inner, **options))
+            corpus = self._make(f"{where}.packed", lambda: Packed(inner, **options))
         return corpus
 
     def _mixture(self, entries: Mapping[str, Any], where: str) -> Mixture:
@@ -148,17 +148,17 @@ class _Description:
                 raise self._refusal("`at` and `weights`", stage, place)
             declared.append((fields["at"], fields["weights"]))
         corpora = {name: self.corpus(part, f"{at}.{name}") for name, part in parts.items()}
-        return self._made(where or "mixture", lambda: Mixture(corpora, stages=declared, **options))
+        return self._make(where or "mixture", lambda: Mixture(corpora, stages=declared, **options))
 
-    def _opened(self, path: str, streams: Any, where: str) -> Deserializer:
+    def _open(self, path: str, streams: Any, where: str) -> Deserializer:
         declared = {}
         for name, about in self._mapping(streams, None, f"{where}.streams").items():
             at = f"{where}.streams.{name}"
             fields = self._mapping(about, _STREAM, at)
             shape = fields.pop("shape", [])
-            declared[name] = self._made(at, functools.partial(_stream, shape, fields))
+            declared[name] = self._make(at, functools.partial(_stream, shape, fields))
 
-        def opened() -> Deserializer:
+        def open_part() -> Deserializer:
             stored = object_at(self._path)
             if scheme_of(path) is None and stored is not None:
                 path_or_address: Any = f"{stored.url.rpartition('/')[0]}/{path}"
@@ -169,9 +169,9 @@ class _Description:
             form, paths = recognise(self._path.parent / path_or_address)
             return form.open(paths, declared, self._memory_bytes)
 
-        return self._made(where, opened)
+        return self._make(where, open_part)
 
-    def _made(self, where: str, make: Callable[[], T]) -> T:
+    def _make(self, where: str, make: Callable[[], T]) -> T:
         """Return the result of ``make()``. Its errors about arguments become errors of the file."""
         try:
             return make()

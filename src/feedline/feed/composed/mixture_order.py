@@ -2,7 +2,7 @@
 
 A window is a run of blocks of the mixture during which no part moves to another of its windows. So memory holds one
 window of each part, or two of the part whose window changes. Specified to the bit in docs/explanation/order.md. Finding
-a window is O(parts). A segment takes some ten nanoseconds a sequence and some microseconds a part.
+a window is O(parts). A segment takes about ten nanoseconds per sequence and a few microseconds per part.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Rules(NamedTuple):
         max_sweeps: number of sweeps of each part. None: no limit.
         when_empty: action when a part has no more sequences.
         block: places, or batches if ``batch`` is set, that are shuffled together.
-        batch: sequences of a batch, all of one part. None: parts alternate within batches.
+        batch: sequences of a batch, all of one part. None if parts alternate within batches.
         shares: share of each part in the window.
         parse: function from weights by name to the weights of the parts.
     """
@@ -63,7 +63,7 @@ class MixtureOrder(Timeline, InParts):
         rules: declaration of the mixture, without its stages.
         declared: stages by ascending start, the first at 0.
         seed: seed of the shuffle in blocks.
-        shuffle: whether anything is shuffled.
+        shuffle: whether the order is shuffled.
         window: window that the parts share. None: all data of all parts.
 
     Attributes:
@@ -83,16 +83,16 @@ class MixtureOrder(Timeline, InParts):
         window: Window | None,
     ) -> None:
         self.parts, self.rules, self.declared = tuple(parts), rules, tuple(declared)
-        super().__init__(_joined([part.table for part in parts]), seed, shuffle, window)
-        self.stages = self._staged(self.declared)
-        self.chunk_table = _joined([part.chunk_table for part in parts])
+        super().__init__(_join_tables([part.table for part in parts]), seed, shuffle, window)
+        self.stages = self._stages_of(self.declared)
+        self.chunk_table = _join_tables([part.chunk_table for part in parts])
         self.in_corpus_order = False
         if any(part.blocks is not None for part in parts):
-            self.blocks = _joined_blocks(parts)
+            self.blocks = _join_blocks(parts)
         self.swept = any(part.swept for part in parts)
         self._bases = np.cumsum([0, *(len(part.table) for part in parts)]).tolist()
         # The latest window of each part: its permutation, up to 4 MiB, serves many segments. Shared with the orders
-        # that `changed` returns, as their parts are the same.
+        # that `with_weights` returns, as their parts are the same.
         self._located: dict[int, WindowPlan] = {}
 
     @functools.cached_property
@@ -114,12 +114,12 @@ class MixtureOrder(Timeline, InParts):
         """See `Timeline.sweep_samples`."""
         return
 
-    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+    def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
         if sweep and self.rules.when_empty == "error":
             raise self._no_more()
-        self._check(sweep, ordinal)
-        return _MixtureWindow(self, sweep, *self._window(sweep, ordinal))
+        self._check(sweep, place)
+        return _MixtureWindow(self, sweep, *self._window(sweep, place))
 
     def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
         """See `Timeline.chunks_after`."""
@@ -136,12 +136,12 @@ class MixtureOrder(Timeline, InParts):
             segment.breaks = list(range(batch - place % batch, segment.n + 1, batch))
         return segment
 
-    def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
-        """See `InParts.ended`."""
-        x, y = self._completed(*a), self._completed(*b)
+    def ended_parts(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+        """See `InParts.ended_parts`."""
+        x, y = self._count_completed(*a), self._count_completed(*b)
         return tuple(name for k, name in enumerate(self.rules.names) if x[k] < y[k])
 
-    def _completed(self, sweep: int, n: int) -> list[int]:
+    def _count_completed(self, sweep: int, n: int) -> list[int]:
         """Return the sweeps of each part that were delivered completely before place ``n`` of a sweep. 0 for a part
         without end."""
         lengths = [part.sweep_length for part in self.parts]
@@ -150,16 +150,16 @@ class MixtureOrder(Timeline, InParts):
             for length, total, count in zip(lengths, self.stages.totals, self.stages.counts(n), strict=True)
         ]
 
-    def shares(self, sweep: int, ordinal: int) -> dict[str, Share]:
+    def shares(self, sweep: int, place: int) -> dict[str, Share]:
         """Return the sequences and shares of each part before a place, by name.
 
         Shares follow the declared weights, even where an exhausted corpus was dropped.
         """
         length = self.stages.length or 0
-        totals = [self._declared_to(length, k) * sweep + self._declared_to(ordinal, k) for k in range(len(self.parts))]
-        places = sweep * length + ordinal
+        totals = [self._declared_to(length, k) * sweep + self._declared_to(place, k) for k in range(len(self.parts))]
+        places = sweep * length + place
         counts = [
-            sweep * total + count for total, count in zip(self.stages.totals, self.stages.counts(ordinal), strict=True)
+            sweep * total + count for total, count in zip(self.stages.totals, self.stages.counts(place), strict=True)
         ]
         return {
             name: Share(count, count / max(places, 1), float(total / max(places, 1)))
@@ -180,7 +180,7 @@ class MixtureOrder(Timeline, InParts):
 
     # ---- stages -------------------------------------------------------------------------------------
 
-    def changed(self, place: tuple[int, int], weights: Any, at: int | None) -> tuple[MixtureOrder, int]:
+    def with_weights(self, place: tuple[int, int], weights: Any, at: int | None) -> tuple[MixtureOrder, int]:
         """Return the order with other weights from ``at``, or from the next border of blocks after ``place``, and the
         place of the change.
 
@@ -202,7 +202,8 @@ class MixtureOrder(Timeline, InParts):
         if order.stages.length is not None and order.stages.length <= n:
             ended = self.rules.names[order.stages.ended_by or 0]
             raise ValueError(
-                f"expected weights under which the mixture goes on, got some for {ended!r}, which has no more"
+                f"expected weights with which the mixture can continue, got a weight for {ended!r}, which has no "
+                "sequences left"
             )
         return order, at
 
@@ -211,7 +212,7 @@ class MixtureOrder(Timeline, InParts):
         stages = [[stage.start, [str(weight) for weight in stage.weights], stage.changed] for stage in self.declared]
         return {"windows": [str(share) for share in self.rules.shares], "stages": stages}
 
-    def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> MixtureOrder:
+    def from_json(self, state: Mapping[str, Any], sweep: int, place: int) -> MixtureOrder:
         """See `Timeline.from_json`: stages that have begun come from the state, later ones from the declaration."""
         saved = _read(state["stages"], len(self.parts))
         windows = [str(share) for share in self.rules.shares]
@@ -220,9 +221,10 @@ class MixtureOrder(Timeline, InParts):
                 "this state was taken with other windows of the corpora, which follow the first weights",
                 saved={"windows": state["windows"]},
                 current={"windows": windows},
-                hint="declare the first weights of before, and others as a later stage: stages=[(place, weights)]",
+                hint="declare the first weights of the saved run, and others as a later stage: "
+                "stages=[(place, weights)]",
             )
-        reached = None if sweep else max(ordinal, 1)
+        reached = None if sweep else max(place, 1)
         replaced = {stage.start for stage in saved if stage.changed}
 
         def begun(stages: Sequence[Declared]) -> list[Declared]:
@@ -233,10 +235,10 @@ class MixtureOrder(Timeline, InParts):
         if begun(saved) != begun(self.declared):
             raise StateError(
                 "this state was taken under other weights",
-                saved={"stages": _shown(begun(saved))},
-                current={"stages": _shown(begun(self.declared))},
-                hint="declare the weights of before, and the new ones as a later stage: stages=[(place, weights)]; or "
-                "load the state and call change_weights",
+                saved={"stages": _show(begun(saved))},
+                current={"stages": _show(begun(self.declared))},
+                hint="declare the weights of the saved run, and the new ones as a later stage: stages=[(place, "
+                "weights)]. Or load the state, and call change_weights",
             )
         later = [s for s in self.declared if reached is not None and s.start >= reached and not s.changed]
         retained = [stage for stage in saved if stage.changed or stage in begun(saved)]
@@ -245,10 +247,10 @@ class MixtureOrder(Timeline, InParts):
             was, now = (stages.block_around(reached - 1) for stages in (self._with(saved).stages, order.stages))
             if was != now:
                 raise StateError(
-                    f"this state was taken at place {ordinal}, after places of a block that was shuffled as "
-                    f"{was[0]} to {was[1]} and would end at {now[1]} now",
-                    saved={"stages": _shown(saved)},
-                    current={"stages": _shown(order.declared)},
+                    f"this state was taken at place {place}, after places of a block that was shuffled as places "
+                    f"{was[0]} to {was[1]}, but would now end at {now[1]}",
+                    saved={"stages": _show(saved)},
+                    current={"stages": _show(order.declared)},
                     hint=f"leave the stages up to place {was[1]} as they were",
                 )
         return order
@@ -256,10 +258,10 @@ class MixtureOrder(Timeline, InParts):
     def _with(self, declared: Sequence[Declared]) -> MixtureOrder:
         twin = copy.copy(self)
         twin.declared = tuple(declared)
-        twin.stages = self._staged(twin.declared)
+        twin.stages = self._stages_of(twin.declared)
         return twin
 
-    def _staged(self, declared: Sequence[Declared]) -> Stages:
+    def _stages_of(self, declared: Sequence[Declared]) -> Stages:
         batch = self.rules.batch or 1
         limits = [
             None if sweeps is None or part.sweep_length is None else sweeps * part.sweep_length
@@ -283,12 +285,12 @@ class MixtureOrder(Timeline, InParts):
         return DataError(
             f"expected {rules.names[k]!r} to have a sequence for place {stages.length} of the mixture, got the end of "
             f"its {rules.max_sweeps[k]} sweeps",
-            hint='give it more of max_sweeps, or say when_empty="repeat", "stop" or "drop"',
+            hint='give it more max_sweeps, or pass when_empty="repeat", "stop" or "drop"',
         )
 
     # ---- positions of the parts -----------------------------------------------------------------------
 
-    def _given(self, sweep: int, n: int) -> list[int]:
+    def _count_given(self, sweep: int, n: int) -> list[int]:
         """Return the items of each part before place ``n`` of a sweep, counted through all sweeps."""
         counts = self.stages.counts(n)
         return [self._offset(k, sweep) + count for k, count in enumerate(counts)]
@@ -304,11 +306,11 @@ class MixtureOrder(Timeline, InParts):
     def part_window(self, k: int, item: int) -> tuple[WindowPlan, int]:
         """Return the window of part ``k`` that holds one of its items, and the place of the item in it."""
         length = self.parts[k].sweep_length
-        sweep, ordinal = (0, item) if length is None else divmod(item, length)
+        sweep, place = (0, item) if length is None else divmod(item, length)
         plan = self._located.get(k)
-        if plan is None or plan.sweep != sweep or not 0 <= ordinal - plan.first < plan.count:
-            plan = self.parts[k].window_at(sweep, ordinal)
-        return plan, ordinal - plan.first
+        if plan is None or plan.sweep != sweep or not 0 <= place - plan.first < plan.count:
+            plan = self.parts[k].window_at(sweep, place)
+        return plan, place - plan.first
 
     def _window(self, sweep: int, n: int) -> tuple[int, int]:
         """Return the first place of the window that holds place ``n``, and the one after its last."""
@@ -371,7 +373,7 @@ class _MixtureWindow(WindowPlan):
     def __init__(self, order: MixtureOrder, sweep: int, first: int, stop: int) -> None:
         self._order = order
         self._told: tuple[int, int, Callable[[], Ints]] | None = None
-        low, high = order._given(sweep, first), order._given(sweep, stop)
+        low, high = order._count_given(sweep, first), order._count_given(sweep, stop)
         self._chunks = {k: order.chunks_of(k, a, b) for k, (a, b) in enumerate(zip(low, high, strict=True)) if a < b}
         self._places = dict(zip(self._chunks, np.cumsum([0, *map(len, self._chunks.values())]).tolist(), strict=False))
         chunks = np.concatenate([order._bases[k] + chunks for k, chunks in self._chunks.items()])
@@ -442,22 +444,22 @@ def _sweeps(runs: list[tuple[int, int | Callable[[], Ints]]], where: Ints) -> In
     return np.concatenate([sweep() if callable(sweep) else np.full(n, sweep, np.int64) for n, sweep in runs])[where]
 
 
-def _shown(declared: Sequence[Declared]) -> list[tuple[int, list[str]]]:
+def _show(declared: Sequence[Declared]) -> list[tuple[int, list[str]]]:
     return [(stage.start, [str(weight) for weight in stage.weights]) for stage in declared]
 
 
-def _joined(tables: Sequence[ChunkTable]) -> ChunkTable:
+def _join_tables(tables: Sequence[ChunkTable]) -> ChunkTable:
     return ChunkTable.of_columns(
         *(np.concatenate([getattr(table, column) for table in tables]) for column in ("sequences", "samples", "bytes"))
     )
 
 
-def _joined_blocks(parts: Sequence[Timeline]) -> Blocks:
-    """Return the blocks of all parts; A chunk of a part without blocks is one block."""
+def _join_blocks(parts: Sequence[Timeline]) -> Blocks:
+    """Return the blocks of all parts. A chunk of a part without blocks is one block."""
     chunk, first, before = [], [], 0
     for part in parts:
         blocks = part.blocks
         chunk.append(before + (np.arange(len(part.table), dtype=np.int64) if blocks is None else blocks.chunk))
         first.append(np.zeros(len(part.table), np.int64) if blocks is None else blocks.first)
         before += len(part.chunk_table)
-    return Blocks.of(_joined([part.table for part in parts]), np.concatenate(chunk), np.concatenate(first))
+    return Blocks.of(_join_tables([part.table for part in parts]), np.concatenate(chunk), np.concatenate(first))

@@ -69,7 +69,7 @@ class Stages:
         stages: the stages, split where a source is dropped.
         block: places that are shuffled together.
         length: number of places. None: no end.
-        ended_by: the source whose items ended the mixture. None: the mixture has no end, or all sources ended.
+        ended_by: the source whose items ended the mixture. None if the mixture has no end, or all sources ended.
         totals: number of items of each source, if the mixture has an end.
     """
 
@@ -179,7 +179,7 @@ class Stages:
         return per_source
 
     def block_of(self, stage: Stage, k: int, item: int) -> int | None:
-        """Return the block of a stage that holds an item of source ``k``. None: a later stage holds it, or none."""
+        """Return the block of a stage that holds an item of source ``k``. None if a later stage holds it, or none."""
         even = stage.schedule.where(k, (item - stage.before[k]) // self._batch)
         if even is None or (stage.stop is not None and stage.start + even * self._batch >= stage.stop):
             return None

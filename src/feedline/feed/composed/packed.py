@@ -35,9 +35,9 @@ from feedline.feed.protocol import (
     Piece,
     RowsOfDocuments,
     Verifiable,
-    checked_seed,
+    check_seed,
     chunk_extents,
-    required,
+    require,
     verified,
     whole_number,
 )
@@ -76,9 +76,9 @@ class SweptOrder(FeedlineOrder):
     name: ClassVar[str] = "feedline-1-swept"
     swept = True
 
-    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+    def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
-        plan = super().window_at(sweep, ordinal, window)
+        plan = super().window_at(sweep, place, window)
         plan.chunks = plan.chunks | (sweep << CHUNK_BITS)
         return plan
 
@@ -86,7 +86,7 @@ class SweptOrder(FeedlineOrder):
 class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
     """A corpus of rows of ``row`` tokens over a corpus of documents, whose sequences are tokens.
 
-    Streams of its minibatches, all but the last two of ``row`` samples a sequence:
+    Streams of its minibatches. All but the last two have ``row`` samples per sequence:
 
     - the tokens, under their name, and ``labels``: the next token of the same document, int64, and ``ignore`` at its
       end and for padding.
@@ -110,7 +110,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         long: treatment of documents longer than a row. ``"split"``: they are cut into rows and a remainder, and the
             last label of a piece is the next token. ``"drop"``: they are left out. ``"error"``: a DataError. Not for
             ``method="split"``.
-        tokens: name of the stream of tokens, if there are several of integers.
+        tokens: name of the stream of tokens, if there are several streams of integers.
         pad: token of padding.
         ignore: label of places without one.
         seed: seed of the draw.
@@ -150,7 +150,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
                 f"expected documents in a corpus without an order of its own for Packed, got {corpus.name}: pack each "
                 "corpus, and mix the rows"
             )
-        self._corpus, self._method, self._long, self._seed = corpus, method, long, checked_seed(seed)
+        self._corpus, self._method, self._long, self._seed = corpus, method, long, check_seed(seed)
         self._tokens = _tokens_of(corpus, tokens)
         dtype = corpus.schema[self._tokens].dtype
         info = np.iinfo(dtype)
@@ -162,7 +162,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         self.finish.schema(self.schema)  # refuses the names of streams that it adds
         self.name = f"{corpus.name}, packed"
         self._documents = ChunkTable(corpus.chunks())
-        self._infos = self._counted()
+        self._infos = self._count_rows()
         total = sum(info.sequences for info in self._infos)
         if not total:
             raise DataError("expected documents with tokens to pack, got none", path=corpus.name)
@@ -192,7 +192,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         """Return the order of rows. See `Ordered.own_order`."""
         return SweptOrder(ChunkTable(self._infos), seed, shuffle, window or Window(chunks=max(1, len(self._infos))))
 
-    def _counted(self) -> list[ChunkInfo]:
+    def _count_rows(self) -> list[ChunkInfo]:
         """Return the rows of each chunk, from the lengths of its documents."""
         infos, self._kept = [], 0
         table = self._documents
@@ -235,11 +235,11 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         length = np.minimum(lengths[document] - first, self.row)
         return _Pieces(np.empty(0, np.int64), document, first, length)
 
-    def _packed(self, sweep: int, chunk: int) -> _Pieces:
+    def _pack(self, sweep: int, chunk: int) -> _Pieces:
         """Return the pieces of all rows of a chunk in a sweep."""
         key = _native.hash_key([self._seed, sweep, COMPANIONS, chunk])
         if self._method == "split":
-            return self._laid_out(key, self._lengths_of(chunk))
+            return self._lay_out(key, self._lengths_of(chunk))
         pieces = self._cut(chunk)
         count = len(pieces.length)
         if not count:
@@ -251,7 +251,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         _, order = _native.row_contents(row, offset, rows)
         return _Pieces(row[order], pieces.document[order], pieces.first[order], pieces.length[order])
 
-    def _laid_out(self, key: int, lengths: Ints) -> _Pieces:
+    def _lay_out(self, key: int, lengths: Ints) -> _Pieces:
         """Return documents in random order, cut at the ends of rows."""
         order = _native.fisher_yates(key, len(lengths)).astype(np.int64)
         ends = np.cumsum(lengths[order])
@@ -265,7 +265,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
     def documents(self, chunk: int) -> DocumentsOfRows:
         """Return the documents of the rows of a chunk, in the sweep that its number carries."""
         number = chunk & CHUNK_MASK
-        pieces = self._packed(chunk >> CHUNK_BITS, number)
+        pieces = self._pack(chunk >> CHUNK_BITS, number)
         ordinals = pieces.document + self._documents.starts[number]
         return DocumentsOfRows(ordinals, pieces.length, self._bounds(pieces, number))
 
@@ -286,11 +286,11 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
-        return self._rows(required(self._corpus, Fetchable).read_fetched(chunk & CHUNK_MASK, pieces), chunk)
+        return self._rows(require(self._corpus, Fetchable).read_fetched(chunk & CHUNK_MASK, pieces), chunk)
 
     def _rows(self, documents: Chunk, chunk: int) -> Chunk:
         number = chunk & CHUNK_MASK
-        pieces = self._packed(chunk >> CHUNK_BITS, number)
+        pieces = self._pack(chunk >> CHUNK_BITS, number)
         self._check(documents, number)
         rows = self._infos[number].sequences
         bounds = self._bounds(pieces, number)

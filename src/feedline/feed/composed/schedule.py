@@ -2,7 +2,7 @@
 
 It follows Tijdeman's theorem (1980, "The chairman assignment problem"): the items of a source before any place n differ
 from n times its weight by at most 1 - 1/(2K - 2), for K sources, and no schedule does better for all weights. Building
-a period takes some milliseconds, everything else is arithmetic.
+a period takes a few milliseconds. Everything else is arithmetic.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from feedline.feed.protocol import (
     files_of,
     is_sized,
     read_slice,
-    required,
+    require,
     select_by_chunk,
 )
 from feedline.feed.quarantine import LISTED
@@ -70,7 +70,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         super().__init__(corpus)
         self._starts = chunk_starts(corpus)
         paths = [skip] if isinstance(skip, (str, os.PathLike)) else list(skip)
-        listed = [_listed(Path(path), int(self._starts[-1])) for path in paths]
+        listed = [_read_ordinals(Path(path), int(self._starts[-1])) for path in paths]
         self.listed: NDArray[np.int64] = distinct(np.concatenate([before, *listed]))
         # Chunks that are not read are not views of mapped files.
         counts = np.diff(np.searchsorted(self.listed, self._starts))
@@ -91,7 +91,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
 
     def hold_bounds(self) -> None:
         """Make the corpus hold its bounds."""
-        required(self._corpus, Mapped).hold_bounds()
+        require(self._corpus, Mapped).hold_bounds()
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents, and none for a chunk that is not read."""
@@ -101,24 +101,24 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         """Return the chunk with its listed sequences marked. Raises the errors of the corpus."""
         if chunk in self._unread:
             return self._nothing(int(self._starts[chunk + 1] - self._starts[chunk]))
-        return self._marked(self._corpus.read(chunk), int(self._starts[chunk]))
+        return self._mark(self._corpus.read(chunk), int(self._starts[chunk]))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
-        return self._marked(required(self._corpus, Fetchable).read_fetched(chunk, pieces), int(self._starts[chunk]))
+        return self._mark(require(self._corpus, Fetchable).read_fetched(chunk, pieces), int(self._starts[chunk]))
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return a slice of the chunk like ``read``."""
         if chunk in self._unread:
             return self._nothing(stop - start)
-        return self._marked(read_slice(self._corpus, chunk, start, stop), int(self._starts[chunk]) + start)
+        return self._mark(read_slice(self._corpus, chunk, start, stop), int(self._starts[chunk]) + start)
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
         """Return a view of the chunk with its listed sequences marked."""
         if chunk in self._unread:
             start, stop, _ = slice(start, stop).indices(int(self._starts[chunk + 1] - self._starts[chunk]))
             return self._nothing(stop - start), None
-        viewed, index = required(self._corpus, RandomAccess).view(chunk, start, stop)
+        viewed, index = require(self._corpus, RandomAccess).view(chunk, start, stop)
         first = int(self._starts[chunk]) + start
         count = viewed.num_sequences if index is None else len(index)
         listed = self._among(first, first + count)
@@ -142,7 +142,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
     def _nothing(self, count: int) -> Chunk:
         return Chunk(self.schema, no_values(self.schema, (), count), dict.fromkeys(range(count), LISTED))
 
-    def _marked(self, chunk: Chunk, first: int) -> Chunk:
+    def _mark(self, chunk: Chunk, first: int) -> Chunk:
         listed = self._among(first, first + chunk.num_sequences)
         if not listed:
             return chunk
@@ -163,7 +163,7 @@ def lists(corpus: Deserializer) -> Iterator[NDArray[np.int64]]:
         yield np.empty(0, np.int64)
 
 
-def _listed(path: Path, count: int) -> NDArray[np.int64]:
+def _read_ordinals(path: Path, count: int) -> NDArray[np.int64]:
     ordinals: list[int] = []
     with open_file(path) as file:
         for number, line in enumerate(file, 1):

@@ -37,7 +37,7 @@ from feedline.feed.protocol import (
     files_of,
     keys_of,
     read_slice,
-    required,
+    require,
     whole_number,
 )
 from feedline.feed.wrapper import Forwarding
@@ -139,32 +139,32 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     def read(self, chunk: int) -> Chunk:
         """Return the selected sequences of a chunk: a view if the corpus returns one and they are a run, else a
         copy."""
-        number, which = self._located(chunk)
+        number, which = self._locate(chunk)
         if not self._whole(chunk):
             return self.read_slice(chunk, 0, len(which))
-        return self._named(self._corpus.read(number), which + self._originals[number])
+        return self._name_errors(self._corpus.read(number), which + self._originals[number])
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return the sequences ``start:stop`` of a chunk like ``read``. The sequences between them are read, too."""
-        number, which = self._located(chunk, start, stop)
+        number, which = self._locate(chunk, start, stop)
         if not len(which):
             return read_slice(self._corpus, number, 0, 0)
         low, high = int(which[0]), int(which[-1]) + 1
         taken = read_slice(self._corpus, number, low, high)
         taken = taken if high - low == len(which) else taken.take(which - low)
-        return self._named(taken, which + self._originals[number])
+        return self._name_errors(taken, which + self._originals[number])
 
     def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
         """Return a view of the corpus that holds the sequences ``start:stop`` of a chunk, and their indices in it."""
-        number, which = self._located(chunk, start, stop)
+        number, which = self._locate(chunk, start, stop)
         if not len(which):
             return read_slice(self._corpus, number, 0, 0), None
         low, high = int(which[0]), int(which[-1]) + 1
         part = {} if low == 0 and high == self._sequences(number) else {"start": low, "stop": high}
-        viewed, inner = required(self._corpus, RandomAccess).view(number, **part)
+        viewed, inner = require(self._corpus, RandomAccess).view(number, **part)
         if inner is not None:  # errors of the view are by index in it already
             return viewed, inner[which - low]
-        viewed = self._named(viewed, np.arange(low, high) + self._originals[number])
+        viewed = self._name_errors(viewed, np.arange(low, high) + self._originals[number])
         return viewed, None if high - low == len(which) else which - low
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
@@ -173,24 +173,24 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
 
     def hold_bounds(self) -> None:
         """Make the corpus hold its bounds."""
-        required(self._corpus, Mapped).hold_bounds()
+        require(self._corpus, Mapped).hold_bounds()
 
     def extents(self, chunk: int) -> Sequence[Extent]:
         """Return the corpus's extents for a chunk."""
-        return chunk_extents(self._corpus, self._located(chunk)[0])
+        return chunk_extents(self._corpus, self._locate(chunk)[0])
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """Read like ``read`` a chunk whose extents were fetched."""
-        number, which = self._located(chunk)
-        taken = required(self._corpus, Fetchable).read_fetched(number, pieces)
+        number, which = self._locate(chunk)
+        taken = require(self._corpus, Fetchable).read_fetched(number, pieces)
         taken = taken if self._whole(chunk) else taken.take(which)
-        return self._named(taken, which + self._originals[number])
+        return self._name_errors(taken, which + self._originals[number])
 
     def select(self, ordinals: Ints) -> Chunk:
         """Return the sequences ``ordinals``, in that order, as one chunk."""
         which = self.original(ordinals)
         taken = self._corpus.select(which)
-        return self._named(taken, which)
+        return self._name_errors(taken, which)
 
     # ---- internals --------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     def _whole(self, chunk: int) -> bool:
         return int(self._starts[chunk + 1] - self._starts[chunk]) == self._sequences(int(self._numbers[chunk]))
 
-    def _located(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[int, Ints]:
+    def _locate(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[int, Ints]:
         """Return the corpus's number of a chunk, and the indices in it of the sequences ``start:stop``."""
         if not 0 <= chunk < len(self._numbers):
             raise IndexError(f"expected 0 <= chunk < {len(self._numbers)}, got {chunk}")
@@ -227,7 +227,7 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         number = int(self._numbers[chunk])
         return number, self._own(np.arange(first + start, first + max(start, stop))) - self._originals[number]
 
-    def _named(self, chunk: Chunk, originals: Ints) -> Chunk:
+    def _name_errors(self, chunk: Chunk, originals: Ints) -> Chunk:
         """Return a chunk of the corpus's sequences ``originals`` with errors that name them."""
         if not chunk.errors:
             return chunk

@@ -75,7 +75,7 @@ class Tokenized(Deserializer, Unsized):
     ) -> None:
         if corpus.capability(Ordered) is not None:
             raise ValueError(
-                f"expected a corpus without an order of its own, got {corpus.name}: tokenize its parts, and mix those"
+                f"expected a corpus without an order of its own, got {corpus.name}: tokenize its parts, and mix them"
             )
         self._corpus, self._text = corpus, _text_of(corpus, text)
         self._tokens, self._keep, self.name = tokens, tuple(keep), corpus.name
@@ -86,7 +86,7 @@ class Tokenized(Deserializer, Unsized):
         largest: int | None = None
         if callable(tokenizer) and not hasattr(tokenizer, "encode_batch"):
             if dtype is None or isinstance(append, str) or special:
-                raise ValueError("expected dtype, append as an id and no special tokens with a function as tokenizer")
+                raise ValueError("expected dtype, append as an id and no special tokens for a function as tokenizer")
             self._encode: Tokenizer = tokenizer
             identity = _identity(tokenizer)
         else:

@@ -69,7 +69,7 @@ def quotas_of(weights: Sequence[Fraction]) -> list[int]:
     return quotas
 
 
-def named(what: str, weights: Any, names: Sequence[str]) -> list[Fraction]:
+def by_name(what: str, weights: Any, names: Sequence[str]) -> list[Fraction]:
     """Return the weights of the sources ``names`` from a mapping, 0 for missing names.
 
     Raises:

@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 from feedline.data import Chunk, Schema
 from feedline.errors import DataError
-from feedline.feed.arguments import Remote, replaced
+from feedline.feed.arguments import Remote, refuse_replaced
 from feedline.feed.composed.skipping import Paths, Skipping, lists
 from feedline.feed.conversion.read_ahead import read_ahead
 from feedline.feed.conversion.reading_by_ray import read_by_ray
-from feedline.feed.conversion.shuffling import Settings, readable, shuffled
+from feedline.feed.conversion.shuffling import Settings, readable, write_shuffled
 from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.formats.detect import SUFFIXES
@@ -27,7 +27,7 @@ from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.object_store_target import BucketFolder
+from feedline.feed.formats.store.object_store_target import ObjectStoreFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.open_corpus import names_files, open_corpus
 from feedline.feed.progress_bar import Progress, Report, showing
@@ -70,7 +70,7 @@ class ConversionSummary(NamedTuple):
         )
 
 
-@replaced(
+@refuse_replaced(
     storage_options="remote=fl.Remote(storage_options=...)",
     deadline_s="remote=fl.Remote(deadline_s=...)",
 )
@@ -95,12 +95,12 @@ def convert(
 ) -> ConversionSummary:
     """Write all sequences of a corpus, or all items of a dataset, to a new store.
 
-    Each item of a dataset becomes a sequence, in the order of the dataset. The parts of a sample become streams: keys
+    Each item of a dataset becomes a sequence. The order stays. The parts of a sample become streams: keys
     of a dictionary, fields of a named tuple, the places of a tuple ("0", "1", ...), ``"box.size"`` for nested parts,
     "x" for a sample that is one array. Numbers, arrays, tensors and lists of numbers keep their shape and dtype. Texts
     and byte strings are stored unchanged. An array whose first dimension differs between items becomes a sequence of
-    that many samples. The stream of a part is inferred from some items, spread over the dataset. Items that differ from
-    them are an error that names item and stream. A list of texts alone is taken for a list of paths.
+    that many samples. The stream of a part is inferred from some items, spread over the dataset. An item that differs
+    from them is an error that names item and stream. A list of texts alone is taken for a list of paths.
 
     Args:
         source: a deserializer, a path as for `open_corpus`, or a dataset: of torch or Hugging Face, a sequence of
@@ -122,20 +122,20 @@ def convert(
         overwrite: whether to replace a store of that name.
         on_error: ``"raise"`` at the first unreadable sequence, or ``"skip"`` unreadable sequences: the store is then
             another corpus, with other ordinals, and `ConversionSummary.skipped` counts them.
-        skip: quarantine file, or several, of sequences of a corpus to leave out, also counted; None: none.
-        chunk_bytes: bytes of rows in one chunk of the store; None: 32 MiB, or 4 MiB if compressed.
+        skip: quarantine file, or several, of sequences of a corpus to leave out. They are counted, too.
+        chunk_bytes: bytes of rows in one chunk of the store. None: 32 MiB, or 4 MiB if compressed.
         part_bytes: size in bytes at which the store begins another file.
         compression: compression of the store's chunks: ``"lz4"``, ``"zstd"``, ``"auto"`` or None, see
             `StoreWriter`.
-        shuffle: None: in the order of the corpus. A seed, 0 <= seed < 2**64: in a random order, so that reading the
-            store sequentially, at the speed of the disk, is a good shuffle. Writes the data twice, and needs twice
-            its space meanwhile. If it is interrupted or killed, the same call continues where it stopped.
+        shuffle: None keeps the order of the corpus. A seed, 0 <= seed < 2**64, gives a random order, so that reading
+            the store sequentially, at the speed of the disk, is a good shuffle. This writes the data twice, and needs
+            twice its space meanwhile. If it is interrupted or killed, the same call continues where it stopped.
         memory: bytes that shuffling may hold. Above 2 GiB, also passed to `open_corpus` for a path.
-        remote: how to reach the object store of an address as source or destination; None: as `Remote()`. The deadline
-            is a second more for each MiB of a file to write.
-        work: with an address as destination, the folder of this machine for files on their way and for records by which
-            the same call continues; None: ``converting`` in the user's cache folder. It needs room for three files of
-            ``part_bytes``, or with shuffle, for all data twice.
+        remote: how to reach the object store of an address as source or destination. None: as `Remote()`. The deadline
+            is extended by a second for each MiB of a file to write.
+        work: with an address as destination, the folder of this machine for files on their way and for the records that
+            let the same call continue. None: ``converting`` in the user's cache folder. It needs room for three files
+            of ``part_bytes`` or, with ``shuffle``, for all data twice.
 
     After an interrupt, an error or a kill, the same call continues after the last complete part, or the last complete
     piece of a shuffle's passes. If there is none, nothing is kept. A hidden folder next to the destination,
@@ -145,7 +145,7 @@ def convert(
         DataError: a sequence or chunk is unreadable, the disk is full, or another process converts to the same name.
         FileExistsError: the name is taken.
         SchemaError: samples of a dataset cannot be stored, or differ in their parts, shapes or dtypes.
-        TypeError: the source is nothing that can be read.
+        TypeError: the source cannot be read.
         ValueError: the destination is named like a file of another format, or is inside the source folder, or the
             source is a corpus with an order, such as a mixture.
     """
@@ -155,7 +155,8 @@ def convert(
     if kind is not None:
         raise ValueError(
             f"expected the name of a folder for the store, got {os.fspath(destination)!r}, which names "
-            f"{kind.description}; only stores are written here (docs/formats/store.md says how to convert one further)"
+            f"{kind.description}; fl.convert writes only stores (docs/formats/store.md shows how to convert a store "
+            "to other formats)"
         )
     _refuse_inside(source, destination)
     if on_error not in ("raise", "skip"):
@@ -182,11 +183,13 @@ def convert(
         if is_corpus:
             if not (streams is None or isinstance(streams, Mapping)):
                 raise TypeError(
-                    f"expected streams as a mapping, got {streams!r}; names alone go with a dataset of items"
+                    f"expected streams as a mapping, got {streams!r}; a list of names is only for a dataset of items"
                 )
             if isinstance(source, Deserializer):
                 if streams is not None:
-                    raise ValueError("expected streams with a path only; a deserializer declares its own")
+                    raise ValueError(
+                        "expected streams= only with a path, got it with a deserializer, which declares its own"
+                    )
                 corpus = source
             else:
                 memory = max(settings.memory, CHUNK_MEMORY)
@@ -196,13 +199,13 @@ def convert(
             reader = _CorpusReader(corpus, jobs, executor, skip)
         else:
             if skip is not None:
-                raise ValueError("expected skip with a corpus only, got a dataset of items")
+                raise ValueError("expected skip= only with a corpus, got it with a dataset of items")
             target.refuse_existing(overwrite)  # before items are read
             module, _, name = _DATASET_READER.partition(":")
             make = getattr(importlib.import_module(module), name)
             reader = make(source, streams, jobs=jobs, executor=executor, skip=on_error == "skip")
         settings = settings._replace(source=reader.digest())
-        write = _in_order if shuffle is None else shuffled
+        write = _in_order if shuffle is None else write_shuffled
         report = stack.enter_context(showing(progress, "converting", "B" if is_corpus else "items"))
         manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=report)
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
@@ -224,7 +227,7 @@ def _in_order(
     overwrite: bool,
     progress: Report | None,
 ) -> tuple[Manifest, int]:
-    """Write all sequences of ``chunks`` to a new store, like `shuffled`, but in the order of the corpus."""
+    """Write all sequences of ``chunks`` to a new store, like `write_shuffled`, but in the order of the corpus."""
     plan = settings._asdict() | {"memory": None}  # parts have the same bytes for any budget, which may change
     with unfinished(target, plan, overwrite=overwrite) as work, contextlib.ExitStack() as stack:
         journal = Journal(work, target, DONE)
@@ -246,7 +249,7 @@ def _in_order(
                     journal=journal,
                 )
                 stack.callback(writer.abort)
-            journal.reading(number, sequences, skipped)
+            journal.begin_chunk(number, sequences, skipped)
             # Copied piece by piece, as copying checks the entries of views of a mapped file.
             for piece in chunk.pieces(_PIECE_BYTES):
                 ordinal += piece.num_sequences
@@ -280,15 +283,15 @@ def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
         for place in places:
             if is_address(place) and f"{address}/".startswith(f"{os.fspath(place).rstrip('/')}/"):
                 raise ValueError(
-                    f"expected a destination outside the data read, got {without_credentials(address)}, which lies in "
-                    f"{without_credentials(os.fspath(place))}; choose another place for the store"
+                    f"expected a destination outside the data to read, got {without_credentials(address)}, which is "
+                    f"in {without_credentials(os.fspath(place))}; choose another place for the store"
                 )
         return
     for folder in map(Path, map(os.path.realpath, places)):
         if not folder.is_dir() or folder not in Path(os.path.realpath(destination)).parents:
             continue
         raise ValueError(
-            f"expected a destination outside the data read, got {os.fspath(destination)!r}, which lies in {folder}; "
+            f"expected a destination outside the data to read, got {os.fspath(destination)!r}, which is in {folder}; "
             "choose another place for the store"
         )
 
@@ -302,11 +305,13 @@ def _target(
     if is_address(destination):
         remote = remote or Remote()
         patience = Patience.until(remote.deadline_s)
-        return BucketFolder(os.fspath(destination), remote.storage_options or {}, patience, work)
+        return ObjectStoreFolder(os.fspath(destination), remote.storage_options or {}, patience, work)
     if work is not None:
-        raise ValueError("expected an address as destination for work=, got a path, next to which the work lies")
+        raise ValueError(
+            "expected work= only with an address as destination, got a path, next to which unfinished work is kept"
+        )
     if remote is not None and not (names_files(source) and is_address(source)):
-        raise ValueError("expected an address as source or destination for remote=, got none")
+        raise ValueError("expected remote= only with an address as source or destination, got none")
     return LocalFolder(destination)
 
 

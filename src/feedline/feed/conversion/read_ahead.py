@@ -19,7 +19,8 @@ def read_ahead(read: Callable[[int], Result], numbers: Iterable[int], jobs: int)
     Args:
         read: function to call.
         numbers: arguments of the calls.
-        jobs: number of threads that call it. Up to ``jobs + 1`` results are held. 1: no threads, one result.
+        jobs: number of threads that call it. Up to ``jobs + 1`` results are held. With 1, there are no threads, and one
+            result is held.
     """
     if jobs == 1:
         yield from map(read, numbers)

@@ -1,7 +1,7 @@
 """Read chunks in order by workers of Ray, on any machine of its cluster.
 
-Each worker opens the corpus once, by its path: on all machines the files have the same names. A chunk that a dead
-worker or machine was reading is read again elsewhere.
+Each worker opens the corpus once, by its path, as the files have the same names on all machines. If a worker or a
+machine dies, the chunk that it was reading is read again elsewhere.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def read_by_ray(corpus: Deserializer, numbers: Sequence[int], workers: int) -> G
         for number in numbers:
             waiting.append(pool.submit(number))
             if len(waiting) >= _AHEAD * workers:
-                yield _taken(pool.result(waiting.popleft()))
+                yield _copy_out(pool.result(waiting.popleft()))
         while waiting:
-            yield _taken(pool.result(waiting.popleft()))
+            yield _copy_out(pool.result(waiting.popleft()))
 
 
-def _taken(chunk: Chunk | DataError) -> Chunk:
+def _copy_out(chunk: Chunk | DataError) -> Chunk:
     if isinstance(chunk, DataError):
         raise chunk
     return chunk

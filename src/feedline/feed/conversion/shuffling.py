@@ -23,11 +23,11 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.files.atomic import atomic_file
-from feedline.feed.files.records import record, recorded
+from feedline.feed.files.records import read_record, write_record
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
-from feedline.feed.formats.store.staging import Workplace
+from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import Target
 from feedline.feed.formats.store.writer import COMPRESSED_CHUNK_BYTES
 from feedline.feed.protocol import read_slice
@@ -48,7 +48,7 @@ class Settings(NamedTuple):
 
     Attributes:
         source: digest of the corpus.
-        seed: seed of the order; None: the order of the corpus.
+        seed: seed of the order. None keeps the order of the corpus.
         memory: bytes that a pass may hold.
     """
 
@@ -100,7 +100,7 @@ def readable(chunk: Chunk, on_error: str, first: int) -> Chunk:
     return chunk.take(np.flatnonzero(valid))
 
 
-def shuffled(
+def write_shuffled(
     chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
     target: Target,
     settings: Settings,
@@ -128,7 +128,7 @@ def shuffled(
         runs, total = _sort(chunks, work, settings, progress)
         merged = _merge(work, runs, settings, progress, total)
         target.clear_leftovers()
-        place = Workplace(target.local_path, target.publish)
+        place = StagingFolder(target.local_path, target.publish)
         try:
             manifest = combine(merged, place.folder)
             target.refuse_existing(overwrite)
@@ -148,7 +148,7 @@ def _sort(
 ) -> tuple[list[_Run], int]:
     """Run the first pass. Return the runs and the bytes of the corpus."""
     runs: list[_Run] = []
-    while (done := recorded(work / f"run-{len(runs):06d}.json")) is not None:
+    while (done := read_record(work / f"run-{len(runs):06d}.json")) is not None:
         runs.append(_Run(*done))
     begun = runs[-1] if runs else _Run(0, 0, 0, 0)
     read, skipped, nbytes, total = begun.chunks, begun.skipped, 0, 0
@@ -164,11 +164,11 @@ def _sort(
         with StoreWriter(
             work / f"run-{number:06d}", pieces[0].schema, chunk_bytes=settings.chunk_bytes, overwrite=True
         ) as writer:
-            writer.write(_gathered(pieces, order))
+            writer.write(_gather(pieces, order))
         with atomic_file(work / f"run-{number:06d}.npy") as file:
             np.save(file, keys[order])
         run = _Run(read, before + len(keys), skipped, nbytes)
-        record(work / f"run-{number:06d}.json", run)
+        write_record(work / f"run-{number:06d}.json", run)
         runs.append(run)
 
     with contextlib.closing(chunks(begun.chunks)) as reading:
@@ -223,7 +223,7 @@ def _merge(
                 part_bytes=settings.part_bytes,
                 compression=codec,
             ) as writer:
-                writer.write(_gathered(pieces, order))
+                writer.write(_gather(pieces, order))
         if progress is not None:
             progress(total + total * (number + 1) // count, 2 * total)
     for store in stores:
@@ -242,7 +242,7 @@ def _slices(store: StoreDeserializer, start: int, stop: int) -> Iterator[Chunk]:
         first += info.sequences
 
 
-def _gathered(pieces: list[Chunk], order: NDArray[Any]) -> Chunk:
+def _gather(pieces: list[Chunk], order: NDArray[Any]) -> Chunk:
     """Return the sequences of all ``pieces``, numbered consecutively, in the order ``order``."""
     schema = pieces[0].schema
     chunks = ChunkSet(schema)

@@ -1,6 +1,6 @@
 """The work of a conversion that was interrupted, kept next to the destination until the same call finishes it.
 
-(For a store in a bucket, in a folder of this machine, under a name made of the address.)
+If the destination is in an object store, the work is in a folder of this machine, under a name made from the address.
 
 The hidden folder ``.NAME.converting`` holds the plan that determines the bytes of the store (``plan.json``), the pieces
 that the conversion has completed, with a record each (``*-000000.json``), and a lock, which the system releases however
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.errors import DataError
-from feedline.feed.files.records import record, recorded
+from feedline.feed.files.records import read_record, write_record
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target
 
@@ -46,7 +46,7 @@ def unfinished(target: Target, plan: Mapping[str, Any], *, overwrite: bool) -> I
         if (work / DONE).exists():  # the call that wrote the store was killed before it cleaned up
             discard(work, target.local_path)
         raise
-    with _locked(work):
+    with _lock(work):
         try:
             _claim(work, dict(plan))
             target.begin(work)
@@ -55,7 +55,7 @@ def unfinished(target: Target, plan: Mapping[str, Any], *, overwrite: bool) -> I
             target.abort()
             if any(work.glob(_RECORDS)):
                 error.add_note(
-                    f"the work done so far is in {work}: the same call continues it; delete it to start over"
+                    f"the work done so far is in {work}: repeat the call to continue, or delete it to start over"
                 )
             else:
                 discard(work, target.local_path)
@@ -65,18 +65,18 @@ def unfinished(target: Target, plan: Mapping[str, Any], *, overwrite: bool) -> I
 
 def _claim(work: Path, plan: dict[str, Any]) -> None:
     with contextlib.suppress(ValueError):
-        if recorded(work / PLAN) == plan:
+        if read_record(work / PLAN) == plan:
             return
     # Remove the plan first: without it, an interrupted removal leaves nothing that looks valid.
     (work / PLAN).unlink(missing_ok=True)
     for entry in work.iterdir():
         if entry.name != LOCK:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    record(work / PLAN, plan)
+    write_record(work / PLAN, plan)
 
 
 @contextlib.contextmanager
-def _locked(work: Path) -> Iterator[None]:
+def _lock(work: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         while True:
             work.mkdir(mode=0o755, exist_ok=True)

@@ -1,9 +1,9 @@
 """Write a file completely or not at all.
 
 The content is written to a temporary file in the same folder, flushed to disk, and renamed: readers see the old file or
-the complete new one, concurrent writers do not mix, and an error leaves no file. A writer locks its temporary file,
-which distinguishes it from the leftovers of a killed writer, on this machine and, if the file system supports locks, on
-others. The next writer of that name removes leftovers.
+the complete new one, concurrent writers do not mix, and an error leaves no file. A writer locks its temporary file. So
+other writers can tell it from the leftovers of a killed writer, on this machine and, if the file system supports locks,
+on other machines. The next writer of the same name removes leftovers.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def atomic_file(path: Path, mode: int = 0o644, hint: str | None = None) -> Itera
 
 @contextlib.contextmanager
 def room_for(what: str, folder: Path | str, path: Path | str, hint: str | None = None) -> Iterator[None]:
-    """A context that writes ``what`` into ``folder``, and turns a lack of space or descriptors, or a failing disk,
-    into a DataError of ``path``.
+    """A context that writes ``what`` into ``folder``. A lack of space or descriptors, or a failing disk, becomes a
+    DataError of ``path``.
 
     Raises:
         DataError: no space or descriptor is left, a file would exceed a size limit, or the disk fails.
@@ -92,8 +92,8 @@ def _claim(path: Path) -> tuple[int, str]:
         handle, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".tmp", dir=path.parent)
         claimed = False
         try:
-            # Until it is locked it looks like a leftover. A process that takes it for one holds the lock, or has
-            # removed it.
+            # Until it is locked, the file looks like a leftover. A process that takes it for one holds the lock, or has
+            # removed the file.
             claimed = try_lock(handle) is not False and os.fstat(handle).st_nlink > 0
         finally:
             if not claimed:
@@ -105,7 +105,7 @@ def _claim(path: Path) -> tuple[int, str]:
 
 
 def try_lock(handle: int) -> bool | None:
-    """Lock a file and return whether that succeeded. None: the file system has no locks."""
+    """Lock a file, and return whether that succeeded, or None if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -123,19 +123,19 @@ class _Listing(NamedTuple):
     until: float  # time of the next listing
 
 
-_LISTED_SHARE = 0.05
+_MAX_LISTING_SHARE = 0.05
 """Limit for the share of time spent on listing a folder: in a folder of 10^5 files with an index each, one listing
 takes as long as writing 50 indexes."""
 
 _SHORT_S = 0.0005
-"""Listings that take less time are always repeated, which finds leftovers from a moment ago."""
+"""Faster listings are always repeated, so that leftovers from a moment ago are found."""
 
 _TEMPORARY = re.compile(r"(\..*\.)[a-z0-9_]{8}\.tmp", re.DOTALL)
 
 _listing: _Listing | None = None  # of the folder that was last written to
 
 
-def _listed(folder: Path) -> _Listing:
+def _list_temporary(folder: Path) -> _Listing:
     """Return the temporary files of a folder, which may have been listed a moment ago."""
     global _listing
     now, listing = time.monotonic(), _listing
@@ -148,18 +148,18 @@ def _listed(folder: Path) -> _Listing:
         listed = time.monotonic()
         # Replaced, not changed: other threads may be reading it.
         duration = listed - now if listed - now > _SHORT_S else 0.0
-        _listing = listing = _Listing(folder, files, listed + duration / _LISTED_SHARE)
+        _listing = listing = _Listing(folder, files, listed + duration / _MAX_LISTING_SHARE)
     return listing
 
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files for ``path`` whose writers are gone."""
     try:
-        names = _listed(path.parent).files.get(_prefix(path), ())
+        names = _list_temporary(path.parent).files.get(_prefix(path), ())
     except OSError:
-        return  # a folder that may be written but not listed
+        return  # a folder that can be written but not listed
     for name in names:
-        # Other users' files are theirs to remove.
+        # Files of other users are left to them.
         with contextlib.suppress(OSError):
             handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -175,6 +175,6 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(handle)
     except OSError:
-        pass  # some network file systems refuse: the bytes of the file are safe
+        pass  # some network file systems refuse. The bytes of the file are safe
     finally:
         os.close(handle)

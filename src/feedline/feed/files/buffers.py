@@ -1,4 +1,4 @@
-"""Reused buffers for text that is read: fresh pages are expensive."""
+"""Reused buffers for text, as fresh pages are expensive."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-_KEPT = 2
+_MAX_IDLE = 2
 
 
 class ReadBuffers:
-    """Lends buffers and gives them away, and keeps two idle ones of each kind. Threads may share it.
+    """Lends buffers for a context, or for the life of an array, and keeps two idle ones of each kind. Thread-safe.
 
     Args:
         padding_bytes: bytes of padding before the text, and again after it.
@@ -27,7 +27,7 @@ class ReadBuffers:
     @contextlib.contextmanager
     def lend(self, size: int) -> Iterator[NDArray[np.uint8]]:
         """Lend a buffer for ``size`` bytes of text and the padding."""
-        buffer = self._taken(self._idle, size)
+        buffer = self._take(self._idle, size)
         try:
             yield buffer
         finally:
@@ -36,14 +36,14 @@ class ReadBuffers:
     def give(self, size: int) -> NDArray[np.uint8]:
         """Return a buffer as `lend` does, for as long as anything refers to it or to views of it."""
         returned = self._returned
-        buffer = self._taken(returned, size)
-        # NumPy lets views refer to the first array over a memoryview, not to the buffer under it. So this array dies
-        # last, and, as the garbage collector does not track arrays, only once nothing can reach it.
+        buffer = self._take(returned, size)
+        # In NumPy, views refer to the first array over a memoryview, not to the buffer under it. So this array dies
+        # last. As the garbage collector does not track arrays, it dies only once nothing can reach it.
         array = np.frombuffer(buffer.data, np.uint8)
         weakref.finalize(array, _take_back, returned, buffer).atexit = False
         return array
 
-    def _taken(self, idle: list[NDArray[np.uint8]], size: int) -> NDArray[np.uint8]:
+    def _take(self, idle: list[NDArray[np.uint8]], size: int) -> NDArray[np.uint8]:
         needed = size + 2 * self._padding_bytes
         try:
             buffer = idle.pop()
@@ -58,5 +58,5 @@ class ReadBuffers:
 
 
 def _take_back(returned: list[NDArray[np.uint8]], buffer: NDArray[np.uint8]) -> None:
-    if len(returned) < _KEPT:
+    if len(returned) < _MAX_IDLE:
         returned.append(buffer)

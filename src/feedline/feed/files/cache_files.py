@@ -1,8 +1,8 @@
 """Cache files that can be regenerated: open a valid one, or write it, in the user's own folder.
 
-No process sees a partial file. A stale or damaged file is replaced. Several processes may write one at the same time.
-If the folder is not writable, the file is a temporary one without a name (in ``$TMPDIR``), written again by every
-process: slower to open, but using no more private memory.
+No process sees a partial file. A stale or damaged file is replaced. Several processes may write a file at the same
+time. If the folder is not writable, the file is a temporary one without a name (in ``$TMPDIR``), which every process
+writes again. That is slower, but takes no more private memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def user_cache() -> Path:
     return folder
 
 
-def cached_file(
+def open_cached(
     folder: Path | None,
     name: str,
     usable: Callable[[BinaryIO], bool],
@@ -67,7 +67,7 @@ def cached_file(
         usable: whether an existing file, open at its start, has the right content.
         write: function that writes the content to an empty file, open for reading and writing.
         rebuild: whether to ignore an existing file.
-        elsewhere: advice on how to choose another folder, for errors.
+        elsewhere: advice how to choose another folder, for errors.
 
     Raises:
         DataError: the folder is writable by others, or no space is left.
@@ -115,7 +115,7 @@ def _existing(path: Path, usable: Callable[[BinaryIO], bool]) -> BinaryIO | None
 
 
 def own_folder(folder: Path, elsewhere: str = _ELSEWHERE) -> None:
-    """Create a cache folder for the user only, or check that nobody else can write to it.
+    """Create a cache folder for this user only, or check that nobody else can write to it.
 
     Raises:
         DataError: others can write to it.
@@ -126,7 +126,7 @@ def own_folder(folder: Path, elsewhere: str = _ELSEWHERE) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for the user only, if it is missing, and missing parents that others can at most read.
+    """Create a missing folder for this user only, and its missing parents, which others can read but not write.
 
     Raises:
         OSError: the folder cannot be created, or the path is not a folder.
@@ -142,21 +142,21 @@ def make_folder(folder: Path) -> None:
 
 
 def _is_ours(status: os.stat_result, owners: Collection[int] = ()) -> bool:
-    """Return whether only root, this user or one of ``owners`` can change it."""
+    """Return whether only root, this user or one of ``owners`` can change a file or folder."""
     return status.st_uid in (0, os.geteuid(), *owners) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def is_trusted(file: BinaryIO, folder: Path, owners: Collection[int] = ()) -> bool:
     """Return whether a file found in ``folder`` was written by this user, root or one of ``owners``.
 
-    The file is trusted if only they can write to the folder. Otherwise the file must be owned by them, and not writable
-    by others.
+    That is known if only they can write to the folder. Otherwise one of them must own the file, and others must not be
+    able to write it.
     """
     return _is_ours(folder.stat(), owners) or _is_ours(os.fstat(file.fileno()), owners)
 
 
 def refuse_foreign(folder: Path, elsewhere: str = _ELSEWHERE) -> None:
-    """Refuse a cache folder that others can write to: they could plant files.
+    """Refuse a cache folder that others can write to, as they could plant files.
 
     Raises:
         DataError: others can write to the folder.

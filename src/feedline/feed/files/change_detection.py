@@ -1,4 +1,4 @@
-"""Detect changes of mapped files that should only ever be replaced, never modified."""
+"""Detect changes of mapped files, which should be replaced and never modified."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Watched:
         self._map, self._size, self._state, self._place = mapped, status.st_size, _state(status), place
 
     def size(self) -> int:
-        """Return its current size in bytes."""
+        """Return the current size of the file in bytes."""
         return self._map.size()
 
     @property
-    def cut(self) -> bool:
-        """Whether its size has changed: reading a lost end through the mapping would kill the process."""
+    def resized(self) -> bool:
+        """Whether the size of the file has changed. Reading a lost end through the mapping would kill the process."""
         return self._map.size() != self._size
 
-    def changed(self) -> bool:
-        """Return whether it was modified since the last call."""
+    def modified_in_place(self) -> bool:
+        """Return whether the file was modified in place since the last call."""
         if self._place is None:
             return False
         try:

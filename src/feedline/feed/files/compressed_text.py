@@ -1,11 +1,11 @@
-"""Text packed by gzip, zlib or Zstandard, read from anywhere: one pass finds points to begin at, and an index keeps
-them.
+"""Text packed by gzip, zlib or Zstandard, read from any place: one pass finds points where decoding can begin, and an
+index keeps them.
 
-A *point* is a place in the file where decoding can begin, and the bytes of text before it. A *span* is the text from
-one point to the next, at least `SPAN_BYTES` of it. gzip has points between members (bgzip, several files in one) and,
-with the 32 KiB of text before them, between the blocks of a member, as zlib has. Zstandard has points only between
-frames. Decoding is native for gzip and zlib, and pyarrow's for Zstandard, always without the GIL. Every span has a
-checksum, compared whenever it is read.
+A *point* is a place in the file where decoding can begin, with the number of bytes of text before it. A *span* is the
+text from one point to the next, at least `SPAN_BYTES`. gzip has points between members (bgzip, several files in one).
+It also has points between the blocks of a member, as zlib has, if the 32 KiB of text before them are known. Zstandard
+has points only between frames. Decoding is native for gzip and zlib, and done by pyarrow for Zstandard, always without
+the GIL. Every span has a checksum, which is compared whenever the span is read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPAN_BYTES = 2 << 20
 """Minimum bytes of text between points."""
 
 FRAME_BYTES = 32 << 20
-"""Bytes of text in a frame of Zstandard above which files are unpacked: it has no points inside."""
+"""Bytes of text in a frame of Zstandard above which files are unpacked, as a frame has no points inside."""
 
 POINT = np.dtype(
     [
@@ -44,7 +44,7 @@ POINT = np.dtype(
     ]
 )
 """A point: byte of the file, byte of the text, offset of its window among the windows, checksums of the span and of the
-window, and the number of bits of the byte before that belong to the next block. ``kind`` is 0 without a window, else
+window, and the number of bits of the previous byte that belong to the next block. ``kind`` is 0 without a window, else
 1."""
 
 WINDOW_BYTES = 32 << 10
@@ -138,16 +138,16 @@ class Points(NamedTuple):
         if self.packing == "zstd":
             text = _unzstd(packed, size)
         else:
-            text = _inflated(point, packed, window, size, self.packing == "zlib")
+            text = _inflate(point, packed, window, size, self.packing == "zlib")
         if len(text) != size or _native.crc32c(text) != point["crc"]:
             raise ValueError("other text than when it was indexed")
         return text
 
 
 def packing_of(head: bytes, zlib: bool = False) -> str | None:
-    """Return the packing of a file that begins with ``head``: ``"gzip"``, ``"zstd"``, or None: not packed.
+    """Return the packing of a file that begins with ``head``, ``"gzip"`` or ``"zstd"``, or None if it is not packed.
 
-    With ``zlib`` also ``"zlib"``, which a text may resemble: its magic number has only two bytes.
+    With ``zlib`` it may be ``"zlib"``, too. A text may look like it, as its magic number has only two bytes.
     """
     if head.startswith(_GZIP):
         return "gzip"
@@ -161,10 +161,10 @@ def unpacker(packing: str) -> Unpacker:
     return _Zstd() if packing == "zstd" else _Deflate(packing)
 
 
-def _damaged(packing: str, problem: object, path: Path, byte: int) -> DataError:
+def _damage_error(packing: str, problem: object, path: Path, byte: int) -> DataError:
     name = "Zstandard" if packing == "zstd" else packing
     return DataError(
-        f"expected sound {name}, got: {problem}",
+        f"expected intact {name}, got: {problem}",
         path=str(path),
         byte=byte,
         hint="restore the file, or unpack what can be unpacked of it with its own program",
@@ -190,7 +190,9 @@ class _Deflate(Unpacker):
                 )
                 used += consumed
                 if self.total + to - at - self._since > MAX_SPAN:
-                    raise _damaged(packing, f"a block of more than {MAX_SPAN} bytes of text", path, self.done + used)
+                    raise _damage_error(
+                        packing, f"a block of more than {MAX_SPAN} bytes of text", path, self.done + used
+                    )
                 if to > at:
                     self._add(out[at:to])
                     yield out[at:to]
@@ -206,7 +208,7 @@ class _Deflate(Unpacker):
             self.done += used
             remainder = data[used:].copy()
             if status < _INPUT:
-                raise _damaged(packing, inflater.problem, path, self.done)
+                raise _damage_error(packing, inflater.problem, path, self.done)
 
 
 def _window(out: NDArray[np.uint8], at: int) -> NDArray[np.uint8]:
@@ -216,7 +218,7 @@ def _window(out: NDArray[np.uint8], at: int) -> NDArray[np.uint8]:
     return window
 
 
-def _inflated(
+def _inflate(
     point: Any, packed: NDArray[np.uint8], window: NDArray[np.uint8] | None, size: int, zlib: bool
 ) -> NDArray[np.uint8]:
     begin = 0 if window is None else WINDOW_BYTES
@@ -238,7 +240,7 @@ def _inflated(
 class _Frame(NamedTuple):
     begin: int
     end: int
-    text: int | None  # size of the text. None: the header has none
+    text: int | None  # size of the text. None if the header has none
     most: int  # largest possible size of the text
 
 
@@ -254,14 +256,14 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         if len(head) >= 8 and _is_skippable(head):
             end = begin + 8 + int.from_bytes(head[4:8], "little")
             if end > size:
-                raise _damaged("zstd", "it was cut", path, begin)
+                raise _damage_error("zstd", "a truncated file", path, begin)
             yield _Frame(begin, end, 0, 0)
             begin = end
             continue
         if len(head) < 6:
-            raise _damaged("zstd", "it was cut", path, begin)
+            raise _damage_error("zstd", "a truncated file", path, begin)
         if not head.startswith(_ZSTD):
-            raise _damaged("zstd", "no frame begins here", path, begin)
+            raise _damage_error("zstd", "no frame begins here", path, begin)
         kind = head[4]
         single = kind >> 5 & 1
         at = 5 + (not single) + (0, 1, 2, 4)[kind & 3]
@@ -271,7 +273,7 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         while True:
             block = read_at(file, 3, place)
             if len(block) < 3:
-                raise _damaged("zstd", "it was cut", path, place)
+                raise _damage_error("zstd", "a truncated file", path, place)
             (word,) = struct.unpack("<I", block + b"\0")
             count += 1
             place += 3 + (1 if word >> 1 & 3 == 1 else word >> 3)
@@ -280,7 +282,9 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         place += 4 if kind & 4 else 0
         most = count * _MAX_BLOCK
         if place > size or (text_bytes is not None and text_bytes > most):
-            raise _damaged("zstd", "it was cut" if place > size else "a frame of impossible size", path, begin)
+            raise _damage_error(
+                "zstd", "a truncated file" if place > size else "a frame of impossible size", path, begin
+            )
         yield _Frame(begin, place, text_bytes, most if text_bytes is None else text_bytes)
         begin = place
 
@@ -297,7 +301,7 @@ class _Zstd(Unpacker):
                 try:
                     text = _unzstd(packed, frame.text, frame.most)
                 except ValueError as error:
-                    raise _damaged("zstd", error, path, frame.begin) from error
+                    raise _damage_error("zstd", error, path, frame.begin) from error
                 self._add(text)
                 if len(text):
                     yield text
@@ -333,8 +337,8 @@ class LargeFrameError(Exception):
     """A frame of Zstandard has more than `FRAME_BYTES` of text: the file must be unpacked, see `unpack`."""
 
 
-def unpacked(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str]) -> Path | None:
-    """Return the file to which `unpack` once wrote the text of ``path``, if it exists, in O(1).
+def find_unpacked(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str]) -> Path | None:
+    """Return the file to which `unpack` has written the text of ``path``, or None if there is none, in O(1).
 
     Args:
         path, file: path of the Zstandard file, and the open file.
@@ -380,11 +384,11 @@ def unpack(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str], bud
     own_folder(folder)
     with atomic_file(place, 0o600, hint) as out:
         written = 0
-        for part in _streamed(file, path):
+        for part in _stream_text(file, path):
             written += len(part)
             if written > budget_bytes:
                 raise DataError(
-                    f"expected at most {budget_bytes} bytes of text to unpack (unpack), got more",
+                    f"expected at most {budget_bytes} bytes of unpacked text (unpack), got more",
                     path=str(path),
                     hint=hint,
                 )
@@ -393,7 +397,7 @@ def unpack(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str], bud
 
 
 def _place(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Return the cache folder, and the file in it for the text of the present version of ``path``."""
+    """Return the cache folder, and its file for the text of the present version of ``path``."""
     folder = user_cache() if isinstance(cache, bool) else Path(cache)
     status = status_of(file)
     what = f"{os.fsencode(path.absolute())!r} {status.st_size} {status.st_mtime_ns}"
@@ -401,7 +405,7 @@ def _place(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str]) -> 
     return folder, folder / name
 
 
-def _streamed(file: BinaryIO, path: Path) -> Iterator[bytes]:
+def _stream_text(file: BinaryIO, path: Path) -> Iterator[bytes]:
     import pyarrow as pa
 
     os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -413,12 +417,12 @@ def _streamed(file: BinaryIO, path: Path) -> Iterator[bytes]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, pa.ArrowException):
             raise
-        raise _damaged("zstd", error, path, 0) from error
+        raise _damage_error("zstd", error, path, 0) from error
 
 
 def head_of(file: BinaryIO, size: int, packing: str | None = None) -> bytes:
-    """Return the first bytes of text of an open file, at most ``size``. A damaged file yields the bytes before the
-    damage.
+    """Return the first bytes of the text of an open file, at most ``size``. For a damaged file, return the bytes before
+    the damage.
 
     Args:
         file: the file.
@@ -432,7 +436,7 @@ def head_of(file: BinaryIO, size: int, packing: str | None = None) -> bytes:
 
 
 def text_of(packed: bytes, packing: str, size: int) -> bytes:
-    """Return the first bytes of the text of a file that begins with ``packed``, at most ``size``, as `head_of` does."""
+    """Return the first bytes of the text of a file that begins with ``packed``, as `head_of` does."""
     if packing != "zstd":
         out = np.empty(size + _SLACK, np.uint8)
         data = np.frombuffer(packed, np.uint8)

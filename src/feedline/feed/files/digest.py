@@ -29,9 +29,9 @@ class ContentDigest:
         self._hash.update((",".join(map(str, values)) + ";").encode())
 
     def array(self, array: Any) -> None:
-        """Add the size of an array, or of an object that slices like one, and complete rows from its head, middle and
-        tail."""
-        # Imported here, as it imports all of `feedline.data`: most datasets of a loader are digested without an array,
+        """Add the size of an array, or of an object that slices like an array, and complete rows from its head, middle
+        and tail."""
+        # Imported here, as it imports all of `feedline.data`. Most datasets of a loader are digested without an array,
         # or not at all.
         from feedline.feed.files.mapped_arrays import in_reach
 

@@ -1,6 +1,6 @@
 """Measure the cost of reading a corpus on this machine: its share in the page cache, and the speed of the disk.
 
-Measurements bypass the page cache, and so change nothing. The figures are for people: no order ever depends on them.
+Measurements bypass the page cache, so they change nothing. The figures are for people. No order ever depends on them.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _resident(files: Sequence[str], sizes: NDArray[np.int64]) -> float:
             continue
         pages = -(-size // PAGE_BYTES)
         looks = max(1, min(pages, _LOOKS * size // total))
-        # For mapped files the kernel reports residency without reading. For files that the user may not write it
-        # reports nothing. Then pages are read if that does not block.
+        # For mapped files the kernel reports residency without reading, but not for files that the user may not write.
+        # For those, pages are read if that does not block.
         with _open(path) as descriptor, mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapped:
             view = np.frombuffer(mapped, np.uint8)
             try:

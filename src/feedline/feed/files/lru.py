@@ -15,12 +15,12 @@ Item = TypeVar("Item")
 
 
 class LruCache(Generic[Key, Item]):
-    """Caches the results of ``make(key)`` and evicts the least recently used. Thread-safe.
+    """Caches the results of ``make(key)``, and evicts the least recently used ones. Thread-safe.
 
     Args:
         make: function called once per missing key, however many threads request it. Exceptions are not cached.
         cost: function that returns the cost of an item, in the unit of ``budget``.
-        budget: maximum total cost of cached items. An item that costs more by itself is returned, but not cached.
+        budget: maximum total cost of cached items. An item that costs more is returned, but not cached.
     """
 
     def __init__(self, make: Callable[[Key], Item], cost: Callable[[Item], int], budget: int) -> None:

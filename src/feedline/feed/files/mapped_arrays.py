@@ -1,4 +1,4 @@
-"""Map arrays in files, and find the mapped files of arrays: NumPy's memory maps and views of them, tensors over them,
+"""Map arrays in files, and find the mapped files of arrays: memory maps of NumPy, views of them, tensors over them, and
 `mmap` objects."""
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import RemoteObject, object_at
 from feedline.feed.files.truncation_guard import base_of
 
-# Foreign memory, such as a tensor's, is looked up from this size on: a look-up takes a millisecond.
+# Foreign memory, such as the memory of a tensor, is looked up from this size on, as a look-up takes a millisecond.
 _WORTH_A_LOOK_BYTES = 256 << 20
 
 # Number of bytes at the end of a file that are searched for a seal.
 _END_BYTES = 128 << 10
 
-# Maps of files of which parts may be missing: the object, and the address at which its byte 0 is mapped, or would be.
+# Maps of files, parts of which may be missing: the object, and the address where its byte 0 is mapped, or would be.
 _maps: weakref.WeakKeyDictionary[mmap.mmap, tuple[RemoteObject, int]] = weakref.WeakKeyDictionary()
 
 
@@ -51,7 +51,7 @@ def map_file(
 def map_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
     """Return a read-only map of the array in a ``.npy`` file. Parts of a remote one may be missing.
 
-    Remote arrays of other types than numbers are loaded, as they must be read to be decoded.
+    Remote arrays of types other than numbers are loaded, as decoding reads all of them.
 
     Raises:
         ValueError, OSError, EOFError: the file is not a ``.npy`` file, or cannot be mapped.
@@ -65,7 +65,7 @@ def map_npy(path: str | os.PathLike[str]) -> NDArray[Any]:
         shape, fortran, dtype = read(file)
         if dtype.kind not in "biufc" or 0 in shape:
             file.seek(0)
-            # Given a file, NumPy would read from its descriptor.
+            # NumPy would read from the descriptor of a file.
             loaded: NDArray[Any] = np.lib.format.read_array(io.BytesIO(file.read()), allow_pickle=False)
             return loaded
         at = file.tell()

@@ -1,7 +1,7 @@
-"""List the files that a path or pattern names, in a machine-independent order, and open files safely.
+"""List the files that a path or pattern names, in an order that does not depend on the machine, and open files safely.
 
 Data is read from regular files only: opening a FIFO waits for a writer, possibly forever, and a device may return
-anything. So all files in the feed are opened through this module.
+anything. So the feed opens all files through this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
         path: a file, a list of files (kept in order), a folder (all its visible files), a glob pattern (``**`` for any
             depth), or a pattern with braces, ``{000..099}`` or ``{a,b}``, which expand to their alternatives in order.
             Files of a folder or pattern are sorted by the bytes of their path relative to the folder or to the
-            pattern's fixed part. Indexes, which are next to their texts, are excluded.
+            pattern's fixed part. Indexes, which are stored next to their texts, are left out.
 
     Raises:
         DataError: nothing matches, a file that braces name is missing, or access is denied. Files given by name are not
@@ -41,7 +41,7 @@ def list_files(path: PathLike | Sequence[PathLike]) -> list[Path]:
         if not path:
             raise ValueError("expected at least one file, got an empty list")
         return [Path(p) for p in path]
-    return _listed(path, folders=False)
+    return _list(path, folders=False)
 
 
 def list_places(path: PathLike) -> list[Path]:
@@ -53,10 +53,10 @@ def list_places(path: PathLike) -> list[Path]:
         DataError: nothing matches, a file or folder that braces name is missing, or access is denied. A file given by
             name is not checked.
     """
-    return _listed(path, folders=True)
+    return _list(path, folders=True)
 
 
-def _listed(path: PathLike, *, folders: bool) -> list[Path]:
+def _list(path: PathLike, *, folders: bool) -> list[Path]:
     """Return the paths that match: ``folders`` themselves, or the files in a folder."""
     target = Path(path)
     with looking(target):
@@ -66,7 +66,7 @@ def _listed(path: PathLike, *, folders: bool) -> list[Path]:
             return [target]
         if len(names := expand_braces(str(path))) > 1:
             _require_all(names)
-            return [place for name in names for place in _listed(name, folders=folders)]
+            return [place for name in names for place in _list(name, folders=folders)]
         if not glob.has_magic(str(path)):
             return [target]
         matches = [Path(p) for p in glob.glob(str(path), recursive=True)]
@@ -141,8 +141,9 @@ def open_regular(path: PathLike, buffering: int = -1, *, links: bool = True) -> 
     """
     remote_object = remote.object_at(path)
     if remote_object is not None:
-        return remote.opened(remote_object, path, buffering)
-    # Checked before opening, as opening a device may have side effects, and after, as it may have been replaced.
+        return remote.open_object(remote_object, path, buffering)
+    # Checked before opening, as opening a device may have side effects, and after it, as the file may have been
+    # replaced.
     _require_regular(os.stat(path, follow_symlinks=links), path)
     extra = os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
     file = open(path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | extra))  # noqa: SIM115
@@ -186,7 +187,7 @@ def reading(path: PathLike, byte: int | None = None) -> Iterator[None]:
     """A context that reads an open file from ``byte`` on, and turns a failing disk into a DataError.
 
     Raises:
-        DataError: reading failed, on network file systems also because the file was replaced or removed.
+        DataError: reading failed. On network file systems the reason may be that the file was replaced or removed.
     """
     try:
         yield
@@ -200,7 +201,7 @@ def reading(path: PathLike, byte: int | None = None) -> Iterator[None]:
 
 
 def read_at(file: BinaryIO, size: int, byte: int) -> bytes:
-    """Return at most ``size`` bytes of a file that `open_file` opened, from ``byte`` on, and fewer at its end.
+    """Return ``size`` bytes of a file that `open_file` opened, from ``byte`` on. There are fewer at its end.
 
     Raises:
         DataError: reading failed.
@@ -220,7 +221,7 @@ def status_of(file: BinaryIO) -> os.stat_result:
     remote_object = remote.remote_of(file)
     if remote_object is None:
         return status
-    # Its file changes with every fetch. The object does not.
+    # Its file changes with every fetch, but the object does not.
     fields = list(status[:10])
     fields[7:10] = [remote_object.modified_ns // 10**9] * 3
     return os.stat_result(fields, {"st_mtime_ns": remote_object.modified_ns, "st_ctime_ns": remote_object.modified_ns})
@@ -237,7 +238,7 @@ def size_of(path: PathLike) -> int:
 
 
 def open_to_append(path: PathLike) -> TextIO:
-    """Open a file to append UTF-8 text, creating it if necessary. A FIFO without a reader is refused, not waited for.
+    """Open a file to append UTF-8 text. Creates it if necessary. Refuses a FIFO without a reader instead of waiting.
 
     Raises:
         OSError: the file cannot be opened or created.
@@ -256,8 +257,8 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """Return the kind of a file that is not regular, by its mode."""
-    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    """Return the kind of a file that is not regular, from its mode."""
+    return _KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def _require_regular(status: os.stat_result, path: PathLike) -> None:

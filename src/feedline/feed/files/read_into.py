@@ -40,7 +40,7 @@ def _fill(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> N
 
 
 def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) -> list[tuple[int, int, int]]:
-    """Fill ``into`` like `read_exactly`, with spaces where the disk fails.
+    """Fill ``into`` like `read_exactly`. Bytes that the disk cannot read become spaces.
 
     Returns:
         The gaps: (first byte, end byte, errno), a page or less each.

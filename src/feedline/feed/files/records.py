@@ -10,7 +10,7 @@ from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import open_file
 
 
-def record(path: Path, values: Any) -> None:
+def write_record(path: Path, values: Any) -> None:
     """Write ``values``, in JSON types. They are on disk when this returns.
 
     Raises:
@@ -21,8 +21,8 @@ def record(path: Path, values: Any) -> None:
         file.write(json.dumps(values).encode())
 
 
-def recorded(path: Path) -> Any:
-    """Return the values that `record` wrote, or None if there is no record."""
+def read_record(path: Path) -> Any:
+    """Return the values that `write_record` wrote, or None if there is no record."""
     if not path.is_file():
         return None
     with open_file(path) as file:

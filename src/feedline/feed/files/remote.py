@@ -1,9 +1,9 @@
 """Files whose bytes are in an object store: a registry of them, and access to their bytes through open files.
 
-A corpus of remote objects is opened by the paths of placeholders: empty files with the objects' names, so that folders,
-patterns and suffixes work as for local files. `opened` returns a file that reads the object's bytes instead. Code that
-reads from its descriptor, as native code does, must call `within_reach` first: the underlying file is sparse, and bytes
-that were not fetched read as zeros.
+A corpus of remote objects is opened by the paths of placeholders: empty files with the names of the objects, so that
+folders, patterns and suffixes work as for local files. `open_object` returns a file that reads the bytes of the object.
+Code that reads from the descriptor of that file, as native code does, must call `within_reach` first: the file on disk
+is sparse, and bytes that were not fetched read as zeros.
 
 Fetching and storing the bytes is left to `feedline.feed.remote`.
 """
@@ -38,8 +38,8 @@ class RemoteObject(Protocol):
         url: address of the object without credentials, for errors.
         size: size of the object in bytes.
         modified_ns: time of the last modification, in nanoseconds since 1970.
-        whole: whether all bytes of the object are in its file, and stay in it.
-        room_bytes: limit of the cache for the bytes of this and other objects.
+        whole: whether all bytes of the object are in its file, and stay there.
+        room_bytes: limit of the cache for the bytes of all objects.
         mapped: whether an array is a map of its file.
     """
 
@@ -57,7 +57,7 @@ class RemoteObject(Protocol):
         """Return a new descriptor of the file with the bytes that were fetched."""
 
     def place(self) -> str:
-        """Return a path that opens the same file, for as long as this object lives."""
+        """Return a path that opens the same file, as long as this object lives."""
 
     def hold(self, begin: int, end: int, ahead: tuple[int, int] | None = None) -> Held:
         """Fetch the bytes ``begin:end`` that are not in the file, and begin to fetch the range ``ahead``.
@@ -66,11 +66,11 @@ class RemoteObject(Protocol):
             DataError: the bytes cannot be fetched, or the disk has no room for them.
         """
 
-    def stays_there(self, begin: int, end: int) -> bool:
-        """Return whether the bytes ``begin:end`` are in the file, and stay in it for as long as this object is used."""
+    def has_pinned(self, begin: int, end: int) -> bool:
+        """Return whether the bytes ``begin:end`` are in the file, and stay there as long as this object is used."""
 
-    def settle(self, path: str) -> None:
-        """Fetch all bytes, keep them for as long as this object is used, and put the file in the place of ``path``.
+    def materialize(self, path: str) -> None:
+        """Fetch all bytes, pin them as long as this object is used, and replace ``path`` with the file.
 
         Raises:
             DataError: the bytes cannot be fetched, or the cache has no room for them.
@@ -84,7 +84,7 @@ class RemoteObject(Protocol):
         """
 
 
-# By the path of their placeholder, and of their file. Several corpora may register the same object.
+# Objects by the paths of their placeholder and of their file. Several corpora may register the same object.
 _objects: dict[str, tuple[RemoteObject, ...]] = {}
 _lock = threading.Lock()
 
@@ -107,12 +107,12 @@ def unregister(objects: Mapping[str, RemoteObject]) -> None:
                 _objects.pop(path, None)
 
 
-def check_room(paths: Sequence[str], why: str, instead: str) -> None:
+def check_room(paths: Sequence[str], what: str, instead: str) -> None:
     """Check that the cache has room for all ``paths`` that are objects.
 
     Args:
         paths: paths of files and placeholders.
-        why: reason why all of them are needed.
+        what: name of the data, for the error.
         instead: remedy other than a larger cache.
 
     Raises:
@@ -122,14 +122,14 @@ def check_room(paths: Sequence[str], why: str, instead: str) -> None:
     total = sum(remote_object.size for remote_object in objects)
     if objects and total > objects[0].room_bytes:
         raise DataError(
-            f"expected a cache with room for all {total} bytes of {why}, got one of {objects[0].room_bytes} bytes",
+            f"expected a cache with room for all {total} bytes of {what}, got one of {objects[0].room_bytes} bytes",
             path=objects[0].url,
             hint=f"raise the cache_bytes of fl.Remote to {total * 101 // 100 + (1 << 20)}, or {instead}",
         )
 
 
-def settle(paths: Sequence[str]) -> None:
-    """Replace all ``paths`` that are objects with local files, which may be read in any way. See `check_room`.
+def materialize(paths: Sequence[str]) -> None:
+    """Replace all ``paths`` that are objects with local files that hold all bytes. See `check_room`.
 
     Raises:
         DataError: bytes cannot be fetched, or the cache has no room for them.
@@ -139,34 +139,34 @@ def settle(paths: Sequence[str]) -> None:
         return
     _log.info("%s and %d more objects are fetched whole", _objects[remote_paths[0]][0].url, len(remote_paths) - 1)
 
-    def settle_all(path: str) -> None:
-        # Every registered object keeps the bytes, as any of them may be the last one in use.
+    def materialize_all(path: str) -> None:
+        # Every registered object pins the bytes, as any of them may be the last one in use.
         for remote_object in _objects.get(path, ()):
-            remote_object.settle(path)
+            remote_object.materialize(path)
             unregister({path: remote_object})
 
-    call_each(settle_all, remote_paths, _SETTLED_AT_ONCE)
+    call_each(materialize_all, remote_paths, _AT_ONCE)
 
 
 def object_at(path: str | os.PathLike[str]) -> RemoteObject | None:
-    """Return the object of a placeholder's path. None: it is a local file."""
+    """Return the object at the path of a placeholder, or None for a local file."""
     if not _objects:
         return None
     path = os.fspath(path)
     registered = _objects.get(path)
     if registered is None and ("/." in path or "//" in path):
-        # Normalised as the system does, or another spelling of the path would open the empty placeholder.
+        # Normalised as the system does it. Otherwise another spelling of the path would open the empty placeholder.
         registered = _objects.get(os.path.normpath(path))
     return None if registered is None else registered[-1]
 
 
 def by_ranges(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file may be read only through the functions of this package, as parts of it may be missing."""
+    """Return whether a file must be read through the functions of this module, as parts of it may be missing."""
     remote_object = object_at(path)
     return remote_object is not None and not remote_object.whole
 
 
-def opened(remote_object: RemoteObject, path: str | os.PathLike[str], buffering: int) -> BinaryIO:
+def open_object(remote_object: RemoteObject, path: str | os.PathLike[str], buffering: int) -> BinaryIO:
     """Open the file of an object. Reading fetches missing bytes."""
     raw = _RemoteFile(remote_object, os.fspath(path))
     if buffering == 0:
@@ -185,8 +185,8 @@ class _RemoteFile(io.FileIO):
         self._in_turn = 0  # bytes read sequentially
         self._ahead = 0  # end of the range that is fetched ahead
 
-    def _next(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Return the range to fetch while ``begin:end`` is read: the following bytes, if reads are sequential."""
+    def _next_ahead(self, begin: int, end: int) -> tuple[int, int] | None:
+        """Return the range to fetch while ``begin:end`` is read: the next bytes, if reads are sequential, else None."""
         follows = -_NEARBY <= begin - self._end <= _NEARBY
         self._in_turn = self._in_turn + end - begin if follows else 0
         self._end = end
@@ -200,15 +200,15 @@ class _RemoteFile(io.FileIO):
             self._ahead = 0
         return ahead
 
-    def held(self, begin: int, end: int) -> Held:
+    def hold(self, begin: int, end: int) -> Held:
         """Hold bytes as `RemoteObject.hold` does, and read ahead if reads are sequential."""
-        return self.remote.hold(begin, end, self._next(begin, end))
+        return self.remote.hold(begin, end, self._next_ahead(begin, end))
 
     def read_at(self, begin: int, into: memoryview) -> int:
         """Fill memory with the bytes from ``begin`` on, and return their number."""
         size = max(0, min(len(into), self.remote.size - begin))
         if size:
-            self.remote.read(begin, into[:size], self._next(begin, begin + size))
+            self.remote.read(begin, into[:size], self._next_ahead(begin, begin + size))
         return size
 
     def readinto(self, buffer: Any, /) -> int:
@@ -228,10 +228,10 @@ class _RemoteFile(io.FileIO):
         return self.read()
 
 
-_SETTLED_AT_ONCE = 16
+_AT_ONCE = 16
 _MAX_AHEAD = 64 << 20
 _STEP = 8 << 20  # fetched ahead at a time
-_NEARBY = 1 << 20  # bytes fetched at least for a random read of native code
+_NEARBY = 1 << 20  # minimum of bytes that are fetched for a random read of native code
 
 
 def _raw(file: BinaryIO) -> _RemoteFile | None:
@@ -244,7 +244,7 @@ def within_reach(file: BinaryIO) -> Callable[[int, int], tuple[int, int]] | None
 
     Returns:
         A function of begin and end (exclusive) that fetches these bytes, and returns the range that may be read until
-        the next call. None: the file is local.
+        the next call. None if the file is local.
     """
     remote_file = _raw(file)
     if remote_file is None:
@@ -254,7 +254,7 @@ def within_reach(file: BinaryIO) -> Callable[[int, int], tuple[int, int]] | None
 
     def reach(begin: int, end: int) -> tuple[int, int]:
         end = min(max(end, begin + _NEARBY), raw.remote.size)
-        lease.append(raw.held(begin, end))
+        lease.append(raw.hold(begin, end))
         if len(lease) > 1:
             lease.pop(0).release()
         return begin, end
@@ -269,7 +269,7 @@ def _release_all(leases: Sequence[Held]) -> None:
 
 
 def remote_of(file: BinaryIO) -> RemoteObject | None:
-    """Return the object that an open file reads. None: it is a local file."""
+    """Return the object that an open file reads, or None for a local file."""
     remote_file = _raw(file)
     return None if remote_file is None else remote_file.remote
 

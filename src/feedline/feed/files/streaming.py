@@ -1,4 +1,4 @@
-"""Read a file sequentially: read ahead, bypassing the page cache if that does not hold it."""
+"""Read a file sequentially and ahead of need, bypassing the page cache if it does not hold the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[
         DataError: the file is too short, or its disk fails.
     """
     buffer = np.empty(min(block_bytes, size), np.uint8)
-    fetched = _fetched(file, path, size, block_bytes)
+    fetched = _fetch(file, path, size, block_bytes)
     for start in range(0, size, block_bytes):
         block = next(fetched, None)
         if block is None:  # in memory, or the fetch failed
@@ -37,8 +37,9 @@ def blocks(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[
         yield block
 
 
-def _fetched(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[NDArray[np.uint8] | None]:
-    """Yield blocks read natively, and None for one that failed. Yield nothing if the page cache holds the file."""
+def _fetch(file: BinaryIO, path: Path, size: int, block_bytes: int) -> Iterator[NDArray[np.uint8] | None]:
+    """Yield blocks that native threads read, and None for a block that failed. Yield nothing if the page cache holds
+    the file."""
     if not size or remote_of(file) is not None:
         return  # the file of an object reads ahead by itself
     about = status_of(file)

@@ -1,8 +1,8 @@
 """Seals of mapped files: bytes near the end that show, when read again, whether a file was truncated.
 
-Pages entirely beyond a file's new end cannot be read, which a native copy notices. The rest of the page that holds the
-new end reads as zeros. So the file's last nonzero byte is checked after a copy: if the file was truncated at or before
-it, it is gone or zero. If after it, all bytes that were read are right.
+Pages beyond the new end of a file cannot be read, which a native copy notices. The rest of the page with the new end
+reads as zeros. So the last nonzero byte of the file is checked after a copy. If the file was truncated at or before
+that byte, the byte is gone or zero. If it was truncated after the byte, all bytes that were read are right.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from feedline import _native
 from feedline.errors import DataError
 
 _SEAL_BYTES = 8
-# Beyond its last page, as tar archives end in up to 10 KiB of zeros. A seal of zeros costs a look at the maps of the
+# More than the last page, as tar archives end in up to 10 KiB of zeros. A seal of zeros costs a look at the maps of the
 # process each time that it is checked.
 _LOOKED_BACK_BYTES = 64 << 10
 
@@ -40,7 +40,7 @@ def map_whole(file: BinaryIO, path: Path, size: int) -> tuple[mmap.mmap, list[ND
 def seals_of(arrays: Iterable[NDArray[Any]]) -> list[NDArray[np.uint8]]:
     """Return a seal, uint8 (8,), of every read-only mapping that some of the arrays are views of.
 
-    Writable mappings have none: their owner may legitimately change the last byte.
+    Writable mappings have no seal, as their owner may change the last byte.
 
     Raises:
         DataError: a file is truncated already.
@@ -61,7 +61,7 @@ def base_of(array: Any) -> Any:
 
 
 def seal_of(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the seal, uint8 (8,), of a file that is mapped as ``data``, 8 bytes at least.
+    """Return the seal, uint8 (8,), of a file that is mapped as ``data``, which has at least 8 bytes.
 
     Raises:
         DataError: the file is truncated already.

@@ -2,8 +2,8 @@
 
 Arrays are not copied, whatever their strides: a chunk is a view, a memory map remains one, and sliding windows over
 tokens take the memory of the tokens. Lists of sequences are packed once into one array. Reading a chunk costs a few
-microseconds and no I/O, or one read for data that is read when sliced (see `lazy`). The parts of a memory map that are
-not in memory are fetched ahead, as for a store (see `fetching`).
+microseconds and no I/O, or one read for data that is read when sliced (see `lazy_rows`). The parts of a memory map that
+are not in memory are fetched ahead, as for a store (see `fetching_reader`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from feedline.feed.byte_strings import from_array, is_arrow, whole_arrow
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import mapped_ranges
 from feedline.feed.files.truncation_guard import seals_of
-from feedline.feed.formats.lazy import LazyRows, chunk_rows, is_lazy
+from feedline.feed.formats.lazy_rows import LazyRows, chunk_rows, is_lazy
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable
 
-_WORTH_TELLING_BYTES = 64 << 20  # bytes
+_MIN_WARNED_BYTES = 64 << 20  # copies of at least this size cause a warning
 _STRINGS = (str, bytes, bytearray, memoryview)
 
 
@@ -51,10 +51,10 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
 
     Args:
         streams: data by stream name.
-        chunk_sequences: sequences per chunk, of which the last may be shorter. None: 65536, or for data that is read
+        chunk_sequences: sequences per chunk. The last chunk may be shorter. By default 65536, or for data that is read
             when sliced, 32 MiB of it, in whole stored blocks.
-        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
-            each sequence.
+        defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
+            of each sequence.
         arrays: more data, by stream name.
 
     Attributes:
@@ -108,15 +108,15 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         self.num_sequences = next(iter(counts.values()))
         if self.num_sequences == 0:
             raise DataError(f"expected at least one sequence, got none in {', '.join(f'`{n}`' for n in data)}")
-        every = [array for column in self._columns.values() if isinstance(column, Value) for array in as_arrays(column)]
-        every = [array for array in every if array is not None]
-        maps = [entry for entry in map(_map_of, every) if entry is not None]
+        parts = [array for column in self._columns.values() if isinstance(column, Value) for array in as_arrays(column)]
+        parts = [array for array in parts if array is not None]
+        maps = [entry for entry in map(_map_of, parts) if entry is not None]
         self.in_memory = not lazy and not maps
-        self._ranges = [] if lazy else mapped_ranges(every)
+        self._ranges = [] if lazy else mapped_ranges(parts)
         self._lacks = (RandomAccess, Sliceable, Mapped) if lazy else () if self._ranges else (Mapped,)
         self._mapped = sorted({str(entry.filename) for entry in maps if getattr(entry, "filename", None) is not None})
         self.step = int(chunk_sequences or (chunk_rows(lazy) if lazy else 65536))
-        self._seals = seals_of(every)
+        self._seals = seals_of(parts)
         self._table: list[ChunkInfo] | None = None
 
     def chunks(self) -> list[ChunkInfo]:
@@ -125,7 +125,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
             starts = np.arange(0, self.num_sequences, self.step)
             bounds = np.append(starts, self.num_sequences)
             sequences = np.diff(bounds)
-            lengths = self.lengths(np.arange(self.num_sequences)) if self._ragged() else None
+            lengths = self.lengths(np.arange(self.num_sequences)) if self._ragged_offsets() else None
             samples = sequences if lengths is None else np.add.reduceat(lengths, starts)
             sizes = sum(_bytes_before(column, bounds) for column in self._columns.values())
             stored = np.diff(np.asarray(sizes))
@@ -134,7 +134,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Return views of the sequences of chunk number ``chunk``, or read them now.
+        """Return the sequences of chunk number ``chunk``: views, except of data that is read when sliced.
 
         Raises:
             DataError: data that is read when sliced cannot be read, or differs from its declared shape or dtype.
@@ -157,16 +157,16 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         return Chunk(self.schema, values, errors, seals=self._seals)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """Return the mapped files of all arrays, for any chunks."""
+        """Return the mapped files of all arrays, the same for any chunks."""
         return self._ranges
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process gets copies of the arrays, not mappings.
+        # Pickled arrays are copies, not mappings.
         return {**self.__dict__, "_ranges": [], "_lacks": (*self._lacks, Mapped)}
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
-        ragged = self._ragged()
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
+        ragged = self._ragged_offsets()
         if not ragged:
             return None
         plain = len(ragged) < len(self._columns) and self.schema.size_stream is None
@@ -192,7 +192,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
                     digest.array(array)
         return digest.hexdigest()
 
-    def _ragged(self) -> list[NDArray[np.int64]]:
+    def _ragged_offsets(self) -> list[NDArray[np.int64]]:
         """Return the offsets of the ragged columns that count towards the minibatch budget."""
         size = self.schema.size_stream
         counted = [column for name, column in self._columns.items() if size in (None, name)]
@@ -225,7 +225,7 @@ def _as_value(name: str, data: Any) -> Value:
 
 def _convert(data: Any) -> Value:
     if isinstance(data, DenseValue) and not data.one_sample_each and not data.rows.flags.c_contiguous:
-        return DenseValue(_packed(data.rows), data.offsets)
+        return DenseValue(_copy_contiguous(data.rows), data.offsets)
     if isinstance(data, Value):
         return data
     if is_arrow(data):
@@ -264,13 +264,13 @@ def _from_array(array: NDArray[Any]) -> Value:
     return Value.from_dense(array)
 
 
-def _packed(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return rows without gaps. Warn if they take much more memory than the view."""
-    lies_in = sum((n - 1) * abs(step) for n, step in zip(rows.shape, rows.strides, strict=True)) + rows.itemsize
-    if rows.nbytes > max(_WORTH_TELLING_BYTES, 2 * lies_in):
+def _copy_contiguous(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return a contiguous copy of rows. Warn if it takes much more memory than the view."""
+    view_bytes = sum((n - 1) * abs(step) for n, step in zip(rows.shape, rows.strides, strict=True)) + rows.itemsize
+    if rows.nbytes > max(_MIN_WARNED_BYTES, 2 * view_bytes):
         warnings.warn(
             f"rows of ragged sequences are copied, as they are a view with strides {rows.strides}: "
-            f"{rows.nbytes} bytes instead of the {lies_in} of the view",
+            f"{rows.nbytes} bytes instead of the {view_bytes} of the view",
             stacklevel=2,
         )
     return np.ascontiguousarray(rows)
@@ -279,7 +279,7 @@ def _packed(rows: NDArray[Any]) -> NDArray[Any]:
 def _from_list(items: Sequence[Any]) -> Value:
     if len(items) == 0:
         raise ValueError("expected at least one sequence: the shape of a sample cannot be inferred without one")
-    if _of_strings(items):
+    if _holds_strings(items):
         return strings_from_list(items)
     if hasattr(items[0], "tocsr"):
         return Value.from_sequences(items, dtype=np.result_type(*{item.dtype for item in items}))
@@ -292,7 +292,7 @@ def _from_list(items: Sequence[Any]) -> Value:
     return Value.from_sequences(arrays)
 
 
-def _of_strings(items: Sequence[Any]) -> bool:
+def _holds_strings(items: Sequence[Any]) -> bool:
     """Return whether the first sample of a list, in any sequence, is a byte string or text."""
     for item in items:
         if isinstance(item, _STRINGS):
@@ -313,7 +313,7 @@ def _bytes_before(column: Value | LazyRows, ordinals: NDArray[np.int64]) -> NDAr
 
 
 def _map_of(array: Any) -> Any:
-    """Return the NumPy or `mmap` mapping of an array; None: it is in memory."""
+    """Return the NumPy or `mmap` mapping of an array, or None if the array is in memory."""
     while array is not None and not isinstance(array, (np.memmap, mmap.mmap)):
         array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
     return array

@@ -1,6 +1,6 @@
 """CSV: a `Deserializer` for files of cells between delimiters, each row a sequence.
 
-Guarantees and cost are as for `rows`. Files may be packed, see `files.packed`.
+Guarantees and cost are as for `rows`. Files may be compressed, see `files.compressed_text`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from feedline.data import Schema, Stream
 from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, name_of
-from feedline.feed.formats.hive import tell_left_out
+from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MAX_ROW,
     UNPACK_BYTES,
     RowsDeserializer,
-    fields_of,
     head_text,
     index_error,
     packing_of_text,
+    parser_fields,
     utf16_error,
 )
 from feedline.feed.progress_bar import Progress
@@ -59,19 +59,19 @@ class CSVDeserializer(RowsDeserializer):
         streams: stream name to `Stream`, also as keyword arguments. ``field`` names the column, by default the stream's
             name. For a vector it can be a pattern such as ``"pixel*"``, whose columns are the values in the order of
             the file. Or stream name to the name of a column (scalars), or to a list of names (vectors), whose types are
-            inferred. None at all: each column is a stream.
+            inferred. By default each column is a stream.
         columns: for vectors: stream name to the names of its columns, in order.
-        header: whether the first row has the names of the columns; None: yes, unless one of its cells is a number.
-            Without a header columns are named ``"0"``, ``"1"`` and so on. A column without a name is
-            ``"Unnamed: 0"``, by its place.
-        delimiter: one character; None: comma, semicolon, tab or ``|``, whichever cuts the first rows into the most
-            cells, the same number in each.
+        header: whether the first row has the names of the columns. By default it has, unless one of its cells is a
+            number. Without a header columns are named ``"0"``, ``"1"`` and so on. A column without a name is
+            ``"Unnamed: 0"``, with its number.
+        delimiter: one character. By default it is the one of comma, semicolon, tab and ``|`` that cuts the first rows
+            into the most cells, the same number in each.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the text of a file may take in the cache, as for `JSONLinesDeserializer`.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Types are inferred from the first 100 rows (at most 4 MiB of text), without empty cells: int64, float64, bool
@@ -102,7 +102,7 @@ class CSVDeserializer(RowsDeserializer):
             len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '"\r\n+-.'
         ):
             raise ValueError(
-                f"expected one character of ASCII that numbers and quotes lack as delimiter, got {delimiter!r}"
+                f"expected one ASCII character as delimiter, which numbers and quotes do not have, got {delimiter!r}"
             )
         super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
         paths = self._paths
@@ -118,12 +118,12 @@ class CSVDeserializer(RowsDeserializer):
         places: dict[str, list[str]] = {}
         declarations = declared_streams(streams, stream_kwargs)
         if not declarations:
-            tell_left_out(paths, path, self.name, head.names)
+            warn_of_unread_columns(paths, path, self.name, head.names)
             declarations = {name: name for name in head.names}
         for name, what in declarations.items():
-            declared[name], places[name] = _declared(name, what, head, (columns or {}).get(name), str(paths[0]))
+            declared[name], places[name] = _resolve_stream(name, what, head, (columns or {}).get(name), str(paths[0]))
         if unknown := (columns or {}).keys() - declared.keys():
-            raise SchemaError(f"expected columns of declared streams, got those of {', '.join(sorted(unknown))}")
+            raise SchemaError(f"expected columns= only for declared streams, got it for {', '.join(sorted(unknown))}")
         self.schema = Schema(declared)
         order = {name: k for k, name in enumerate(declared)}
         targets: list[tuple[int, int]] = [(-1, 0)] * len(head.names)
@@ -134,7 +134,7 @@ class CSVDeserializer(RowsDeserializer):
                     raise SchemaError(f"expected a column in one stream, got {cell!r} in several, one of them `{name}`")
                 targets[at] = (order[name], k)
         self._parser = _native.CsvParser(
-            fields_of(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
+            parser_fields(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
         )
         skip = int(head.header)
         kind = IndexKind(
@@ -183,7 +183,7 @@ class _Head:
         wrong = functools.partial(DataError, path=str(path))
         text, complete = head_text(path)
         decoded = text.decode("utf-8", "surrogateescape")
-        self.delimiter = _sniffed(decoded, complete) if delimiter is None else delimiter
+        self.delimiter = _sniff_delimiter(decoded, complete) if delimiter is None else delimiter
         rows, returned = _rows(decoded, self.delimiter, complete)
         if returned is not None:
             byte = len(decoded[:returned].encode("utf-8", "surrogateescape"))
@@ -194,9 +194,9 @@ class _Head:
         self.names = rows.pop(0) if self.header else [str(k) for k in range(len(rows[0]))]
         self.rows = rows
         if (separator := _SEPARATOR.match(decoded)) is not None:
-            message = f"expected rows, got `{separator[0].strip()}`, by which Excel is told the delimiter"
+            message = f"expected rows, got `{separator[0].strip()}`, which tells Excel the delimiter"
             raise wrong(message, byte=0, hint="remove the first line: tail -n +2 old.csv > new.csv")
-        # As pandas names its index, and the cells after a last delimiter. A table that it wrote twice has several.
+        # pandas names its index so, and the cells after a last delimiter. A table that it wrote twice has several.
         for k, name in enumerate(self.names):
             if not name:
                 candidates = (f"Unnamed: {k}{'.1' * again}" for again in itertools.count())
@@ -226,8 +226,8 @@ class _Head:
 
 
 def _rows(text: str, delimiter: str, complete: bool) -> tuple[list[list[str]], int | None]:
-    """Return the cells of the first rows, as the native parser cuts them, and the first carriage return that ends a
-    line alone; None: there is none."""
+    """Return the cells of the first rows, as the native parser cuts them, and the position of the first carriage return
+    that ends a line alone, or None."""
     # Without Python's `csv`, whose limit of 128 KiB a cell can only be changed for the whole process.
     d = re.escape(delimiter)
     cells = re.compile(
@@ -254,16 +254,16 @@ def _rows(text: str, delimiter: str, complete: bool) -> tuple[list[list[str]], i
     return rows if complete else rows[:-1], returned
 
 
-def _sniffed(text: str, complete: bool) -> str:
-    best, most = ",", 1
+def _sniff_delimiter(text: str, complete: bool) -> str:
+    best, max_cells = ",", 1
     for delimiter in _DELIMITERS:
         counts = {len(row) for row in _rows(text, delimiter, complete)[0]}
-        if len(counts) == 1 and (count := counts.pop()) > most:
-            best, most = delimiter, count
+        if len(counts) == 1 and (count := counts.pop()) > max_cells:
+            best, max_cells = delimiter, count
     return best
 
 
-def _declared(
+def _resolve_stream(
     name: str, what: Columns, head: _Head, columns: Sequence[str] | None, path: str
 ) -> tuple[Stream, list[str]]:
     """Return the declaration of a stream, and its columns."""

@@ -1,8 +1,8 @@
 """Recognise the formats of files and folders, mostly by their first bytes.
 
-`FORMATS` has one entry per format, with the rules that recognise it, and the function that opens it, which is imported
-when it is needed. To add a format, add an entry. Formats of other packages get the files that no entry recognises.
-`_FOREIGN` names files that no format reads, with the next step.
+`FORMATS` has one entry per format, with the rules that recognise it and the function that opens it, which is imported
+when it is needed. To add a format, add an entry. Files that no entry recognises are offered to the formats of other
+packages. `_FOREIGN` lists files that no format reads, each with advice.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from feedline.feed.files.paths import list_files, list_places, looking, open_reg
 from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
 from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
+from feedline.feed.formats.detect_images import is_base64, is_image_folder, is_map
+from feedline.feed.formats.detect_shards import INDEX, is_litdata, is_mds
+from feedline.feed.formats.detect_tfrecord import is_tfrecord
 from feedline.feed.formats.format import Format, installed_formats
-from feedline.feed.formats.image_guess import is_base64, is_image_folder, is_map
-from feedline.feed.formats.shards_guess import INDEX, is_litdata, is_mds
+from feedline.feed.formats.hdf5_zarr.zarr_store import is_zarr, is_zarr_zip
 from feedline.feed.formats.store.manifest import MANIFEST
-from feedline.feed.formats.stored.zarr_store import is_zarr, is_zarr_zip
-from feedline.feed.formats.tfrecord_guess import is_tfrecord
 
-_HEAD_BYTES = 512  # first bytes of a file that are read
-_MAX_SUBFOLDERS = 8  # folders in a folder
-_MAX_HEADER = 100 << 20  # bytes of JSON in a file of safetensors
-_SURE = 4  # bytes of a magic number that tokens do not begin with by chance
+_HEAD_BYTES = 512  # bytes that are read of the head of a file
+_MAX_SUBFOLDERS = 8  # subfolders that are looked at for a hint
+_MAX_HEADER = 100 << 20  # bytes of JSON at the head of a safetensors file
+_MIN_MAGIC = 4  # length of a magic number with which tokens do not begin by chance
 _log = logging.getLogger("feedline")
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 
 
-def _magic(*magics: bytes) -> Callable[[Path, bytes], bool]:
+def _begins_with(*magics: bytes) -> Callable[[Path, bytes], bool]:
     return lambda path, head: head.startswith(magics)
 
 
@@ -67,8 +67,8 @@ def _is_tokens(path: Path, head: bytes) -> bool:
         return True
     if path.suffix != ".bin":
         return False
-    # Numbers without a header may begin with any bytes: these are the first token of a text.
-    magics = tuple(magic for magic, _, _ in _FOREIGN if len(magic) >= _SURE)
+    # Tokens without a header may begin with any bytes. A short magic number may be the first token of a text.
+    magics = tuple(magic for magic, _, _ in _FOREIGN if len(magic) >= _MIN_MAGIC)
     return path.with_suffix(".idx").is_file() or not head.startswith((*_ZIP, *magics))
 
 
@@ -77,9 +77,9 @@ _JSON_LINES = (".jsonl", ".ndjson")
 
 
 def _is_json_lines(path: Path, head: bytes) -> bool:
-    """Whether the first line is an object, or begins one in a file with the suffix of JSON Lines.
+    """Return whether the first line is an object, or, in a file with the suffix of JSON Lines, begins one.
 
-    A JSON document has its object on several lines.
+    The object of a JSON document is on several lines.
     """
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not text.startswith(b"{"):
@@ -98,23 +98,36 @@ def _is_json_lines(path: Path, head: bytes) -> bool:
 _HERE = "feedline.feed.formats."
 _NUMPY = f"{_HERE}numpy_files:open_files"
 FORMATS: tuple[Format, ...] = (
-    Format("store", "a store", f"{_HERE}store.reader:open_files", folder=lambda path: (path / MANIFEST).is_file()),
+    Format(
+        "store",
+        "a store",
+        f"{_HERE}store.store_reader:open_files",
+        matches_folder=lambda path: (path / MANIFEST).is_file(),
+    ),
     Format(
         "zarr",
         "a Zarr store",
-        f"{_HERE}stored.zarr:ZarrDeserializer",
-        begins=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
-        folder=is_zarr,  # before the formats that look below the folder, as it may have a million files
-        several=True,
+        f"{_HERE}hdf5_zarr.zarr:ZarrDeserializer",
+        matches_file=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
+        matches_folder=is_zarr,  # before the formats that search all subfolders, as a store may have a million files
+        multiple_files=True,
     ),
-    Format("image folder", "a folder of classes", f"{_HERE}images:ImageFolderDeserializer", folder=is_image_folder),
-    Format("image map", "an image map", f"{_HERE}images:open_map", begins=is_map, lists=f"{_HERE}images:listed_in_map"),
-    Format("base64 images", "a base64 file", f"{_HERE}images:Base64ImageDeserializer", begins=is_base64),
+    Format(
+        "image folder", "a folder of classes", f"{_HERE}images:ImageFolderDeserializer", matches_folder=is_image_folder
+    ),
+    Format(
+        "image map",
+        "an image map",
+        f"{_HERE}images:open_map",
+        matches_file=is_map,
+        lister=f"{_HERE}images:files_in_map",
+    ),
+    Format("base64 images", "a base64 file", f"{_HERE}images:Base64ImageDeserializer", matches_file=is_base64),
     Format(
         "mixture",
         "a mixture's description",
         "feedline.feed.composed.mixture_file:open_files",
-        begins=lambda path, head: (
+        matches_file=lambda path, head: (
             path.suffix.lower() in _DESCRIPTIONS or (path.suffix.lower() == ".json" and b'"mixture"' in head)
         ),
         suffixes=_DESCRIPTIONS,
@@ -123,107 +136,142 @@ FORMATS: tuple[Format, ...] = (
         "mds",
         "a folder of MDS shards",
         f"{_HERE}shards.mds:MDSDeserializer",
-        folder=is_mds,
-        begins=lambda path, head: path.name == INDEX and is_mds(path.parent),
-        several=True,
+        matches_folder=is_mds,
+        matches_file=lambda path, head: path.name == INDEX and is_mds(path.parent),
+        multiple_files=True,
     ),
     Format(
         "litdata",
         "a folder of LitData",
         f"{_HERE}litdata:LitDataDeserializer",
-        folder=is_litdata,
-        begins=lambda path, head: path.name == INDEX and is_litdata(path.parent),
-        several=True,
+        matches_folder=is_litdata,
+        matches_file=lambda path, head: path.name == INDEX and is_litdata(path.parent),
+        multiple_files=True,
     ),
     Format(
         "arrow",
         "an Arrow file",
         f"{_HERE}arrow.arrow:ArrowDeserializer",
-        begins=_is_arrow,
-        folder=is_arrow_dataset,
-        inside="*.arrow",
-        several=True,
-        loose=True,
+        matches_file=_is_arrow,
+        matches_folder=is_arrow_dataset,
+        folder_contains="*.arrow",
+        multiple_files=True,
+        ignores_other_files=True,
         suffixes=(".arrow", ".arrows", ".feather"),
     ),
     Format(
         "parquet",
         "a Parquet file",
         f"{_HERE}arrow.parquet:ParquetDeserializer",
-        begins=_magic(b"PAR1", b"PARE"),
-        inside="*.parquet",
-        several=True,
-        loose=True,
+        matches_file=_begins_with(b"PAR1", b"PARE"),
+        folder_contains="*.parquet",
+        multiple_files=True,
+        ignores_other_files=True,
         suffixes=(".parquet", ".pq"),
     ),
-    Format("npy folder", "a folder of .npy files", _NUMPY, folder=lambda path: any(path.glob("*.npy")), loose=True),
-    Format("npy", "a NumPy file", _NUMPY, begins=_magic(b"\x93NUMPY"), suffixes=(".npy",)),
-    Format("npz", "a NumPy file", _NUMPY, begins=_is_npz, suffixes=(".npz",)),
-    Format("ctf", "a CTF file", f"{_HERE}cntk.ctf:open_files", begins=_is_ctf, several=True, suffixes=(".ctf", ".txt")),
+    Format(
+        "npy folder",
+        "a folder of .npy files",
+        _NUMPY,
+        matches_folder=lambda path: any(path.glob("*.npy")),
+        ignores_other_files=True,
+    ),
+    Format("npy", "a NumPy file", _NUMPY, matches_file=_begins_with(b"\x93NUMPY"), suffixes=(".npy",)),
+    Format("npz", "a NumPy file", _NUMPY, matches_file=_is_npz, suffixes=(".npz",)),
+    Format(
+        "ctf",
+        "a CTF file",
+        f"{_HERE}cntk.ctf:open_files",
+        matches_file=_is_ctf,
+        multiple_files=True,
+        suffixes=(".ctf", ".txt"),
+    ),
     Format(
         "hdf5",
         "an HDF5 file",
-        f"{_HERE}stored.hdf5:HDF5Deserializer",
-        begins=_magic(b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3 MAT-file"),
-        several=True,
+        f"{_HERE}hdf5_zarr.hdf5:HDF5Deserializer",
+        matches_file=_begins_with(b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3 MAT-file"),
+        multiple_files=True,
         suffixes=(".h5", ".hdf5"),
     ),
-    Format("csv", "a CSV file", f"{_HERE}csv:CSVDeserializer", several=True, suffixes=(".csv", ".tsv"), packed=True),
+    Format(
+        "csv",
+        "a CSV file",
+        f"{_HERE}csv:CSVDeserializer",
+        multiple_files=True,
+        suffixes=(".csv", ".tsv"),
+        may_be_compressed=True,
+    ),
     Format(
         "jsonl",
         "a JSON Lines file",
         f"{_HERE}jsonl:JSONLinesDeserializer",
-        begins=_is_json_lines,
-        several=True,
+        matches_file=_is_json_lines,
+        multiple_files=True,
         suffixes=_JSON_LINES,
-        packed=True,
+        may_be_compressed=True,
     ),
     Format(
-        "cbf", "a CBF file", f"{_HERE}cntk.cbf:open_files", begins=_magic(CBF_HEAD), several=True, suffixes=(".cbf",)
+        "cbf",
+        "a CBF file",
+        f"{_HERE}cntk.cbf:open_files",
+        matches_file=_begins_with(CBF_HEAD),
+        multiple_files=True,
+        suffixes=(".cbf",),
     ),
     Format(
         "htk",
         "an HTK script file",
         f"{_HERE}cntk.htk:HTKFeatureDeserializer",
         suffixes=(".scp",),
-        lists=f"{_HERE}cntk.htk:listed_in_script",
+        lister=f"{_HERE}cntk.htk:files_in_script",
     ),
     Format(
-        "mlf", "an MLF file", f"{_HERE}cntk.mlf:open_files", begins=_magic(b"#!MLF!#"), several=True, suffixes=(".mlf",)
+        "mlf",
+        "an MLF file",
+        f"{_HERE}cntk.mlf:open_files",
+        matches_file=_begins_with(b"#!MLF!#"),
+        multiple_files=True,
+        suffixes=(".mlf",),
     ),
     Format(
         "tar",
         "a tar archive",
         f"{_HERE}tar:TarDeserializer",
-        begins=lambda path, head: head[257:262] == b"ustar",
-        folder=lambda path: any(path.glob("*.tar")),
-        several=True,
-        loose=True,
+        matches_file=lambda path, head: head[257:262] == b"ustar",
+        matches_folder=lambda path: any(path.glob("*.tar")),
+        multiple_files=True,
+        ignores_other_files=True,
         suffixes=(".tar",),
     ),
     Format(
         "tfrecord",
         "a TFRecord file",
         f"{_HERE}tfrecord:TFRecordDeserializer",
-        begins=is_tfrecord,
-        several=True,
+        matches_file=is_tfrecord,
+        multiple_files=True,
         suffixes=(".tfrecord", ".tfrecords"),
-        packed=True,
+        may_be_compressed=True,
     ),
     Format(
-        "tokens", "a file of tokens", f"{_HERE}tokens:open_files", begins=_is_tokens, several=True, suffixes=(".bin",)
+        "tokens",
+        "a file of tokens",
+        f"{_HERE}tokens:open_files",
+        matches_file=_is_tokens,
+        multiple_files=True,
+        suffixes=(".bin",),
     ),
 )
-SUFFIXES = {suffix: form for form in FORMATS for suffix in form.suffixes}
-_UNMISTAKABLE = SUFFIXES.keys() - {".txt", ".bin"}  # other files have these, too
+SUFFIXES = {suffix: fmt for fmt in FORMATS for suffix in fmt.suffixes}
+_UNAMBIGUOUS = SUFFIXES.keys() - {".txt", ".bin"}  # files of other formats have these, too
 
-# Files that are known and not read: first bytes, description, and advice.
-_PACKED = (".gz", ".zst", ".zstd")
-_DECOMPRESS = "decompress it first, or read it in a fl.UserDeserializer"
-_STEP = "read it in a fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
-_DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in a fl.Map (docs/how-to/bytes-and-text.md)"
-_LINES = "write an object a line (JSON Lines): `jq -c '.[]'` does so with the items of a list"
+_COMPRESSED = (".gz", ".zst", ".zstd")
+_DECOMPRESS = "decompress it first, or read it in an fl.UserDeserializer"
+_CONVERT = "read it in an fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
+_DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in an fl.Map (docs/how-to/bytes-and-text.md)"
+_LINES = "write one object per line (JSON Lines): `jq -c '.[]'` does so with the items of a list"
 _UNPICKLE = "feedline never unpickles data; load it and pass arrays"
+# Files that are recognised but not read: first bytes, description, and advice.
 _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "gzip", _DECOMPRESS),
     (b"\x28\xb5\x2f\xfd", "Zstandard", _DECOMPRESS),
@@ -235,8 +283,8 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"\x80\x02", "a Python pickle", _UNPICKLE),
     (b"\x80\x04", "a Python pickle", _UNPICKLE),
     (b"\x80\x05", "a Python pickle", _UNPICKLE),
-    (b"SQLite format 3\0", "an SQLite database", _STEP),
-    (b"\x0a\x23\xd7\xce", "a RecordIO file of MXNet's", _STEP),
+    (b"SQLite format 3\0", "an SQLite database", _CONVERT),
+    (b"\x0a\x23\xd7\xce", "a RecordIO file of MXNet's", _CONVERT),
     (b"\xff\xd8\xff", "a JPEG picture", _DECODE),
     (b"\x89PNG\r\n", "a PNG picture", _DECODE),
     (b"RIFF", "a RIFF file (WAV, WebP or AVI)", _DECODE),
@@ -254,10 +302,10 @@ class Recognised(NamedTuple):
 
 
 def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognised:
-    """Return the format of a path, a folder, a pattern, or a list of these.
+    """Return the format of a file, a folder, a pattern, or a list of these.
 
     Raises:
-        DataError: nothing is there, its format is unknown or not read, or files are of several formats.
+        DataError: there are no files, their format is unknown or not read, or they are of several formats.
         FeedlineError: see `installed_formats`.
         TypeError: ``what`` is none of these.
         ValueError: the list is empty.
@@ -268,27 +316,28 @@ def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
         parts = [recognise(entry) for entry in what]
         if not parts:
             raise ValueError("expected at least one path, got an empty list")
-        return _together(parts)
-    place = Path(what)
+        return _merge(parts)
+    path = Path(what)
     if re.match(r"[a-z][a-z0-9+.-]+://", str(what)):
         raise DataError("expected a local path, got an address", path=str(what), hint="download it, or mount it")
-    with looking(place):
-        if place.is_dir():
-            return _folder(place)
-        if place.exists():
-            return Recognised(_of_file(place), [str(place)])
-    places = list_places(what)
-    if places == [place]:
-        return Recognised(_of_file(place), [str(place)])
-    return _together([recognise(entry) for entry in places])
+    with looking(path):
+        if path.is_dir():
+            return _recognise_folder(path)
+        if path.exists():
+            return Recognised(_file_format(path), [str(path)])
+    paths = list_places(what)
+    if paths == [path]:
+        return Recognised(_file_format(path), [str(path)])
+    return _merge([recognise(entry) for entry in paths])
 
 
-def guess_format(path: str | os.PathLike[str]) -> str:
+def format_name(path: str | os.PathLike[str]) -> str:
     """Return the name of the format of a file or folder. See `recognise`."""
     return recognise(path).format.name
 
 
-def _together(parts: list[Recognised]) -> Recognised:
+def _merge(parts: list[Recognised]) -> Recognised:
+    """Return the files of all parts, which must be of one format."""
     first = parts[0]
     for part in parts[1:]:
         if part.format is not first.format:
@@ -301,31 +350,33 @@ def _together(parts: list[Recognised]) -> Recognised:
     return Recognised(first.format, [path for part in parts for path in part.paths])
 
 
-def _folder(place: Path) -> Recognised:
-    with looking(place):
-        form = next((form for form in FORMATS if _is_whole(form, place)), None)
-        form = form or _only_one([form for form in _installed() if _is_whole(form, place)], place)
-        if form is not None:
-            if form.loose:
-                _tell_others(place, form)
-            return Recognised(form, [str(place)])
+def _recognise_folder(path: Path) -> Recognised:
+    with looking(path):
+        fmt = next((fmt for fmt in FORMATS if _matches_folder(fmt, path)), None)
+        fmt = fmt or _only_format([fmt for fmt in _installed() if _matches_folder(fmt, path)], path)
+        if fmt is not None:
+            if fmt.ignores_other_files:
+                _warn_ignored_files(path, fmt)
+            return Recognised(fmt, [str(path)])
     try:
-        files = list_files(place)
+        files = list_files(path)
     except DataError:
         files = []
     if not files:
         raise DataError(
             f"expected a folder with {MANIFEST}, *.arrow, *.parquet, *.npy or files that can be recognised, got none",
-            path=str(place),
-            hint=_within(place)
+            path=str(path),
+            hint=_subfolder_hint(path)
             or "name the files, or use a format's own deserializer, e.g. fl.CTFDeserializer(path, ...)",
         )
-    return _together([Recognised(_of_file(file), [str(file)]) for file in files])
+    return _merge([Recognised(_file_format(file), [str(file)]) for file in files])
 
 
-def _is_whole(form: Format, place: Path) -> bool:
-    """Whether a whole folder is of a format."""
-    return form.folder(place) or (form.inside is not None and next(place.rglob(form.inside), None) is not None)
+def _matches_folder(fmt: Format, path: Path) -> bool:
+    """Return whether a folder as a whole is of a format."""
+    if fmt.matches_folder(path):
+        return True
+    return fmt.folder_contains is not None and next(path.rglob(fmt.folder_contains), None) is not None
 
 
 def _installed() -> tuple[Format, ...]:
@@ -333,108 +384,111 @@ def _installed() -> tuple[Format, ...]:
     return installed_formats(FORMATS, tuple(sys.path))
 
 
-def _only_one(forms: list[Format], place: Path) -> Format | None:
-    """Return the format of another package that recognises a place; None: there is none.
+def _only_format(formats: list[Format], path: Path) -> Format | None:
+    """Return the only one of the formats of other packages that recognise a path, or None if there is none.
 
     Raises:
-        DataError: several formats recognise it.
+        DataError: there are several.
     """
-    if len(forms) > 1:
-        names = " and ".join(f"`{form.name}`" for form in forms)
+    if len(formats) > 1:
+        names = " and ".join(f"`{fmt.name}`" for fmt in formats)
         raise DataError(
             f"expected one format that recognises this, got {names}",
-            path=str(place),
+            path=str(path),
             hint="use the deserializer of one of them",
         )
-    return forms[0] if forms else None
+    return formats[0] if formats else None
 
 
-def _within(place: Path) -> str | None:
-    """Return a hint for a folder whose subfolders can be opened, such as train and val; None: none can."""
+def _subfolder_hint(path: Path) -> str | None:
+    """Return a hint that names the subfolders that can be opened, such as train and val, or None if none can."""
     try:
-        folders = sorted(folder for folder in place.iterdir() if folder.is_dir())[:_MAX_SUBFOLDERS]
-        openable = [folder.name for folder in folders if any(form.folder(folder) for form in (*FORMATS, *_installed()))]
+        formats = (*FORMATS, *_installed())
+        folders = sorted(folder for folder in path.iterdir() if folder.is_dir())[:_MAX_SUBFOLDERS]
+        openable = [folder.name for folder in folders if any(fmt.matches_folder(folder) for fmt in formats)]
     except OSError:
         return None
     return f"name a folder in it, or a list of them: {', '.join(openable)}" if openable else None
 
 
 @functools.cache
-def _tell_others(place: Path, form: Format) -> None:
-    """Warn, once, of files directly in a folder that are not read because other files there are of ``form``."""
-    suffixes = {".npy"} if form.name == "npy folder" else set(form.suffixes)
-    skipped = sorted(file.name for file in place.iterdir() if file.suffix.lower() in _UNMISTAKABLE - suffixes)
+def _warn_ignored_files(folder: Path, fmt: Format) -> None:
+    """Warn once of the files directly in a folder of format ``fmt`` that are of other formats and not read."""
+    suffixes = {".npy"} if fmt.name == "npy folder" else set(fmt.suffixes)
+    skipped = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in _UNAMBIGUOUS - suffixes)
     if skipped:
         _log.warning(
             "%s: only its %s files are read, not %s%s; name a pattern to read others",
-            place,
+            folder,
             "/".join(sorted(suffixes)),
             skipped[0],
             f" and {len(skipped) - 1} more" if len(skipped) > 1 else "",
         )
 
 
-def _of_file(place: Path) -> Format:
-    with looking(place), open_regular(place) as file:
+def _file_format(path: Path) -> Format:
+    with looking(path), open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
-        unpacked = head_of(file, _HEAD_BYTES) if packing_of(head) else None
-    within = place.with_suffix("") if place.suffix.lower() in _PACKED else place
+        text_head = head_of(file, _HEAD_BYTES) if packing_of(head) else None
+    text_path = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
 
-    def holds(form: Format) -> bool:
-        """Whether the file is packed, and its content is of a format."""
-        if unpacked is None or not form.packed:
+    def matches_text(fmt: Format) -> bool:
+        """Return whether the file is compressed, and its text is of a format."""
+        if text_head is None or not fmt.may_be_compressed:
             return False
-        return form.begins(within, unpacked) or within.suffix.lower() in form.suffixes
+        return fmt.matches_file(text_path, text_head) or text_path.suffix.lower() in fmt.suffixes
 
-    for form in FORMATS:
-        if holds(form):
-            return form
-    for form in FORMATS:
-        if form.begins(place, head):
-            return form
-    suffix = place.suffix.lower()
-    foreign = _foreign(place, head)
-    if foreign is None and suffix in SUFFIXES:
+    for fmt in FORMATS:
+        if matches_text(fmt):
+            return fmt
+    for fmt in FORMATS:
+        if fmt.matches_file(path, head):
+            return fmt
+    suffix = path.suffix.lower()
+    error = _foreign_error(path, head)
+    if error is None and suffix in SUFFIXES:
         return SUFFIXES[suffix]
-    forms = [form for form in _installed() if holds(form) or form.begins(place, head) or suffix in form.suffixes]
-    if (added := _only_one(forms, place)) is not None:
-        return added
-    raise foreign or _unknown(place, head)
+    matching = [
+        fmt for fmt in _installed() if matches_text(fmt) or fmt.matches_file(path, head) or suffix in fmt.suffixes
+    ]
+    if (installed := _only_format(matching, path)) is not None:
+        return installed
+    raise error or _unknown_error(path, head)
 
 
-def _foreign(place: Path, head: bytes) -> DataError | None:
-    """Return the error for a file that is known by its first bytes and not read; None: it is not known."""
-    for magic, what, hint in _FOREIGN:
+def _foreign_error(path: Path, head: bytes) -> DataError | None:
+    """Return the error for a file that is recognised by its first bytes but not read, or None for other files."""
+    for magic, description, hint in _FOREIGN:
         if head.startswith(magic):
-            return _not_read(place, what, hint)
+            return _unread_error(path, description, hint)
     if not head.startswith(_ZIP):
         return None
-    if any(name.endswith("data.pkl") for name in _names_in_zip(place)):
-        return _not_read(place, "a PyTorch checkpoint", "load it with torch.load, and pass tensors")
-    return _not_read(place, "a zip archive", "extract it first")
+    if any(name.endswith("data.pkl") for name in _names_in_zip(path)):
+        return _unread_error(path, "a PyTorch checkpoint", "load it with torch.load, and pass tensors")
+    return _unread_error(path, "a zip archive", "extract it first")
 
 
-def _unknown(place: Path, head: bytes) -> DataError:
+def _unknown_error(path: Path, head: bytes) -> DataError:
     """Return the error for a file that no format recognises by its first bytes or its suffix."""
     if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < _MAX_HEADER:  # the length of JSON, then the JSON
-        return _not_read(place, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
+        return _unread_error(path, "a file of safetensors", "load it with safetensors.numpy.load_file, and pass arrays")
     if head.lstrip().startswith(b"["):
-        return _not_read(place, "a JSON list", _LINES)
-    if place.suffix.lower() == ".mds":
-        return _not_read(
-            place, "a shard of MDS", f"pass its folder; the {INDEX} there is missing or damaged: restore it"
+        return _unread_error(path, "a JSON list", _LINES)
+    if path.suffix.lower() == ".mds":
+        return _unread_error(
+            path, "a shard of MDS", f"pass its folder; the {INDEX} there is missing or damaged: restore it"
         )
     if not head:
-        return DataError("expected a file of a known format, got an empty one", path=str(place), hint="write it again")
+        return DataError("expected a file of a known format, got an empty one", path=str(path), hint="write it again")
     return DataError(
         f"expected a store or a file of a known format, got one that begins with {head[:8]!r}",
-        path=str(place),
+        path=str(path),
         hint=f"known suffixes: {', '.join(SUFFIXES)}; or use the format's own deserializer",
     )
 
 
-def _not_read(place: Path, what: str, hint: str) -> DataError:
-    return DataError(f"expected a file that feedline reads, got {what}", path=str(place), hint=hint)
+def _unread_error(path: Path, description: str, hint: str) -> DataError:
+    return DataError(f"expected a file that feedline reads, got {description}", path=str(path), hint=hint)
 
 
 def _names_in_zip(path: Path) -> list[str]:

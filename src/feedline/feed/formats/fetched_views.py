@@ -1,8 +1,8 @@
 """Views of mapped files, parts of which may be missing, over fetched bytes.
 
-A mapped file of an object in a store has holes where nothing was fetched, which read as zeros. But the places of the
-views of a chunk determine the bytes of the chunk. These are fetched, and the same arrays are made over them. Other
-columns, or the rest of the chunk, need not be fetched.
+A mapped file of an object in a store has holes, which read as zeros, where nothing was fetched. But the views of a
+chunk have addresses, which locate its bytes in the file. These bytes are fetched, and the same arrays are created over
+them. Other columns, and other parts of the chunk, need not be fetched.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.files.remote import object_at
-from feedline.feed.formats.unreadable import unread
-from feedline.feed.joined_values import mapped
+from feedline.feed.formats.unreadable import read_error
+from feedline.feed.joined_values import map_arrays
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
 from feedline.feed.remote.object_cache import MIN_BYTES
 from feedline.feed.remote.pages import PAGE_BYTES
 
-_TOGETHER_BYTES = 4096  # between arrays that are fetched as one extent
+_MAX_GAP_BYTES = 4096  # largest gap between arrays that are fetched as one extent
 
 
-def in_parts(corpus: Deserializer, settled: Collection[str] = ()) -> bool:
-    """Return whether chunks are views of files, parts of which may be missing, other than the files ``settled``."""
+def may_lack_parts(corpus: Deserializer, complete: Collection[str] = ()) -> bool:
+    """Return whether chunks are views of files of which parts may be missing. The files ``complete`` do not count."""
     return can(corpus, RandomAccess) and any(
-        object_at(path) is not None and path not in settled for path in corpus.paths()
+        object_at(path) is not None and path not in complete for path in corpus.paths()
     )
 
 
-def runs_of(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the pages of a file with the bytes ``(begin, end)``, as runs of bytes. No page is in two runs."""
+def page_runs(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the pages of a file that hold the spans ``(begin, end)``, as runs of bytes. No page is in two runs."""
     runs: list[tuple[int, int]] = []
     for begin, end in sorted((begin // PAGE_BYTES, -(-end // PAGE_BYTES)) for begin, end in spans if begin < end):
         if runs and begin <= runs[-1][1]:
@@ -56,14 +56,14 @@ def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str,
         DataError: the cache has no room.
     """
     room_bytes = next((remote.room_bytes for path in paths if (remote := object_at(path)) is not None), None)
-    least = sum(sizes)
-    if room_bytes is not None and least > room_bytes:
-        most = sum(size // PAGE_BYTES + 2 for size in sizes) * PAGE_BYTES
+    needed = sum(sizes)
+    if room_bytes is not None and needed > room_bytes:
+        max_needed = sum(size // PAGE_BYTES + 2 for size in sizes) * PAGE_BYTES
         raise DataError(
-            f"expected a cache with room for the {least} bytes that say where the sequences of {streams} streams lie, "
-            f"got one of {room_bytes} bytes",
+            f"expected a cache with room for the {needed} bytes of offsets of the sequences in {streams} streams, got "
+            f"one of {room_bytes} bytes",
             path=name,
-            hint=f"raise the cache_bytes of fl.Remote to {most + MIN_BYTES}, or read fewer streams",
+            hint=f"raise the cache_bytes of fl.Remote to {max_needed + MIN_BYTES}, or read fewer streams",
         )
 
 
@@ -72,7 +72,7 @@ def extents_of(views: Chunk, files: Sequence[MappedFile]) -> list[Extent]:
     extents: list[Extent] = []
     for extent in sorted(part for array in _arrays(views) if (part := _span(array, files)) is not None):
         last = extents[-1] if extents else None
-        if last is not None and last.path == extent.path and extent.offset <= last.offset + last.size + _TOGETHER_BYTES:
+        if last is not None and last.path == extent.path and extent.offset <= last.offset + last.size + _MAX_GAP_BYTES:
             extents[-1] = last._replace(size=max(last.size, extent.offset + extent.size - last.offset))
         else:
             extents.append(extent)
@@ -86,15 +86,17 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
     """
     extents = extents_of(views, files)
 
-    def nothing(array: NDArray[Any]) -> NDArray[Any]:
+    def zeros_like(array: NDArray[Any]) -> NDArray[Any]:
         return array if _span(array, files) is None else np.zeros(array.shape, array.dtype)
 
     for extent, piece in zip(extents, pieces, strict=True):
         if isinstance(piece, Unread):
-            lost = {i: unread(piece, extent.path, i) for i in range(views.num_sequences)}
-            return Chunk(views.schema, {name: mapped(value, nothing) for name, value in views.values.items()}, lost)
+            lost = {i: read_error(piece, extent.path, i) for i in range(views.num_sequences)}
+            return Chunk(
+                views.schema, {name: map_arrays(value, zeros_like) for name, value in views.values.items()}, lost
+            )
 
-    def fetched(array: NDArray[Any]) -> NDArray[Any]:
+    def over_piece(array: NDArray[Any]) -> NDArray[Any]:
         span = _span(array, files)
         if span is None:
             return array
@@ -105,11 +107,13 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
                 return view if view.flags.aligned else view.copy()
         raise AssertionError(f"no piece has {span}")
 
-    return Chunk(views.schema, {name: mapped(value, fetched) for name, value in views.values.items()}, views.errors)
+    return Chunk(
+        views.schema, {name: map_arrays(value, over_piece) for name, value in views.values.items()}, views.errors
+    )
 
 
 def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> Extent | None:
-    """Return the extent of an array in a file; None: it is in memory."""
+    """Return the extent of an array in a file, or None if it is in memory."""
     if not array.size:
         return None
     low, high = np.lib.array_utils.byte_bounds(array)
@@ -127,5 +131,5 @@ def _arrays(chunk: Chunk) -> Iterator[NDArray[Any]]:
         return array
 
     for value in chunk.values.values():
-        mapped(value, note)
+        map_arrays(value, note)
     yield from arrays

@@ -26,49 +26,53 @@ class Format(NamedTuple):
     Attributes:
         name: name in `feedline inspect`.
         description: name with an article, in errors: ``"a CSV file"``.
-        opener: ``"module:function"``, imported when it is needed. ``function(paths, streams, memory)`` returns a
-            `Deserializer` for the files, in this order, or for one folder. ``streams`` are the declared `Stream`
-            objects by name, or none. ``memory`` is the number of bytes that a decoded chunk may take. Or the name of
-            a class, which is called like feedline's deserializers: with the path or a list of paths, streams or None,
-            and ``memory=``.
-        begins: whether a file is of this format, by its path and its first 512 bytes.
-        folder: whether a whole folder is of this format.
-        inside: pattern of its files in a folder, at any depth, for a folder that is not of this format as a whole;
-            None: its files directly in the folder are recognised one by one.
-        several: whether the opener takes several files.
-        suffixes: suffixes of its files, in lower case with their dot, for files that cannot be recognised by bytes.
-        packed: whether its files may be packed by gzip or Zstandard, with another suffix after theirs.
-        loose: whether a folder is of this format because of the files in it, even if it has others.
-        lists: the ``"module:function"`` that returns the paths of the files that a file of this format lists. Relative
-            paths start from its folder. None: it lists no files.
+        opener: ``"module:function"`` or ``"module:Class"``, imported when it is needed. A function is called as
+            ``function(paths, streams, memory)`` and returns a `Deserializer` for the files, in this order, or for one
+            folder. ``streams`` is a mapping of the declared `Stream` objects by name, and may be empty. ``memory`` is
+            the number of bytes that a decoded chunk may take. A class is called like feedline's deserializers: with
+            the path or a list of paths, the streams or None, and ``memory=``.
+        matches_file: function of a path and the first 512 bytes of the file that returns whether the file is of this
+            format.
+        matches_folder: function of a path that returns whether the folder as a whole is of this format.
+        folder_contains: pattern such as ``"*.parquet"``. A folder with a file that fits it, at any depth, is of this
+            format as a whole. Without a pattern, the files directly in a folder are recognised one by one.
+        multiple_files: whether the opener takes several files as one corpus.
+        suffixes: suffixes of its files, such as ``(".csv",)``, in lower case. A file that no format recognises by its
+            first bytes is of the format that has its suffix.
+        may_be_compressed: whether its files may be compressed by gzip or Zstandard. Such a file has another suffix
+            after its own, as in ``data.csv.gz``.
+        ignores_other_files: whether a folder of this format may have files of other formats, which are not read. A
+            warning names them.
+        lister: ``"module:function"``, if files of this format list other files, as an image map does. The function
+            takes the path of such a file and returns the paths in it. Relative paths start from its folder.
     """
 
     name: str
     description: str
     opener: str
-    begins: Callable[[Path, bytes], bool] = lambda path, head: False
-    folder: Callable[[Path], bool] = lambda path: False
-    inside: str | None = None
-    several: bool = False
+    matches_file: Callable[[Path, bytes], bool] = lambda path, head: False
+    matches_folder: Callable[[Path], bool] = lambda path: False
+    folder_contains: str | None = None
+    multiple_files: bool = False
     suffixes: tuple[str, ...] = ()
-    packed: bool = False
-    loose: bool = False
-    lists: str | None = None
+    may_be_compressed: bool = False
+    ignores_other_files: bool = False
+    lister: str | None = None
 
     def open(self, paths: list[str], streams: Mapping[str, Stream], memory: int) -> Deserializer:
         """Open files of this format.
 
         Raises:
-            DataError: the opener takes a single file.
-            SchemaError: data cannot be streams, see the opener. The error names the files.
+            DataError: there are several files, and the opener takes one.
+            SchemaError: the data do not fit the streams. The error names the files.
         """
-        if len(paths) > 1 and not self.several:
+        if len(paths) > 1 and not self.multiple_files:
             raise DataError(
                 f"expected {self.description}, got {len(paths)}, which cannot be read as one corpus",
                 path=paths[0],
                 hint="open one, or convert each and train on one store after the other",
             )
-        opener: Callable[..., Deserializer] = _named(self.opener)
+        opener: Callable[..., Deserializer] = _import_object(self.opener)
         is_class = isinstance(opener, type)
         try:
             if is_class:
@@ -84,51 +88,52 @@ class Format(NamedTuple):
                 raise
             raise SchemaError(message) from error
 
-    def listed(self, path: str) -> list[str]:
+    def listed_files(self, path: str) -> list[str]:
         """Return the paths of the files that a file of this format lists.
 
         Raises:
             DataError: the file cannot be read, or is damaged.
         """
-        if self.lists is None:
+        if self.lister is None:
             return []
-        finds: Callable[[str], list[str]] = _named(self.lists)
-        return finds(path)
+        lister: Callable[[str], list[str]] = _import_object(self.lister)
+        return lister(path)
 
 
-def _named(what: str) -> Any:
-    """Import ``"module:function"``."""
-    module, _, function = what.partition(":")
-    return getattr(importlib.import_module(module), function)
+def _import_object(reference: str) -> Any:
+    """Import ``"module:function"`` or ``"module:Class"``."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 @functools.lru_cache(maxsize=1)
-def installed_formats(builtin: tuple[Format, ...], path: tuple[str, ...]) -> tuple[Format, ...]:
-    """Return the formats of installed packages, by their names.
+def installed_formats(builtin: tuple[Format, ...], sys_path: tuple[str, ...]) -> tuple[Format, ...]:
+    """Return the formats of installed packages, sorted by name.
 
     Args:
         builtin: formats of feedline, whose names are taken.
-        path: ``sys.path``. Packages are looked up once, and again when it changes.
+        sys_path: ``sys.path``. Packages are looked up once, and again when it changes.
 
     Raises:
-        FeedlineError: an entry is no `Format` or cannot be imported, or a name is taken. The error names the packages.
+        FeedlineError: an entry point is no `Format` or cannot be imported, or its name is taken. The error names the
+            packages.
     """
     from importlib.metadata import entry_points  # takes longer than most files take to open
 
     formats: dict[str, Format] = {}
-    owners = {form.name: "feedline" for form in builtin}
+    owners = {fmt.name: "feedline" for fmt in builtin}
     for entry in entry_points(group=GROUP):
         package = entry.dist.name if entry.dist is not None else entry.module
         where = f"\n  at entry point `{entry.name} = {entry.value}` of package {package}\n  repair or uninstall it"
         try:
-            form = entry.load()
+            fmt = entry.load()
         except Exception as error:
             raise FeedlineError(f"expected a feedline.Format, got {type(error).__name__}: {error}{where}") from error
-        if not isinstance(form, Format):
-            raise FeedlineError(f"expected a feedline.Format, got {type(form).__name__}{where}")
-        if form.name in owners:
+        if not isinstance(fmt, Format):
+            raise FeedlineError(f"expected a feedline.Format, got {type(fmt).__name__}{where}")
+        if fmt.name in owners:
             raise FeedlineError(
-                f"expected one format `{form.name}`, got another one beside {owners[form.name]}'s{where}"
+                f"expected one format `{fmt.name}`, got another one in addition to that of {owners[fmt.name]}{where}"
             )
-        formats[form.name], owners[form.name] = form, f"package {package}"
+        formats[fmt.name], owners[fmt.name] = fmt, f"package {package}"
     return tuple(formats[name] for name in sorted(formats))

@@ -31,11 +31,11 @@ from feedline.feed.files.paths import PathLike, looking, open_file, open_regular
 from feedline.feed.files.read_into import read_exactly
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.cntk.ctf import ctf_index
-from feedline.feed.formats.image_guess import SUFFIXES
+from feedline.feed.formats.detect_images import SUFFIXES
 from feedline.feed.formats.indexed.file_index import Cache
 from feedline.feed.formats.indexed.indexed_corpus import IndexedFile
-from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import require_damage, unread
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
+from feedline.feed.formats.unreadable import read_error, reraise_if_transient
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -56,14 +56,14 @@ CHUNK_FILES = 16
 """Files in a chunk: part of the order. Chunks are small so that a window, made of chunks, mixes distant classes."""
 
 _FIELDS = ("image", "label", "key")
-_LOOKED_AT = 256  # files whose sizes are looked up when a corpus is opened
-_ARCHIVES = 64  # zip archives kept open
-_NAMED = 10  # missing members named in an error
+_SIZED_FILES = 256  # whose sizes are looked up when a corpus is opened
+_MAX_ARCHIVES = 64  # zip archives that are kept open
+_MAX_NAMED = 10  # missing members that an error names
 _SKIP = 'pass on_error="skip" to the source to skip such pictures and list them'
-_PLAIN = re.compile(rb"[0-9]{1,19}")
+_NUMBER = re.compile(rb"[0-9]{1,19}")
 
 
-class _Images(Deserializer, Selective, Reopened):
+class _Images(Deserializer, Selective, PickledByArguments):
     """Encoded pictures with a label and a key each."""
 
     def _declare(self, streams: Mapping[str, Stream] | None, keywords: Mapping[str, Stream], memory_bytes: int) -> None:
@@ -86,20 +86,20 @@ class _Images(Deserializer, Selective, Reopened):
             if field != "label" and not stream.is_bytes:
                 raise SchemaError(
                     f"expected bytes or str for stream `{name}`, got {stream}; declare fl.Stream(dtype='bytes', "
-                    f"field='{field}') and decode pictures in a fl.Map"
+                    f"field='{field}') and decode pictures in an fl.Map"
                 )
 
-    def _checked_chunk(
+    def _build_chunk(
         self,
         images: list[bytes],
         labels: NDArray[np.int64],
         keys: list[bytes],
         errors: dict[int, DataError],
-        located: Sequence[dict[str, Any]],
+        locations: Sequence[dict[str, Any]],
     ) -> Chunk:
-        """Return a chunk, after comparing labels with their streams.
+        """Return a chunk. Labels that their streams cannot hold are errors.
 
-        ``located`` has, for the error of each sequence, where it is.
+        ``locations`` has the place of each sequence, for its error.
         """
         values: dict[str, Value] = {}
         for name, stream in self.schema.items():
@@ -109,11 +109,11 @@ class _Images(Deserializer, Selective, Reopened):
             elif field == "key":
                 values[name] = _strings(keys, stream)
             else:
-                most = stream.size if stream.sparse else _most(stream.dtype)
-                wrong = (labels < 0) | (labels >= most)
+                limit = stream.size if stream.sparse else _label_limit(stream.dtype)
+                wrong = (labels < 0) | (labels >= limit)
                 for i in np.flatnonzero(wrong).tolist():
-                    what = f"expected a label below {most}, got {labels[i]}" if labels[i] >= 0 else "expected a label"
-                    errors.setdefault(i, DataError(what, stream=name, hint=_SKIP, **located[i]))
+                    what = f"expected a label below {limit}, got {labels[i]}" if labels[i] >= 0 else "expected a label"
+                    errors.setdefault(i, DataError(what, stream=name, hint=_SKIP, **locations[i]))
                 values[name] = _labels(np.where(wrong, 0, labels), stream)
         return Chunk(self.schema, values, errors)
 
@@ -130,7 +130,7 @@ def _labels(labels: NDArray[np.int64], stream: Stream) -> Value:
     return SparseValue(np.arange(len(labels) + 1), labels.astype(np.int32), ones, stream.size, None)
 
 
-def _most(dtype: np.dtype[Any]) -> int:
+def _label_limit(dtype: np.dtype[Any]) -> int:
     """Return the number of labels that a dtype can hold exactly."""
     if dtype.kind in "iu":
         return int(min(np.iinfo(dtype).max, 2**62)) + 1
@@ -140,13 +140,13 @@ def _most(dtype: np.dtype[Any]) -> int:
 class _ImageFiles(_Images, Fetchable, Keyed):
     """Pictures that are single files, or members of zip archives."""
 
-    def _list(self, names: list[bytes], labels: NDArray[np.int64]) -> None:
-        """Set the names of all pictures, as `_place` understands them, and their labels."""
+    def _set_pictures(self, names: list[bytes], labels: NDArray[np.int64]) -> None:
+        """Set the names of all pictures, in the form that `_place` parses, and their labels."""
         self._bounds = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
         self._names, self._labels = b"".join(names), labels
-        self._archives = LruCache(open_archive, lambda _: 1, _ARCHIVES)
-        looked_at = distinct(np.linspace(0, len(names) - 1, min(len(names), _LOOKED_AT)).astype(np.int64))
-        self._sizes = np.array([self._size(i) for i in looked_at.tolist()], np.int64)
+        self._archives = LruCache(open_archive, lambda _: 1, _MAX_ARCHIVES)
+        sized = distinct(np.linspace(0, len(names) - 1, min(len(names), _SIZED_FILES)).astype(np.int64))
+        self._sizes = np.array([self._size(i) for i in sized.tolist()], np.int64)
         mean = max(1, int(self._sizes.mean()))
         counts = [min(CHUNK_FILES, len(names) - first) for first in range(0, len(names), CHUNK_FILES)]
         self._table = [ChunkInfo(n, n, n * mean) for n in counts]
@@ -156,10 +156,10 @@ class _ImageFiles(_Images, Fetchable, Keyed):
 
     @abstractmethod
     def _place(self, ordinal: int) -> tuple[str, str | None]:
-        """Return the file of a picture, or its archive and its name there."""
+        """Return the file of a picture and None, or its archive and its name in the archive."""
 
-    def _located(self, ordinal: int) -> dict[str, Any]:
-        """Return the place that declares the label of a picture, for errors."""
+    def _location(self, ordinal: int) -> dict[str, Any]:
+        """Return the place of the label of a picture, for errors."""
         return {"path": self._place(ordinal)[0], "sequence": ordinal}
 
     def _size(self, ordinal: int) -> int:
@@ -200,10 +200,10 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         """
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < len(self._labels):
             raise IndexError(f"expected 0 <= ordinal < {len(self._labels)}, got {ordinals.min()} to {ordinals.max()}")
-        return self._pictures(ordinals, lambda i, ordinal, budget: self._image(ordinal, budget))
+        return self._read_pictures(ordinals, lambda i, ordinal, budget: self._image(ordinal, budget))
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the files of a chunk if all of them are objects in stores, else none: they are read one by one."""
+        """Return the files of a chunk if all are objects in object stores, else none, as they are read one by one."""
         if "image" not in self._fields.values():
             return []
         extents = []
@@ -220,17 +220,17 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         def image(i: int, ordinal: int, budget_bytes: int) -> bytes:
             piece = pieces[i]
             if isinstance(piece, Unread):
-                raise unread(piece, self._place(ordinal)[0], ordinal)
+                raise read_error(piece, self._place(ordinal)[0], ordinal)
             _check_size(len(piece), budget_bytes)
             return bytes(piece)
 
-        return self._pictures(self._ordinals(chunk), image)
+        return self._read_pictures(self._ordinals(chunk), image)
 
     def _ordinals(self, chunk: int) -> NDArray[np.int64]:
         first = chunk * CHUNK_FILES
         return np.arange(first, first + self._table[chunk].sequences)
 
-    def _pictures(self, ordinals: NDArray[np.int64], read: Callable[[int, int, int], bytes]) -> Chunk:
+    def _read_pictures(self, ordinals: NDArray[np.int64], read: Callable[[int, int, int], bytes]) -> Chunk:
         """Return pictures as a chunk.
 
         Args:
@@ -248,12 +248,12 @@ class _ImageFiles(_Images, Fetchable, Keyed):
                     image = read(i, ordinal, budget)
                     budget -= len(image)
             except DataError as error:
-                require_damage(error)
+                reraise_if_transient(error)
                 errors[i] = error
             images.append(image)
         keys = [self._key(ordinal) for ordinal in numbers] if "key" in self._fields.values() else []
-        located = [self._located(ordinal) for ordinal in numbers]
-        return self._checked_chunk(images, self._labels[ordinals], keys, errors, located)
+        locations = [self._location(ordinal) for ordinal in numbers]
+        return self._build_chunk(images, self._labels[ordinals], keys, errors, locations)
 
     def _key(self, ordinal: int) -> bytes:
         return self._name(ordinal)
@@ -267,8 +267,8 @@ class _ImageFiles(_Images, Fetchable, Keyed):
                 _check_size(os.fstat(file.fileno()).st_size, memory_bytes)
                 content: bytes = file.read()
         except OSError as error:
-            why = f"expected a readable picture: {error.strerror or error}"
-            raise DataError(why, path=path, sequence=ordinal, hint=_SKIP) from error
+            what = f"expected a readable picture: {error.strerror or error}"
+            raise DataError(what, path=path, sequence=ordinal, hint=_SKIP) from error
         except DataError as error:
             raise DataError(error.what, path=path, sequence=ordinal, hint=error.hint or _SKIP) from error
         return content
@@ -304,8 +304,8 @@ class ImageFolderDeserializer(_ImageFiles):
     Args:
         path: the folder with the folders of classes.
         streams: stream name to `Stream`, also as keyword arguments. Fields: ``image`` (the file's bytes), ``label`` (a
-            number or one-hot, ``fl.Stream(classes, sparse=True)``), and ``key`` (the file's path in the folder). None:
-            ``image``, and ``label`` as int64.
+            number or one-hot, ``fl.Stream(classes, sparse=True)``), and ``key`` (the file's path in the folder). By
+            default ``image``, and ``label`` as int64.
         memory: bytes that the pictures of a chunk may take.
         stream_kwargs: more streams.
 
@@ -327,23 +327,23 @@ class ImageFolderDeserializer(_ImageFiles):
     ) -> None:
         self.name = os.fspath(path)
         self._declare(streams, stream_kwargs, memory)
-        self._opened_with(path, dict(self.schema.streams), memory=memory)
+        self._set_arguments(path, dict(self.schema.streams), memory=memory)
         with looking(path):
             self.classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
             names, labels = [], []
             for label, folder in enumerate(self.classes):
-                pictures = _pictures(self.name, folder)
+                pictures = _list_pictures(self.name, folder)
                 if not pictures:
                     raise DataError(
                         f"expected pictures ({', '.join(SUFFIXES)}) in every class, got none in `{folder}`",
                         path=os.path.join(self.name, folder),
-                        hint="remove the folder: labels count the folders that are there",
+                        hint="remove the folder: labels are the numbers of the folders",
                     )
                 names += pictures
                 labels.append(np.full(len(pictures), label))
         if not names:
             raise DataError("expected a folder with a folder for each class, got none", path=self.name)
-        self._list(names, np.concatenate(labels).astype(np.int64))
+        self._set_pictures(names, np.concatenate(labels).astype(np.int64))
 
     def _place(self, ordinal: int) -> tuple[str, str | None]:
         return os.path.join(self.name, os.fsdecode(self._name(ordinal))), None
@@ -364,16 +364,16 @@ class ImageFolderDeserializer(_ImageFiles):
         return _native.name_keys(self._names, begin, end)
 
 
-def _pictures(root: str, folder: str) -> list[bytes]:
-    """Return the pictures below a folder, by their paths from ``root`` on, in torchvision's order."""
+def _list_pictures(root: str, folder: str) -> list[bytes]:
+    """Return the paths of the pictures below a folder, relative to ``root``, in torchvision's order."""
     top = os.path.join(root, folder)
     listed, above = [], {top: frozenset[tuple[int, int]]()}
-    for place, folders, files in os.walk(top, onerror=_refuse, followlinks=True):
-        about, outer = os.stat(place), above.pop(place)
-        if (about.st_dev, about.st_ino) in outer:  # a link to a folder above it
+    for place, folders, files in os.walk(top, onerror=_raise_walk_error, followlinks=True):
+        status, outer = os.stat(place), above.pop(place)
+        if (status.st_dev, status.st_ino) in outer:  # a link to a folder above it
             folders.clear()
             continue
-        inner = outer | {(about.st_dev, about.st_ino)}
+        inner = outer | {(status.st_dev, status.st_ino)}
         above |= {os.path.join(place, name): inner for name in folders}
         listed.append((place, sorted(files)))
     return [
@@ -384,7 +384,7 @@ def _pictures(root: str, folder: str) -> list[bytes]:
     ]
 
 
-def _refuse(error: OSError) -> None:
+def _raise_walk_error(error: OSError) -> None:
     """Raise an error that `os.walk` would ignore: pictures must not be missing silently."""
     raise error
 
@@ -399,8 +399,8 @@ class ImageMapDeserializer(_ImageFiles):
         path: the map file.
         streams: stream name to `Stream`, also as keyword arguments. Fields: ``image`` (the file's bytes), ``label`` (a
             number or one-hot, ``fl.Stream(classes, sparse=True)``), and ``key`` (the line's key, or its number from 0).
-            None: ``image``, and ``label`` as int64.
-        root: folder that relative paths start from; None: the working directory, as in CNTK.
+            By default ``image``, and ``label`` as int64.
+        root: folder that relative paths start from, by default the working directory, as in CNTK.
         memory: bytes that the pictures of a chunk may take.
         stream_kwargs: more streams.
 
@@ -422,7 +422,7 @@ class ImageMapDeserializer(_ImageFiles):
         self._root = os.path.abspath(os.getcwd() if root is None else root)
         self._folder = os.path.dirname(os.path.abspath(path))
         self._declare(streams, stream_kwargs, memory)
-        self._opened_with(path, dict(self.schema.streams), root=self._root, memory=memory)
+        self._set_arguments(path, dict(self.schema.streams), root=self._root, memory=memory)
         with open_file(path, -1) as file:
             lines = file.read().removeprefix(b"\xef\xbb\xbf").split(b"\n")
         if not lines[-1]:
@@ -431,13 +431,13 @@ class ImageMapDeserializer(_ImageFiles):
             raise DataError("expected at least one line `path<TAB>label`, got none", path=self.name)
         fields = [line.removesuffix(b"\r").split(b"\t") for line in lines]
         sound = [
-            len(f) > 1 and _PLAIN.fullmatch(f[-1]) is not None and not any(b"\0" in part for part in f) for f in fields
+            len(f) > 1 and _NUMBER.fullmatch(f[-1]) is not None and not any(b"\0" in part for part in f) for f in fields
         ]
-        labels = [int(f[-1]) if fine else -1 for f, fine in zip(fields, sound, strict=True)]
+        labels = [int(f[-1]) if is_sound else -1 for f, is_sound in zip(fields, sound, strict=True)]
         self._keyed = [len(f) > 2 for f in fields]
         # A malformed line is known only by its number.
         names = [b"\t".join(f[:-1][:2]) if label >= 0 else b"" for f, label in zip(fields, labels, strict=True)]
-        self._list(names, np.minimum(np.array(labels, np.float64), 2**62).astype(np.int64))
+        self._set_pictures(names, np.minimum(np.array(labels, np.float64), 2**62).astype(np.int64))
 
     def check(self) -> None:
         """Check all lines and the archives that they name, as CNTK does when it opens a map file. Reads no picture.
@@ -447,18 +447,18 @@ class ImageMapDeserializer(_ImageFiles):
                 or an archive cannot be read or lacks members (the error names them).
         """
         limits = [
-            stream.size if stream.sparse else _most(stream.dtype)
+            stream.size if stream.sparse else _label_limit(stream.dtype)
             for name, stream in self.schema.items()
             if self._fields[name] == "label"
         ]
-        most = min(limits, default=1 << 63)
-        wrong = np.flatnonzero((self._labels < 0) | (self._labels >= most))
+        limit = min(limits, default=1 << 63)
+        wrong = np.flatnonzero((self._labels < 0) | (self._labels >= limit))
         for i in wrong[:1].tolist():
             label = int(self._labels[i])
             what = "expected `path<TAB>label`, the label a number"
             if label >= 0:
-                what = f"expected a label below {most}, got {label}: exceeding the label dimension"
-            raise DataError(what, **self._located(i))
+                what = f"expected a label below {limit}, got {label}: exceeding the label dimension"
+            raise DataError(what, **self._location(i))
         places = enumerate(map(self._place, range(len(self._labels))))
         members: dict[str, frozenset[str]] = {}
         missing = []
@@ -470,10 +470,10 @@ class ImageMapDeserializer(_ImageFiles):
             if inner not in members[path]:
                 missing.append((i, f"{path}@{inner}"))
         if missing:
-            named = ", ".join(name for _, name in missing[:_NAMED])
-            omitted = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            named = ", ".join(name for _, name in missing[:_MAX_NAMED])
+            omitted = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
             raise DataError(
-                f"expected these members of archives, got none: {named}{omitted}", **self._located(missing[0][0])
+                f"expected these members of archives, got none: {named}{omitted}", **self._location(missing[0][0])
             )
 
     def _place(self, ordinal: int) -> tuple[str, str | None]:
@@ -484,12 +484,12 @@ class ImageMapDeserializer(_ImageFiles):
         inner = inner.replace("\\", "/")
         return os.path.join(self._root, archive), inner.removeprefix("/")
 
-    def _located(self, ordinal: int) -> dict[str, Any]:
+    def _location(self, ordinal: int) -> dict[str, Any]:
         return {"path": self.name, "line": ordinal + 1, "sequence": ordinal}
 
     def _image(self, ordinal: int, memory_bytes: int) -> bytes:
         if not self._name(ordinal):
-            raise DataError("expected `path<TAB>label`, the label a number", hint=_SKIP, **self._located(ordinal))
+            raise DataError("expected `path<TAB>label`, the label a number", hint=_SKIP, **self._location(ordinal))
         return super()._image(ordinal, memory_bytes)
 
     def _key(self, ordinal: int) -> bytes:
@@ -510,7 +510,7 @@ def _keys(keys: list[bytes]) -> NDArray[np.uint64]:
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     hashes = _native.name_keys(b"".join(keys), starts, ends)
     for i, key in enumerate(keys):
-        if _PLAIN.fullmatch(key):
+        if _NUMBER.fullmatch(key):
             hashes[i] = int(key)
     return hashes
 
@@ -526,8 +526,8 @@ class Base64ImageDeserializer(_Images, Keyed):
         chunk_size: bytes of text in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the pictures of a chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -549,7 +549,7 @@ class Base64ImageDeserializer(_Images, Keyed):
         self.name = os.fspath(path)
         self._declare(streams, stream_kwargs, memory)
         chunk_size = whole_number("chunk_size", chunk_size, 1)
-        self._opened_with(path, dict(self.schema.streams), chunk_size=chunk_size, cache=cache, memory=memory)
+        self._set_arguments(path, dict(self.schema.streams), chunk_size=chunk_size, cache=cache, memory=memory)
         kind = ctf_index(chunk_size, None, skip_ids=True, lenient=False)
         self._file = IndexedFile(Path(path), kind, cache, progress)
         self._infos = [ChunkInfo(*row) for row in self._file.sizes()]
@@ -597,7 +597,7 @@ class Base64ImageDeserializer(_Images, Keyed):
         images, keys, labels = list[bytes](), list[bytes](), np.full(len(ordinals), -1)
         errors, budget = dict[int, DataError](), self._memory
         numbers = ordinals.tolist()
-        located = [{"path": self.name, "line": ordinal + 1, "sequence": ordinal} for ordinal in numbers]
+        locations = [{"path": self.name, "line": ordinal + 1, "sequence": ordinal} for ordinal in numbers]
         for i, line in enumerate(self._lines(ordinals)):
             fields = line.split(b"\t")
             image = b""
@@ -605,17 +605,17 @@ class Base64ImageDeserializer(_Images, Keyed):
                 if len(fields) != 2 + self._keyed:
                     shape = "key<TAB>label<TAB>base64" if self._keyed else "label<TAB>base64"
                     raise DataError(f"expected `{shape}`, got {len(fields)} words")
-                if not _PLAIN.fullmatch(fields[-2]):
+                if not _NUMBER.fullmatch(fields[-2]):
                     raise DataError(f"expected a number as label, got {fields[-2]!r:.60}")
                 labels[i] = min(int(fields[-2]), 2**62)
-                image = _decoded(fields[-1])
+                image = _decode_base64(fields[-1])
                 _check_size(len(image), budget)
                 budget -= len(image)
             except DataError as error:
-                errors[i] = DataError(error.what, hint=error.hint or _SKIP, **located[i])
+                errors[i] = DataError(error.what, hint=error.hint or _SKIP, **locations[i])
             images.append(image if i not in errors else b"")
             keys.append(fields[0] if self._keyed else b"%d" % numbers[i])
-        return self._checked_chunk(images, labels, keys, errors, located)
+        return self._build_chunk(images, labels, keys, errors, locations)
 
     def _lines(self, ordinals: NDArray[np.int64]) -> list[bytes]:
         """Return lines without their ends. Neighbours are read together."""
@@ -626,22 +626,22 @@ class Base64ImageDeserializer(_Images, Keyed):
         begin, size = entries["offset"].astype(np.int64), entries["size"].astype(np.int64)
         heads = np.flatnonzero(begin != np.concatenate([[-1], (begin + size)[:-1]])).tolist()
         lines: list[bytes] = []
-        with self._file.opened() as text:
+        with self._file.open() as text:
             for a, b in zip(heads, [*heads[1:], len(begin)], strict=True):
                 buffer = np.empty(int(begin[b - 1] + size[b - 1] - begin[a]), np.uint8)
                 read_exactly(text, buffer, int(begin[a]), self._file.path)
-                together, at = buffer.tobytes(), (begin[a:b] - begin[a]).tolist()
-                lines += [together[i : i + n].rstrip(b"\r\n") for i, n in zip(at, size[a:b].tolist(), strict=True)]
+                run, at = buffer.tobytes(), (begin[a:b] - begin[a]).tolist()
+                lines += [run[i : i + n].rstrip(b"\r\n") for i, n in zip(at, size[a:b].tolist(), strict=True)]
             self._file.compare(text)
         return lines
 
 
-_REST = re.compile(rb"[^A-Za-z0-9+/=]+\Z")
+_TRAILING = re.compile(rb"[^A-Za-z0-9+/=]+\Z")
 
 
-def _decoded(text: bytes) -> bytes:
+def _decode_base64(text: bytes) -> bytes:
     try:
-        picture = binascii.a2b_base64(_REST.sub(b"", text), strict_mode=True)
+        picture = binascii.a2b_base64(_TRAILING.sub(b"", text), strict_mode=True)
     except binascii.Error as error:
         raise DataError(f"expected base64: {error}") from error
     if not picture:
@@ -649,7 +649,7 @@ def _decoded(text: bytes) -> bytes:
     return picture
 
 
-def listed_in_map(path: str) -> list[str]:
+def files_in_map(path: str) -> list[str]:
     """Return the paths of the pictures and archives in a map file. Relative paths start from its folder."""
     corpus = ImageMapDeserializer(path, {"label": Stream((), "int64")}, root=os.path.dirname(path))
     return list(dict.fromkeys(corpus._place(i)[0] for i in range(len(corpus._labels)) if corpus._name(i)))

@@ -1,6 +1,6 @@
 """JSON Lines: a `Deserializer` for files with a JSON object per line, each a sequence.
 
-Guarantees and cost are as for `rows`. Files may be packed, see `files.packed`.
+Guarantees and cost are as for `rows`. Files may be compressed, see `files.compressed_text`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from feedline import _native
 from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
-from feedline.feed.formats.hive import tell_left_out
+from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MAX_ROW,
     UNPACK_BYTES,
     RowsDeserializer,
-    fields_of,
+    excerpt,
     head_text,
     index_error,
     packing_of_text,
-    show,
+    parser_fields,
 )
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
@@ -57,16 +57,16 @@ class JSONLinesDeserializer(RowsDeserializer):
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
         streams: stream name to `Stream`, also as keyword arguments. ``field`` is the path of keys to the value,
             ``"meta.score"``, by default the stream's name. A dot within a key is written ``\\.``. Other keys are
-            skipped. None at all: streams are inferred from the first 100 rows, see `infer_json_streams`.
-        sequences: names of the streams with a list of samples in a row; None: the streams whose values are lists of
-            samples in one of the first 100 rows.
+            skipped. By default streams are inferred from the first 100 rows, see `infer_json_streams`.
+        sequences: names of the streams with a list of samples in a row. By default these are the streams whose values
+            are lists of samples in one of the first 100 rows.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the text of a file may take in the cache, if it is a single large frame of Zstandard,
             which can only be read from its beginning.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -93,8 +93,8 @@ class JSONLinesDeserializer(RowsDeserializer):
         rows = first_rows(paths[0])
         shown: set[str] = set()
         if not declared:
-            declared, shown = _inferred(rows, paths[0])
-            tell_left_out(paths, path, self.name, {key for row in rows for key in row})
+            declared, shown = _infer_streams(rows, paths[0])
+            warn_of_unread_columns(paths, path, self.name, {key for row in rows for key in row})
         self.schema = Schema(declared)
         keys = {name: keys_of(stream.field or name) for name, stream in declared.items()}
         _check_paths(keys)
@@ -103,7 +103,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         elif unknown := set(sequences) - declared.keys():
             raise SchemaError(f"expected names of streams in `sequences`, got {', '.join(sorted(unknown))}")
         self._ragged = frozenset(shown if sequences is None else sequences)
-        fields = fields_of(self.schema, self._ragged, memory, "JSON")
+        fields = parser_fields(self.schema, self._ragged, memory, "JSON")
         routes = [[key.encode() for key in path] for path in keys.values()]
         self._parser = _native.JsonParser(fields, routes, memory)
         size_at = self.schema.size_at
@@ -179,8 +179,8 @@ def keys_of(path: str) -> list[str]:
     return [re.sub(r"\\(.)", r"\1", part) for part in re.findall(r"(?:[^.\\]|\\.)+", path)] or [path]
 
 
-def escaped(key: str) -> str:
-    """Return a key, escaped for a path of keys."""
+def escape_key(key: str) -> str:
+    """Return a key with backslashes before its dots, for a path of keys."""
     return re.sub(r"([.\\])", r"\\\1", key)
 
 
@@ -229,21 +229,21 @@ def infer_json_streams(path: PathLike) -> dict[str, Stream]:
     Raises:
         DataError: none of these rows is a JSON object, or no key is in all of them.
     """
-    return _inferred(first_rows(Path(path)), Path(path))[0]
+    return _infer_streams(first_rows(Path(path)), Path(path))[0]
 
 
-def _inferred(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, Stream], set[str]]:
+def _infer_streams(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, Stream], set[str]]:
     first = _FirstRows()
     if rows:
-        first.look(rows)
+        first.infer(rows)
     if not first.streams:
         if not rows:
-            raise _no_row(path)
+            raise _no_row_error(path)
         got = f"keys that not all rows have: {', '.join(first.left_out[:5])}" if first.left_out else "none"
         raise DataError(
             f"expected JSON objects with keys that all of the first {_FIRST_ROWS} rows have, got {got}",
             path=str(path),
-            hint="write one object a line, or declare the streams: x=fl.Stream(shape=...)",
+            hint="write one object per line, or declare the streams: x=fl.Stream(shape=...)",
         )
     if first.left_out:
         _log.warning(
@@ -252,7 +252,7 @@ def _inferred(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, Stream]
     return first.streams, first.ragged
 
 
-def _no_row(path: Path) -> DataError:
+def _no_row_error(path: Path) -> DataError:
     """Return the error for a file without a JSON object among its first rows."""
     text, complete = head_text(path)
     first, newline, _ = text.lstrip().partition(b"\n")
@@ -263,10 +263,11 @@ def _no_row(path: Path) -> DataError:
             path=str(path),
             hint=declare,
         )
+    got = f"`{excerpt(first)}`" if first else "none"
     return DataError(
-        f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {f'`{show(first)}`' if first else 'none'}",
+        f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {got}",
         path=str(path),
-        hint=f"write one object a line, or {declare}",
+        hint=f"write one object per line, or {declare}",
     )
 
 
@@ -284,14 +285,14 @@ class _FirstRows:
         self.ragged: set[str] = set()
         self.left_out: list[str] = []
 
-    def look(self, rows: list[dict[str, Any]], prefix: str = "", level: int = 0) -> None:
+    def infer(self, rows: list[dict[str, Any]], prefix: str = "", level: int = 0) -> None:
         for key in dict.fromkeys(key for row in rows for key in row):
-            name = prefix + escaped(key)
+            name = prefix + escape_key(key)
             values: list[Any] = [row.get(key) for row in rows]
             if not key or any(value is None for value in values):
                 self.left_out.append(name)
             elif all(isinstance(value, dict) and value for value in values) and level < _MAX_NESTED:
-                self.look(values, f"{name}.", level + 1)
+                self.infer(values, f"{name}.", level + 1)
             else:
                 self.streams[name], several = _stream(values)
                 if several:
@@ -330,7 +331,7 @@ def _stream(values: list[Any]) -> tuple[Stream, bool]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of nested lists; None: their lengths differ."""
+    """Return the shape of nested lists, or None if their lengths differ."""
     if not isinstance(value, list):
         return ()
     inner = {_shape(item) for item in value}

@@ -18,9 +18,9 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats import tokens
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer
-from feedline.feed.formats.reopened import Reopened
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.index_json import ShardFile, folders_of
-from feedline.feed.formats.shards.litdata_index import LitDataIndex, dtype_of, dtypes_of, lacking_of, litdata_index
+from feedline.feed.formats.shards.litdata_index import LitDataIndex, dtype_of, dtypes_of, litdata_index, missing_dtypes
 from feedline.feed.formats.shards.litdata_json import json_text
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
 from feedline.feed.formats.shards.sample_fields import Array, ArrayHead, ShardField
@@ -34,7 +34,7 @@ _MAX_DIMS = 32
 _MAX_LENGTH = (1 << 32) - 1
 
 
-class LitDataDeserializer(Forwarding, Reopened):
+class LitDataDeserializer(Forwarding, PickledByArguments):
     """A folder that LitData's ``optimize`` wrote, each sample a sequence.
 
     Chunks are read as they are, compressed by Zstandard (the file, runs of samples, or each sample) or not. If a folder
@@ -60,8 +60,8 @@ class LitDataDeserializer(Forwarding, Reopened):
     Args:
         path: the folder, its index.json, or a list of these, which are read one after the other.
         streams: stream name to `Stream`, also as keyword arguments. ``field`` names the leaf, by default the stream's
-            name. Any leaf can also be read as ``"bytes"``. None: every leaf.
-        chunk_size: bytes of a chunk of items that are read together, where it can be read in parts. Part of the order.
+            name. Any leaf can also be read as ``"bytes"``. By default every leaf is a stream.
+        chunk_size: bytes in a chunk, of items that can be read in parts. Part of the order.
         memory: bytes that an unpacked chunk, or its numbers, may take.
         stream_kwargs: more streams.
 
@@ -111,7 +111,7 @@ class LitDataDeserializer(Forwarding, Reopened):
             corpus = LitDataItems(indexes, declared, chunk_size=chunk_size, memory_bytes=memory)
         super().__init__(corpus)
         self.name = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-        self._opened_with(names, dict(corpus.schema.streams), chunk_size=chunk_size, memory=memory)
+        self._set_arguments(names, dict(corpus.schema.streams), chunk_size=chunk_size, memory=memory)
 
 
 class LitDataItems(OffsetShards):
@@ -124,7 +124,7 @@ class LitDataItems(OffsetShards):
         folders = [index.folder for index in indexes]
         super().__init__(folders, streams, chunk_size=chunk_size, memory_bytes=memory_bytes, verify=False)
 
-    def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
+    def _describe_folder(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
         """See `OffsetShards`."""
         index = self._indexes[folder]
         return index.shards, [_field(name, encoding) for name, encoding in zip(index.names, index.formats, strict=True)]
@@ -137,10 +137,10 @@ def _field(name: str, encoding: str) -> ShardField:
     if kind in ("no_header_tensor", "no_header_numpy"):
         dtype = dtype_of(encoding)
         if dtype is None:
-            return ShardField(name, encoding, None, "refused", why="NumPy has no such numbers")
-        return ShardField(name, encoding, None, "array", _vector(dtype))
+            return ShardField(name, encoding, None, "refused", reason="NumPy has no such numbers")
+        return ShardField(name, encoding, None, "array", _vector_array(dtype))
     if kind in _HEADERS:
-        return ShardField(name, encoding, None, "array", _with_header(kind))
+        return ShardField(name, encoding, None, "array", _array_with_header(kind))
     if kind in ("pickle", "graph"):
         return ShardField(name, encoding, None, "refused")
     if kind == "json":
@@ -148,7 +148,7 @@ def _field(name: str, encoding: str) -> ShardField:
     return ShardField(name, encoding, None, "text" if kind in ("str", "text") else "bytes")
 
 
-def _vector(dtype: np.dtype[Any]) -> Array:
+def _vector_array(dtype: np.dtype[Any]) -> Array:
     """Return the encoding of vectors: their numbers alone."""
 
     def parse(_sample: bytes, size: int) -> Stream:
@@ -159,12 +159,12 @@ def _vector(dtype: np.dtype[Any]) -> Array:
     return Array(None, lambda _stream, _ragged: [ArrayHead(b"")], parse, any_length=True, vector=dtype)
 
 
-def _with_header(kind: str) -> Array:
+def _array_with_header(kind: str) -> Array:
     """Return the encoding of arrays with a header.
 
     It has the number of the dtype, the number of dimensions, and the dimensions, u32 each.
     """
-    dtypes, lacking = dtypes_of(kind), lacking_of(kind)
+    dtypes, lacking = dtypes_of(kind), missing_dtypes(kind)
 
     def heads(stream: Stream, ragged: bool) -> list[ArrayHead]:
         dims = [min(n, _MAX_LENGTH) for n in ((0, *stream.shape) if ragged else stream.shape)]

@@ -1,4 +1,4 @@
-"""Numbers from files of one sample each: ``.npy``, JSON and text, by their suffix. Nothing is unpickled."""
+"""Numbers from files with one sample each, by their suffix: ``.npy``, JSON and text. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _TYPE = re.compile(r"[<>|=]?[?biufcOSUVmM]\w*")  # of one value: NumPy parses li
 _PICKLES = ("pkl", "pickle", "pyd", "pth", "pt")
 
 
-def form_of(field: str) -> str:
-    """Return the content of files of this suffix: ``npy``, ``json``, ``text`` or ``bytes``."""
+def kind_of(field: str) -> str:
+    """Return the kind of content of files with this suffix: ``npy``, ``json``, ``text`` or ``bytes``."""
     last = field.rpartition(".")[2]
     if last in ("npy", "json"):
         return last
     return "text" if last in (*_TEXTS, *_CLASSES) else "bytes"
 
 
-def check(name: str, stream: Stream, field: str) -> None:
+def check_stream(name: str, stream: Stream, field: str) -> None:
     """Check that a stream of numbers can be decoded from files of this suffix.
 
     Raises:
         SchemaError: the stream cannot be decoded.
     """
     pickle = field.rpartition(".")[2] in _PICKLES
-    if form_of(field) == "bytes" or stream.sparse or stream.dtype.kind not in "biufc":
-        why = "feedline never unpickles data" if pickle else "decode its bytes in a fl.Map"
+    if kind_of(field) == "bytes" or stream.sparse or stream.dtype.kind not in "biufc":
+        advice = "feedline never unpickles data" if pickle else "decode its bytes in an fl.Map"
         raise SchemaError(
             f"expected bytes or str, or numbers of .npy, .json, .cls or .txt, for stream `{name}` of .{field}, got "
-            f"{stream}; declare fl.Stream(dtype='bytes'): {why}"
+            f"{stream}; declare fl.Stream(dtype='bytes'): {advice}"
         )
 
 
@@ -55,8 +55,8 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
     Raises:
         DataError: it is a ``.npy`` file whose header cannot be read, or not of numbers.
     """
-    form = form_of(field)
-    if form == "npy":
+    kind = kind_of(field)
+    if kind == "npy":
         try:
             shape, _, dtype, _ = _npy_header(content)
             if dtype.kind not in "biufc":
@@ -64,39 +64,40 @@ def stream_of(field: str, content: bytes, path: str) -> Stream:
         except ValueError as error:
             raise DataError(f"{error} (member .{field} of the first sample)", path=path) from error
         return Stream(shape, dtype.newbyteorder("="))
-    if form == "text" and field.rpartition(".")[2] in _CLASSES:
+    if kind == "text" and field.rpartition(".")[2] in _CLASSES:
         return Stream((), "int64")
-    return Stream(dtype="bytes" if form == "bytes" else "str")
+    return Stream(dtype="bytes" if kind == "bytes" else "str")
 
 
-def numbers(files: BytesValue, stream: Stream, form: str, *, skip: Container[int]) -> tuple[DenseValue, dict[int, str]]:
-    """Return the numbers of files, rows of the stream's shape and dtype, and by index why a file cannot be decoded.
+def numbers(files: BytesValue, stream: Stream, kind: str, *, skip: Container[int]) -> tuple[DenseValue, dict[int, str]]:
+    """Return the numbers of files, rows of the stream's shape and dtype, and by index the reason why a file cannot be
+    decoded.
 
     Args:
         files: contents of the files.
         stream: declaration.
-        form: result of `form_of`.
+        kind: result of `kind_of`.
         skip: indices of files that are not decoded. Their rows are zeros, like rows of files that cannot be decoded.
     """
     count = files.num_samples
-    if form == "npy":
-        together = _alike(files, stream)
-        if together is not None:
-            return DenseValue(together), {}
-    parse: Callable[[memoryview], Any] = {"npy": _npy, "json": _json, "text": _text}[form]
+    if kind == "npy":
+        equal = _equal_files_rows(files, stream)
+        if equal is not None:
+            return DenseValue(equal), {}
+    parse: Callable[[memoryview], Any] = {"npy": _npy, "json": _json, "text": _text}[kind]
     rows, wrong = np.zeros((count, *stream.shape), stream.dtype), dict[int, str]()
     memory, bounds = files.data.data, files.bounds.tolist()
     for i in range(count):
         if i in skip:
             continue
         try:
-            rows[i] = converted(parse(memory[bounds[i] : bounds[i + 1]]), stream)
+            rows[i] = convert(parse(memory[bounds[i] : bounds[i + 1]]), stream)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             wrong[i] = str(error)
     return DenseValue(rows), wrong
 
 
-def converted(data: Any, stream: Stream) -> NDArray[Any]:
+def convert(data: Any, stream: Stream) -> NDArray[Any]:
     """Return numbers as a sample of a stream.
 
     Raises:
@@ -149,8 +150,8 @@ def _npy(content: memoryview) -> NDArray[Any]:
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
 
-def _alike(files: BytesValue, stream: Stream) -> NDArray[Any] | None:
-    """Return the rows of .npy files that all begin with the same header; None: they do not."""
+def _equal_files_rows(files: BytesValue, stream: Stream) -> NDArray[Any] | None:
+    """Return the rows of .npy files that all begin with the same header, or None if they do not."""
     sizes = files.sizes
     if not len(sizes) or (sizes != sizes[0]).any() or sizes[0] == 0:
         return None

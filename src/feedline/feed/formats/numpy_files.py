@@ -1,4 +1,4 @@
-"""NumPy's files as a corpus: ``.npy`` and folders of them are mapped, ``.npz`` is loaded."""
+"""NumPy's files as a corpus. ``.npy`` files and folders of them are mapped, ``.npz`` files are loaded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
 
 
 def _load_npz(file: BinaryIO, names: Collection[str], memory_bytes: int) -> dict[str, NDArray[Any] | None]:
-    """Return the arrays ``names``, or all, and None for others. A small file may decompress to huge arrays."""
+    """Return the arrays ``names``, or without names all arrays. Arrays that are not loaded are None.
+
+    A small file may decompress to huge arrays, so sizes are checked first.
+    """
     with np.load(file, allow_pickle=False) as archive:
         # zipfile decompresses no more than this, even if the header of an array claims more.
         sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.zip.infolist()}

@@ -1,4 +1,4 @@
-"""A corpus whose files are in object stores. It differs from a local corpus only in the origin of its bytes."""
+"""A corpus whose files are in object stores. It differs from a local corpus only in where its bytes come from."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.arguments import Remote
 from feedline.feed.files.paths import open_file
-from feedline.feed.files.remote import by_ranges, check_room, object_at, preadv, settle
+from feedline.feed.files.remote import by_ranges, check_room, materialize, object_at, preadv
 from feedline.feed.formats.detect import recognise
-from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
+from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
 from feedline.feed.formats.format import Format
 from feedline.feed.formats.store.manifest import MANIFEST
-from feedline.feed.formats.store.object_store_target import unfinished_store
+from feedline.feed.formats.store.object_store_target import is_unfinished_store
 from feedline.feed.protocol import (
     Capability,
     Deserializer,
@@ -38,11 +38,11 @@ from feedline.feed.protocol import (
     files_of,
     looks_at_all,
     read_slice,
-    required,
+    require,
     select_by_chunk,
     verified,
 )
-from feedline.feed.remote.placeholders import LookedUp, Mirror, look_up, look_up_listed
+from feedline.feed.remote.placeholders import Lookup, Placeholders, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience
 from feedline.feed.remote.stores import without_credentials
 from feedline.feed.wrapper import Forwarding
@@ -66,7 +66,7 @@ _stores: contextvars.ContextVar[Stores | None] = contextvars.ContextVar("_stores
 
 @contextlib.contextmanager
 def through(stores: Stores) -> Iterator[None]:
-    """A context in which addresses are opened through ``stores``, even addresses in the files of a mixture."""
+    """Return a context in which addresses are opened through ``stores``, even addresses in the files of a mixture."""
     token = _stores.set(stores)
     try:
         yield
@@ -84,24 +84,24 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     stores = _stores.get() or Stores(Remote())
     stores.used = True
     remote = stores.remote
-    looked = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
-    _refuse_unfinished(looked)
-    return _of_objects(looked, remote.cache, remote.cache_bytes, memory_bytes, dict(streams))
+    lookup = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
+    _refuse_unfinished(lookup)
+    return _open_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams))
 
 
-def _refuse_unfinished(looked: LookedUp) -> None:
+def _refuse_unfinished(lookup: Lookup) -> None:
     """Check that no folder is an unfinished store, which would be read as its Arrow files so far.
 
     Raises:
         DataError: a folder is an unfinished store.
     """
-    for place in looked.places:
+    for place in lookup.places:
         if isinstance(place, str):
             continue
         root, pattern, infos = place
         folder = f"{pattern}/" if pattern else ""
         names = [info.key[len(folder) :] for info in infos if info.key.startswith(folder)]
-        if len(names) == len(infos) and unfinished_store(names):
+        if len(names) == len(infos) and is_unfinished_store(names):
             raise DataError(
                 f"expected a whole store, got {len(names)} of its files without {MANIFEST}: it is being written, or "
                 "was not finished",
@@ -114,51 +114,55 @@ def check_streams(declared: Mapping[str, Any]) -> None:
     """Check that streams are declared as `Stream`. Only CSV also takes names of columns.
 
     Raises:
-        SchemaError: a stream is not.
+        SchemaError: a stream is declared as something else.
     """
     if wrong := [name for name, what in declared.items() if not isinstance(what, Stream)]:
         raise SchemaError(f"expected a feedline.Stream for stream `{wrong[0]}`, got {declared[wrong[0]]!r}")
 
 
-def _of_objects(
-    looked: LookedUp,
+def _open_objects(
+    lookup: Lookup,
     cache: str | os.PathLike[str] | None,
     cache_bytes: int | None,
     memory_bytes: int,
     streams: Mapping[str, Any],
 ) -> RemoteCorpus:
-    """Open the objects that were looked up, also in another process, which sends no request to the stores."""
-    mirror = Mirror(looked, cache, cache_bytes)
+    """Open the objects that were lookup up. Another process does the same, without a request to the stores."""
+    placeholders = Placeholders(lookup, cache, cache_bytes)
     try:
-        form, paths = recognise(mirror.paths)
-        if listed := look_up_listed(looked, mirror, [name for path in paths for name in form.listed(path)]):
-            mirror.close()
-            looked, mirror = listed, Mirror(listed, cache, cache_bytes)
-            form, paths = recognise(mirror.paths)
-        if form.name != "csv":
+        fmt, paths = recognise(placeholders.paths)
+        if listed := look_up_listed(lookup, placeholders, [name for path in paths for name in fmt.listed_files(path)]):
+            placeholders.close()
+            lookup, placeholders = listed, Placeholders(listed, cache, cache_bytes)
+            fmt, paths = recognise(placeholders.paths)
+        if fmt.name != "csv":
             check_streams(streams)
-        corpus = form.open(paths, streams, memory_bytes)
-        views = fetches_ahead(corpus) and not mirror.objects.keys().isdisjoint(corpus.paths())
-        if views or any(remote_file.mapped for remote_file in mirror.objects.values()):
-            corpus = _of_views(corpus, mirror, form, lambda: form.open(paths, streams, memory_bytes))
+        corpus = fmt.open(paths, streams, memory_bytes)
+        views = fetches_ahead(corpus) and not placeholders.objects.keys().isdisjoint(corpus.paths())
+        if views or any(remote_file.mapped for remote_file in placeholders.objects.values()):
+            corpus = _prepare_views(corpus, placeholders, fmt, lambda: fmt.open(paths, streams, memory_bytes))
     except BaseException:
-        mirror.close()
+        placeholders.close()
         raise
-    return RemoteCorpus(corpus, mirror, form.name, (_of_objects, (looked, cache, cache_bytes, memory_bytes, streams)))
+    return RemoteCorpus(
+        corpus, placeholders, fmt.name, (_open_objects, (lookup, cache, cache_bytes, memory_bytes, streams))
+    )
 
 
-def _of_views(corpus: Deserializer, mirror: Mirror, form: Format, again: Callable[[], Deserializer]) -> Deserializer:
-    """Return a corpus with views of mapped files, parts of which may be missing, or the same over whole files."""
-    if mirror.whole or not (fetches_ahead(corpus) and can(corpus, RandomAccess)):
-        # Nothing must be fetched, or readers of more than views would touch missing parts.
+def _prepare_views(
+    corpus: Deserializer, placeholders: Placeholders, fmt: Format, reopen: Callable[[], Deserializer]
+) -> Deserializer:
+    """Return a corpus that is safe to read where parts of its mapped files are missing, else one over whole files."""
+    if placeholders.whole or not (fetches_ahead(corpus) and can(corpus, RandomAccess)):
+        # Nothing has to be fetched, or readers that touch more than views would touch missing parts.
         corpus.close()
-        mirror.fetch_whole(form.description)
-        return again()
-    required(corpus, Mapped).hold_bounds()
+        placeholders.fetch_whole(fmt.description)
+        return reopen()
+    require(corpus, Mapped).hold_bounds()
     return corpus
 
 
-def _pieces(extents: Sequence[Extent]) -> list[memoryview]:
+def _read_extents(extents: Sequence[Extent]) -> list[memoryview]:
     """Read extents.
 
     Raises:
@@ -180,125 +184,127 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
 
     Args:
         corpus: the corpus.
-        mirror: the objects.
-        form: name of their format.
-        again: a function that opens the corpus in another process, and its arguments.
-        of: the corpus that owns the objects; None: this corpus.
+        placeholders: the objects.
+        format: name of their format.
+        reopen: a function that opens the corpus in another process, and its arguments.
+        owner: the corpus that owns the objects, if it is not this one.
 
     Attributes:
-        mirror: the objects, and the cache of parts of them.
+        placeholders: the objects, and the cache of parts of them.
         format: name of their format, see `detect.FORMATS`.
     """
 
     def __init__(
         self,
         corpus: Deserializer,
-        mirror: Mirror,
-        form: str,
-        again: tuple[Callable[..., Any], tuple[Any, ...]],
+        placeholders: Placeholders,
+        format: str,
+        reopen: tuple[Callable[..., Any], tuple[Any, ...]],
         *,
-        of: RemoteCorpus | None = None,
+        owner: RemoteCorpus | None = None,
     ) -> None:
         super().__init__(corpus)
         self.name = shown_path(corpus.name)
-        self.mirror, self.format, self._again = mirror, form, again
-        self._of, self._closed = of, False
-        # Chunks keep their extents, as the bytes of extents may arrive after the files are settled.
-        has_objects = not mirror.objects.keys().isdisjoint(corpus.paths())  # the files of a mixture belong to its parts
-        self._views = self._unsettled = has_objects and in_parts(corpus)
+        self.placeholders, self.format, self._reopen = placeholders, format, reopen
+        self._owner, self._closed = owner, False
+        # Chunks keep their extents, as the bytes of extents may arrive after the files are complete.
+        has_objects = not placeholders.objects.keys().isdisjoint(
+            corpus.paths()
+        )  # the files of a mixture belong to its parts
+        self._has_views = self._incomplete = has_objects and may_lack_parts(corpus)
 
     # ---- views of files of which parts may be missing -------------------------------------------------
 
     @property
-    def _parted(self) -> bool:
-        """Whether the corpus reads views that must not be touched, which ends when its files are settled."""
+    def _lacks_parts(self) -> bool:
+        """Whether views of the corpus must not be touched, as parts of its files are missing."""
         self._check_open()
-        self._unsettled = self._unsettled and in_parts(self._corpus)
-        return self._unsettled
+        self._incomplete = self._incomplete and may_lack_parts(self._corpus)
+        return self._incomplete
 
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError(f"expected an open corpus, but {self.name} was closed")
 
     def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return the extents of the corpus, or of its views, the bytes that they consist of."""
+        """Return the extents that the corpus declares, or the extents of its views."""
         self._check_open()
-        if not self._views or looks_at_all(self._corpus):
+        if not self._has_views or looks_at_all(self._corpus):
             return chunk_extents(self._corpus, chunk)
         return extents_of(self._corpus.read(chunk), files_of(self._corpus, [chunk]))
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """Return the chunk of the corpus, whose extents were fetched."""
+        """Return a chunk of the corpus from its extents, which were fetched."""
         self._check_open()
-        if not self._views or looks_at_all(self._corpus):
-            return required(self._corpus, Fetchable).read_fetched(chunk, pieces)
+        if not self._has_views or looks_at_all(self._corpus):
+            return require(self._corpus, Fetchable).read_fetched(chunk, pieces)
         return fetched_chunk(self._corpus.read(chunk), files_of(self._corpus, [chunk]), pieces)
 
     def read(self, chunk: int) -> Chunk:
-        """Return the chunk of the corpus. Fetches its bytes if parts of its files may be missing."""
-        if not self._parted:
-            # Fetched first, as a library that reads in other threads would not let an interrupt through.
+        """Return a chunk of the corpus. Fetches its bytes if parts of its files may be missing."""
+        if not self._lacks_parts:
+            # Fetch first, as a library that reads in other threads would hold back an interrupt.
             extents = chunk_extents(self._corpus, chunk)
             if any(by_ranges(extent.path) for extent in extents):
-                return required(self._corpus, Fetchable).read_fetched(chunk, _pieces(extents))
+                return require(self._corpus, Fetchable).read_fetched(chunk, _read_extents(extents))
             return self._corpus.read(chunk)
         if looks_at_all(self._corpus):
-            fetchable = required(self._corpus, Fetchable)
-            return fetchable.read_fetched(chunk, _pieces(fetchable.extents(chunk)))
-        return self._fetched(self._corpus.read(chunk), chunk)
+            fetchable = require(self._corpus, Fetchable)
+            return fetchable.read_fetched(chunk, _read_extents(fetchable.extents(chunk)))
+        return self._fetch_views(self._corpus.read(chunk), chunk)
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
-        """Return the slice of a chunk of the corpus in the same way."""
-        if not self._parted:
+        """Return a slice of a chunk of the corpus in the same way."""
+        if not self._lacks_parts:
             return read_slice(self._corpus, chunk, start, stop)
         if looks_at_all(self._corpus):
             return self.read(chunk).slice(start, stop)
-        return self._fetched(read_slice(self._corpus, chunk, start, stop), chunk)
+        return self._fetch_views(read_slice(self._corpus, chunk, start, stop), chunk)
 
     def select(self, ordinals: NDArray[np.int64]) -> Chunk:
         """Return sequences of the corpus."""
-        return select_by_chunk(self, ordinals) if self._parted else self._corpus.select(ordinals)
+        return select_by_chunk(self, ordinals) if self._lacks_parts else self._corpus.select(ordinals)
 
-    def _fetched(self, views: Chunk, chunk: int) -> Chunk:
+    def _fetch_views(self, views: Chunk, chunk: int) -> Chunk:
         files = files_of(self._corpus, [chunk])
         extents = extents_of(views, files)
-        # No bytes are missing, or the files are settled by now.
+        # No bytes are missing, or the files have become complete meanwhile.
         spans = [(object_at(path), at, at + size) for path, at, size in extents]
-        if all(remote is None or remote.stays_there(begin, end) for remote, begin, end in spans):
+        if all(remote is None or remote.has_pinned(begin, end) for remote, begin, end in spans):
             return views
-        return fetched_chunk(views, files, _pieces(extents))
+        return fetched_chunk(views, files, _read_extents(extents))
 
     # ---------------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._again
+        return self._reopen
 
     def __repr__(self) -> str:
         return f"{type(self._corpus).__name__}({self.name})"
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Forwarding.capability`. This corpus fetches the bytes of views, and whole files for checksums."""
+        """See `Forwarding.capability`. This corpus fetches the bytes of views, and for checksums whole files."""
         return self if kind in (Verifiable, Fetchable) else super().capability(kind)  # type: ignore[return-value]
 
     def verified(self) -> Deserializer:  # type: ignore[override]
-        """Return the same over the verified corpus, or itself if the corpus is verified.
+        """Return this corpus over the verified one, or itself if its corpus is verified already.
 
         Raises:
             DataError: checksums need whole files, and the cache has no room for them.
         """
-        if self._parted:
+        if self._lacks_parts:
             check_room(
                 self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification"
             )
-            settle(self.paths())
+            materialize(self.paths())
         corpus = verified(self._corpus)
         if corpus is self._corpus:
             return self
-        return RemoteCorpus(corpus, self.mirror, self.format, self._again, of=self)
+        return RemoteCorpus(corpus, self.placeholders, self.format, self._reopen, owner=self)
 
     def close(self) -> None:
-        """Close the corpus. Chunks that it returned must not be used any more. Fetched bytes remain in the cache."""
+        """Close the corpus. The chunks that it returned must not be used afterwards. The cache keeps fetched bytes."""
         super().close()
         self._closed = True
-        if self._of is None:
-            self.mirror.close()
+        if self._owner is None:
+            self.placeholders.close()

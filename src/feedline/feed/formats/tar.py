@@ -1,10 +1,10 @@
-"""Tar archives of samples, as WebDataset writes them: a `Deserializer` of their members, which are never unpacked.
+"""Tar archives of samples, as WebDataset writes them: a `Deserializer` of their members, without extracting them.
 
 Guarantees: members are grouped as in WebDataset. An archive is read in place, by its headers, which are checked. An
 incomplete sample keeps its place and reports why. Nothing is unpickled. Cost: the first opening reads the headers,
-natively, to index the samples (24 bytes each, see `indexed`). Later ones read O(chunks). A chunk is a view of the
-mapped file, or of bytes that were fetched ahead: bytes and texts are copied once, into the minibatch. Numbers
-(`decode`) are decoded in Python, chunk by chunk.
+natively, to index the samples (24 bytes each, see `file_index`). Later ones read O(chunks). A chunk is a view of the
+mapped file, or of bytes that were fetched ahead: bytes and texts are copied once, into the minibatch. Numbers are
+decoded in Python, chunk by chunk (see `number_files`).
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from feedline.feed.protocol import (
 )
 
 KEY = "__key__"
-"""The field of a stream of the keys of samples."""
+"""Field of a stream that delivers the keys of samples."""
 
 _FAULT = np.dtype([("byte", "<i8"), ("sample", "<i4"), ("field", "<i4"), ("code", "<i4"), ("zero", "<i4")])
 _NAMES = {code: name for name, code in _native.TAR_ERRORS.items()}
-_MEMBERS = 1 << 16  # indexed between two checks for Ctrl-C
-_MAPS = 256  # kept, besides maps of chunks in use
+_MEMBERS = 1 << 16  # that are indexed between two checks for Ctrl-C
+_MAX_MAPS = 256  # that are kept, in addition to maps of chunks in use
 _GZIP = b"\x1f\x8b"
 _SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
-_SENTENCES = {
+_MESSAGES = {
     "cut": "expected a whole member, got the end of the file",
     "bad_header": "expected a tar header, got bytes with another checksum, or numbers that cannot be read",
     "bad_extended": "expected a pax header or a long name that can be read, got a damaged one",
@@ -76,7 +76,7 @@ _HINTS = {
 def _scan(
     indexer: _ScanProgress, archive: BinaryIO, path: Path, size: int, _: Unpacker | None
 ) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Yield the samples of the members, part after part. Headers are read, data is skipped."""
+    """Yield the entries of samples, part after part, and the bytes done. Reads headers and skips data."""
     head = read_at(archive, len(_GZIP), 0)
     if head == _GZIP:
         raise DataError(
@@ -100,13 +100,13 @@ def _scan(
 def _index_error(path: Path, archive: BinaryIO, code: int, byte: int) -> DataError:
     kind = _NAMES[code]
     name = read_at(archive, 100, byte).split(b"\0")[0].decode("utf-8", "replace")
-    what = _SENTENCES[kind] + (f": {name!r}" if kind in ("link", "sparse", "volume") else "")
-    hint = _HINTS.get(kind, "the file is damaged, or no tar archive: restore it, or write it again")
+    what = _MESSAGES[kind] + (f": {name!r}" if kind in ("link", "sparse", "volume") else "")
+    hint = _HINTS.get(kind, "the file is damaged, or not a tar archive: restore it, or write it again")
     return DataError(what, path=str(path), byte=byte, hint=hint)
 
 
 class _ScanProgress:
-    """The attributes that an index needs from its indexer."""
+    """The attributes of an indexer that building an index needs."""
 
     error: tuple[int, int] | None = None
     has_ids = True
@@ -140,17 +140,18 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
     stream's suffix, has it twice, or is cut off.
 
     Args:
-        path: an archive, a list of them (read one after the other), a folder or a pattern, as ``train-{000..099}.tar``.
+        path: an archive, a list of them (read one after the other), a folder, or a pattern such as
+            ``train-{000..099}.tar``.
         streams: stream name to `Stream`, also as keyword arguments. ``field`` is the suffix, by default the stream's
             name, or ``__key__`` for the sample's key. ``"bytes"`` and ``"str"`` deliver the member as it is, and
-            numbers are decoded from ``.npy``, ``.json``, ``.cls`` and other text. None: the suffixes of the first
-            sample: ``.npy`` by its header, ``.cls`` and the like as int64, ``.txt`` and ``.json`` as text, all others
-            as bytes.
+            numbers are decoded from ``.npy``, ``.json``, ``.cls`` and other text. By default the suffixes of the first
+            sample are streams: ``.npy`` by its header, ``.cls`` and the like as int64, ``.txt`` and ``.json`` as text,
+            all others as bytes.
         chunk_size: bytes of the archive in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the decoded numbers of a chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -174,13 +175,13 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
     ) -> None:
         super().__init__(_archives(path), chunk_size=chunk_size, cache=cache, memory_bytes=memory)
         self._index(IndexKind(self._chunk_size, "tar", _ScanProgress, _index_error, _scan), progress)
-        self._maps = LruCache(self._map, lambda _: 1, _MAPS)
-        self.schema = Schema(declared_streams(streams, stream_kwargs) or self._inferred())
+        self._maps = LruCache(self._map, lambda _: 1, _MAX_MAPS)
+        self.schema = Schema(declared_streams(streams, stream_kwargs) or self._infer_streams())
         self._fields = _fields(self.schema)
 
     # ---- description ------------------------------------------------------------------------------
 
-    def _empty(self) -> DataError:
+    def _empty_error(self) -> DataError:
         return DataError(
             "expected at least one sample, got none: members are named key.suffix",
             path=self.name,
@@ -207,7 +208,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         file, begin, size = place.file, place.begin, place.size
         if by_ranges(file.path):
             return self._read_around(place)
-        with file.opened() as archive:
+        with file.open() as archive:
             file.compare(archive)
         mapped, seals = self._maps.get(place.number)
         try:
@@ -228,14 +229,14 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         place = self._place(chunk)
         if isinstance(piece, Unread):
             return self._read_around(place)
-        with place.file.opened() as archive:
+        with place.file.open() as archive:
             place.file.compare(archive)
         return self._chunk(self._part(place, np.frombuffer(piece, np.uint8)))
 
     def _read_around(self, place: ChunkPlace[IndexedFile]) -> Chunk:
         """Return the samples of a chunk, with errors for samples that the disk cannot read."""
         memory = np.empty(place.size, np.uint8)
-        with place.file.opened() as archive:
+        with place.file.open() as archive:
             gaps = read_most(archive, memory, place.begin, place.file.path)
             place.file.compare(archive)
         part = self._part(place, memory)
@@ -244,13 +245,13 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
 
     def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
         file = self._files[number]
-        with file.opened() as archive:
+        with file.open() as archive:
             file.compare(archive)
             return map_whole(archive, file.path, file.index.header.file_size)
 
     def _part(self, place: ChunkPlace[IndexedFile], memory: NDArray[np.uint8]) -> _Part:
         file = place.file
-        entries = file.checked(lambda index: index.entries(place.local))
+        entries = file.read_index(lambda index: index.entries(place.local))
         begin = entries["offset"].astype(np.int64) - place.begin
         first = int(self._starts[place.number] + file.index.first[place.local])
         return _Part(memory, place.begin, begin, entries["size"].astype(np.int64), first=first, path=str(file.path))
@@ -265,7 +266,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         spans, faults, bounds, keys = _native.tar_members(
             part.memory, part.begin, part.size, [field.encode() for field in fields], KEY in self._fields.values()
         )
-        errors = {int(fault["sample"]): self._fault(part, fault, fields) for fault in faults.view(_FAULT)}
+        errors = {int(fault["sample"]): self._fault_error(part, fault, fields) for fault in faults.view(_FAULT)}
         pairs = dict(zip(fields, spans.reshape(len(fields), count, 2), strict=True))
         values: dict[str, Value] = {}
         mapped = False
@@ -280,14 +281,14 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 mapped = True
             else:
                 members = ScatteredBytes(pairs[field], part.memory, text=False).packed()
-                rows, wrong = number_files.numbers(members, stream, number_files.form_of(field), skip=errors)
+                rows, wrong = number_files.numbers(members, stream, number_files.kind_of(field), skip=errors)
                 values[name] = rows
-                errors |= {i: self._undecoded(part, i, name, field, why) for i, why in wrong.items()}
+                errors |= {i: self._decode_error(part, i, name, field, reason) for i, reason in wrong.items()}
         if not seals:  # private memory: a map has seals
             without_gaps(values, part.memory)
         return Chunk(self.schema, values, errors, seals=seals if mapped else ())
 
-    def _fault(self, part: _Part, fault: Any, fields: list[str]) -> DataError:
+    def _fault_error(self, part: _Part, fault: Any, fields: list[str]) -> DataError:
         kind, sample = _NAMES[int(fault["code"])], int(fault["sample"])
         if kind == "missing":
             (key, had) = self._members(part, sample)
@@ -296,9 +297,9 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             key, _ = self._members(part, sample)
             what = f"expected one member `.{fields[fault['field']]}` in sample `{key}`, got two"
         else:
-            what = _SENTENCES[kind]
+            what = _MESSAGES[kind]
         named = (n for n, f in self._fields.items() if fault["field"] >= 0 and f == fields[fault["field"]])
-        return _unreadable(part, sample, what, part.base + int(fault["byte"]), next(named, None))
+        return _sample_error(part, sample, what, part.base + int(fault["byte"]), next(named, None))
 
     def _members(self, part: _Part, sample: int) -> tuple[str, str]:
         """Return the key of a sample, and its suffixes, for an error."""
@@ -308,21 +309,21 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         listed = ", ".join("." + suffix.decode("utf-8", "replace") for suffix, _, _ in suffixes[:8])
         return "" if keys is None else keys.tobytes().decode("utf-8", "replace"), listed or "none"
 
-    def _undecoded(self, part: _Part, sample: int, stream: str, field: str, why: str) -> DataError:
+    def _decode_error(self, part: _Part, sample: int, stream: str, field: str, reason: str) -> DataError:
         key, _ = self._members(part, sample)
-        what = f"{why} (member .{field} of sample `{key}`)"
-        return _unreadable(part, sample, what, part.base + int(part.begin[sample]), stream)
+        what = f"{reason} (member .{field} of sample `{key}`)"
+        return _sample_error(part, sample, what, part.base + int(part.begin[sample]), stream)
 
     # ---- other ------------------------------------------------------------------------------------
 
-    def _inferred(self) -> dict[str, Stream]:
+    def _infer_streams(self) -> dict[str, Stream]:
         """Return the streams of the first sample, by suffix."""
         number = next(i for i, file in enumerate(self._files) if file.index.header.sequences)
         file = self._files[number]
         entry = file.entries_at(np.zeros(1, np.int64))[0]
         begin, size = int(entry["offset"]), int(entry["size"])
         sample = np.empty(size, np.uint8)
-        with file.opened() as archive:
+        with file.open() as archive:
             read_exactly(archive, sample, begin, file.path)  # the map of a remote archive may lack it
             file.compare(archive)
         streams = {}
@@ -332,7 +333,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 streams[field] = number_files.stream_of(field, sample[a:b].tobytes(), str(file.path))
         if not streams:
             raise DataError(
-                "expected a whole first sample to infer streams from, got one that is cut off",
+                "expected a whole first sample to infer streams from, got a truncated one",
                 path=str(file.path),
                 byte=begin,
                 hint="declare the streams: image=fl.Stream(dtype='bytes', field='jpg')",
@@ -344,7 +345,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         self._maps.clear()
 
 
-def _unreadable(part: _Part, sample: int, what: str, byte: int, stream: str | None) -> DataError:
+def _sample_error(part: _Part, sample: int, what: str, byte: int, stream: str | None) -> DataError:
     return DataError(what, path=part.path, byte=byte, sequence=part.first + sample, stream=stream, hint=_SKIP)
 
 
@@ -370,6 +371,6 @@ def _fields(schema: Schema) -> dict[str, str]:
         if field == KEY and not stream.is_bytes:
             raise SchemaError(f"expected `str` or `bytes` for stream `{name}` of keys, got {stream}")
         if field != KEY and not stream.is_bytes:
-            number_files.check(name, stream, field)
+            number_files.check_stream(name, stream, field)
         fields[name] = field
     return fields

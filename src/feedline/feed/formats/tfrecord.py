@@ -1,7 +1,8 @@
 """TFRecord: a `Deserializer` for files of tf.train.Example and tf.train.SequenceExample, without TensorFlow.
 
-Guarantees and cost are as for `rows`, with records for rows. Files may be packed, see `files.packed`. The checksums
-of every record are compared whenever it is read. Messages are parsed natively, by protobuf's rules, into columns.
+Guarantees and cost are as for `rows`, with records for rows. Files may be compressed, see `files.compressed_text`. The
+checksums of every record are compared whenever it is read. Messages are parsed natively, by protobuf's rules, into
+columns.
 """
 
 from __future__ import annotations
@@ -19,16 +20,10 @@ from feedline.data import Schema, Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.compressed_text import head_of
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
-from feedline.feed.formats.hive import tell_left_out
+from feedline.feed.formats.detect_tfrecord import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
+from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.rows import (
-    CHUNK_TEXT,
-    HEAD_BYTES,
-    UNPACK_BYTES,
-    RowsDeserializer,
-    fields_of,
-)
-from feedline.feed.formats.tfrecord_guess import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
+from feedline.feed.formats.indexed.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowsDeserializer, parser_fields
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
@@ -37,12 +32,12 @@ _FRAME = RECORD_HEAD + 4  # bytes of a record around its message
 _MAX_PACKED = 1032  # bytes that one byte of deflate can expand to
 _KINDS = {0: "nothing", 1: "bytes", 2: "floats", 3: "integers"}
 _DTYPES = {1: "bytes", 2: "float32", 3: "int64"}
-_FITTING = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that fill a kind of dtype, by default integers
+_FITTING = {"S": {1}, "U": {1}, "f": {2, 3}}  # kinds of features that can fill a kind of dtype, others need integers
 
 _log = logging.getLogger("feedline")
 
-_Place = tuple[str, bool]
-"""The name of a feature, and whether it is among the feature lists."""
+_FeatureKey = tuple[str, bool]
+"""The name of a feature, and whether it is in the feature lists."""
 
 
 class _Feature(NamedTuple):
@@ -51,41 +46,41 @@ class _Feature(NamedTuple):
     Attributes:
         kind: see `_KINDS`. -1: steps differ.
         steps: number of steps of a feature list, else 1.
-        least, most: smallest and largest number of values of a step.
+        min_count, max_count: smallest and largest number of values of a step.
     """
 
     kind: int
     steps: int
-    least: int
-    most: int
+    min_count: int
+    max_count: int
 
 
 class TFRecordDeserializer(RowsDeserializer):
     """Records of TFRecord files, also packed by gzip or zlib. Each Example or SequenceExample is a sequence.
 
     A feature with as many values as its stream's shape is one sample. In a stream named in ``sequences`` it is a list
-    of samples, of any length. A feature list is a list of samples, too, a sample a step. Integers fill streams of
-    integers, floats and bools, floats fill streams of floats, and byte strings streams of ``dtype="bytes"`` or
+    of samples, of any length. A feature list is a list of samples, too, one sample for each step. Integers fill streams
+    of integers, floats and bools, floats fill streams of floats, and byte strings streams of ``dtype="bytes"`` or
     ``"str"``. A record with a damaged message, or with features that do not fill the streams, is unreadable. After a
     damaged length no record can be found, so the file ends there with an unreadable record.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
         streams: stream name to `Stream`, also as keyword arguments. ``field`` is the name of the feature, by
-            default the stream's name. Other features are skipped. None at all: streams are inferred from the first 100
+            default the stream's name. Other features are skipped. By default streams are inferred from the first 100
             records, see `infer_tfrecord_streams`.
-        sequences: names of the streams with several samples in a feature, other than feature lists; None: the streams
-            whose feature has more or less than one sample in one of the first 100 records.
-        lists: names of the streams that are feature lists; None: the streams that the first 100 records have among
-            their feature lists, and not in the context.
+        sequences: names of the streams with several samples in a feature, other than feature lists. By default these
+            are the streams whose feature has more or less than one sample in one of the first 100 records.
+        lists: names of the streams that are feature lists. By default these are the streams that the first 100 records
+            have among their feature lists, and not in the context.
         defaults: stream name to the sample that replaces a missing feature, or ``[]`` for a list of samples. Without
             it a record that lacks the feature is unreadable.
         chunk_size: bytes of records per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the records of a chunk, and the decoded chunk, may take.
         unpack: bytes of disk that the records of a file may take in the cache, as for `JSONLinesDeserializer`.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -117,28 +112,30 @@ class TFRecordDeserializer(RowsDeserializer):
         first = _FirstRecords(self._paths, memory)
         declared = declared_streams(streams, stream_kwargs)
         if declared:
-            several, stepped = first.places(declared, sequences, lists, defaults)
+            sequence_names, list_names = first.classify(declared, sequences, lists, defaults)
         else:
-            declared, several, stepped = first.inferred()
-            tell_left_out(self._paths, path, self.name, {name for record in first.records for name, _ in record})
-            several = several if sequences is None else set(sequences)
-            if lists is not None and set(lists) != stepped:
-                had, got = (", ".join(sorted(names)) or "none" for names in (stepped, lists))
+            declared, sequence_names, list_names = first.infer()
+            warn_of_unread_columns(
+                self._paths, path, self.name, {name for record in first.records for name, _ in record}
+            )
+            sequence_names = sequence_names if sequences is None else set(sequences)
+            if lists is not None and set(lists) != list_names:
+                had, got = (", ".join(sorted(names)) or "none" for names in (list_names, lists))
                 raise SchemaError(
                     f"expected declared streams with `lists`, or `lists` of {had}, as the first records of "
                     f"{first.path} have, got {got}"
                 )
         self.schema = Schema(declared)
-        for what, names in (("sequences", several), ("lists", stepped), ("defaults", defaults)):
+        for what, names in (("sequences", sequence_names), ("lists", list_names), ("defaults", defaults)):
             if unknown := set(names) - declared.keys():
                 raise SchemaError(f"expected names of streams in `{what}`, got {', '.join(sorted(unknown))}")
-        self._ragged = frozenset(several | stepped)
-        fields = fields_of(self.schema, self._ragged, memory, "TFRecord")
+        self._ragged = frozenset(sequence_names | list_names)
+        fields = parser_fields(self.schema, self._ragged, memory, "TFRecord")
         sources = [
-            (_key(stream.field or name), name in stepped, _fallback(name, stream, self._ragged, defaults))
+            (_key(stream.field or name), name in list_names, _default_bytes(name, stream, self._ragged, defaults))
             for name, stream in declared.items()
         ]
-        _check_sources(dict(zip(declared, sources, strict=True)))
+        _check_duplicates(dict(zip(declared, sources, strict=True)))
         self._parser = _native.ExampleParser(fields, sources, memory)
         self._views = any(
             s.is_bytes and name not in self._ragged and name not in defaults for name, s in declared.items()
@@ -146,7 +143,9 @@ class TFRecordDeserializer(RowsDeserializer):
         size_at = self.schema.size_at
         # Only sequences make the index depend on the declarations.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
-        read = [[name.hex(), among, None if default is None else default.hex()] for name, among, default in sources]
+        read = [
+            [name.hex(), in_lists, None if default is None else default.hex()] for name, in_lists, default in sources
+        ]
         kind = IndexKind(
             self._chunk_size,
             ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
@@ -156,7 +155,7 @@ class TFRecordDeserializer(RowsDeserializer):
             counts_gaps=True,  # a message that is too long is left out of its record, and of chunks
         )
         self._identity = f"tfrecord {read} {sorted(self._ragged)};"
-        self._arguments |= {"sequences": sorted(several), "lists": sorted(stepped), "defaults": defaults}
+        self._arguments |= {"sequences": sorted(sequence_names), "lists": sorted(list_names), "defaults": defaults}
         self._index(kind, progress)
 
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
@@ -167,26 +166,29 @@ class TFRecordDeserializer(RowsDeserializer):
             return f"expected a whole record, of {expected} bytes or more, got the end of the file", restore
         if code == "length_crc":
             what = f"expected a length with the checksum {expected:#010x}, got one with {got:#010x}"
-            return f"{what}; nothing behind it can be found", restore
+            return f"{what}; the records after it cannot be found", restore
         if code == "message_crc":
             return f"expected a message with the checksum {expected:#010x}, got one with {got:#010x}", restore
         if code == "record_too_long":
             return f"expected a message of at most {expected} bytes, got one of {got % 2**64}", None
         if code == "missing":
             field = self.schema[stream or ""].field or stream
-            return f"expected the feature `{field}`{where}, got none", "defaults={...} says what stands for it"
+            return (
+                f"expected the feature `{field}`{where}, got none",
+                "pass defaults={...} with a value for such records",
+            )
         if code == "feature_kind":
             return f"expected {_KINDS[expected]}{where}, got {_KINDS[got]}", None
         if code == "out_of_range":
             return f"expected an integer of {self.schema[stream or ''].dtype.name}{where}, got {got}", None
         if code in ("too_many_values", "too_few_values"):
-            several = None if stream in self._ragged else "if it holds several samples, name the stream in sequences="
-            return f"expected {expected} values{where}, got {got}", several
+            hint = None if stream in self._ragged else "if it holds several samples, name the stream in sequences="
+            return f"expected {expected} values{where}, got {got}", hint
         if code == "uneven_values":
             return f"expected a multiple of {expected} values{where}, got {got}", None
         if code == "bad_text":
             return f"expected text in UTF-8{where}, got the byte 0x{got:02x}", None
-        return f"expected an Example or a SequenceExample{where}, got bytes that are no message of protobuf", None
+        return f"expected an Example or a SequenceExample{where}, got bytes that are not a protobuf message", None
 
 
 def infer_tfrecord_streams(path: PathLike) -> dict[str, Stream]:
@@ -199,7 +201,7 @@ def infer_tfrecord_streams(path: PathLike) -> dict[str, Stream]:
     Raises:
         DataError: it is no TFRecord file, none of these records can be read, or no feature is in all of them.
     """
-    return _FirstRecords([Path(path)], CHUNK_MEMORY).inferred()[0]
+    return _FirstRecords([Path(path)], CHUNK_MEMORY).infer()[0]
 
 
 class _FirstRecords:
@@ -211,18 +213,18 @@ class _FirstRecords:
     """
 
     def __init__(self, paths: Sequence[Path], memory_bytes: int) -> None:
-        self.path, self.records = paths[0], list[dict[_Place, _Feature]]()
+        self.path, self.records = paths[0], list[dict[_FeatureKey, _Feature]]()
         for path in paths:
             if records := _features(path, memory_bytes):
                 self.path, self.records = path, records
                 break
 
-    def occurrences(self, place: _Place) -> list[_Feature]:
-        """Return a feature in each record that has it, unless it is empty there."""
-        features = [record[place] for record in self.records if place in record]
-        return [feature for feature in features if feature.kind or place[1]]
+    def occurrences(self, feature_key: _FeatureKey) -> list[_Feature]:
+        """Return the feature of each record that has it, without empty ones."""
+        features = [record[feature_key] for record in self.records if feature_key in record]
+        return [feature for feature in features if feature.kind or feature_key[1]]
 
-    def places(
+    def classify(
         self,
         streams: Mapping[str, Stream],
         sequences: Collection[str] | None,
@@ -234,12 +236,12 @@ class _FirstRecords:
         Raises:
             SchemaError: the records lack the feature of a stream, or have values that cannot fill it.
         """
-        several, stepped = set(sequences or ()), set(lists or ())
+        sequence_names, list_names = set(sequences or ()), set(lists or ())
         for name, stream in streams.items():
             field = stream.field or name
             if lists is None and self.occurrences((field, True)) and not self.occurrences((field, False)):
-                stepped.add(name)
-            features = self.occurrences((field, name in stepped))
+                list_names.add(name)
+            features = self.occurrences((field, name in list_names))
             if self.records and not features and name not in defaults:
                 had = sorted({key for record in self.records for key, _ in record})
                 raise SchemaError(
@@ -253,35 +255,37 @@ class _FirstRecords:
                     f"expected {_KINDS[kinds.pop()]} for stream `{name}`, as the feature `{field}` of {self.path} has, "
                     f"got {stream}"
                 )
-            counts = {count for feature in features for count in (feature.least, feature.most)}
-            if sequences is None and name not in stepped and stream.size and counts - {stream.size}:
+            counts = {count for feature in features for count in (feature.min_count, feature.max_count)}
+            if sequences is None and name not in list_names and stream.size and counts - {stream.size}:
                 # Values that are no multiple of a sample are no sequence of samples.
-                several |= {name} if all(count % stream.size == 0 for count in counts) else set()
-        return several - stepped, stepped
+                sequence_names |= {name} if all(count % stream.size == 0 for count in counts) else set()
+        return sequence_names - list_names, list_names
 
-    def inferred(self) -> tuple[dict[str, Stream], set[str], set[str]]:
+    def infer(self) -> tuple[dict[str, Stream], set[str], set[str]]:
         """Return the streams, the names with several samples in a feature, and the names of feature lists.
 
         See `infer_tfrecord_streams`.
         """
-        streams, several, stepped, left_out = dict[str, Stream](), set[str](), set[str](), list[str]()
-        for place in sorted({place for record in self.records for place in record}):
-            field, among = place
-            features = self.occurrences(place)
+        streams, sequence_names, list_names, left_out = dict[str, Stream](), set[str](), set[str](), list[str]()
+        for feature_key in sorted({feature_key for record in self.records for feature_key in record}):
+            field, in_lists = feature_key
+            features = self.occurrences(feature_key)
             kinds = {feature.kind for feature in features if feature.steps}
-            counts = {count for feature in features if feature.steps for count in (feature.least, feature.most)}
+            counts = {
+                count for feature in features if feature.steps for count in (feature.min_count, feature.max_count)
+            }
             kind = kinds.pop() if len(kinds) == 1 else 0
-            uneven = among and (len(counts) > 1 or (kind == 1 and counts != {1}))
+            uneven = in_lists and (len(counts) > 1 or (kind == 1 and counts != {1}))
             if len(features) < len(self.records) or kind not in _DTYPES or uneven or not field:
                 left_out.append(field)
                 continue
             vector = kind != 1 and len(counts) == 1 and min(counts) > 1
-            name = f"feature_lists/{field}" if among and self.occurrences((field, False)) else field
+            name = f"feature_lists/{field}" if in_lists and self.occurrences((field, False)) else field
             streams[name] = Stream(min(counts) if vector else (), _DTYPES[kind], field=None if name == field else field)
-            if among:
-                stepped.add(name)
+            if in_lists:
+                list_names.add(name)
             elif not vector and counts != {1}:
-                several.add(name)
+                sequence_names.add(name)
         if not streams:
             what = "expected a record that can be read at the beginning of the file, got none"
             if self.records:
@@ -295,13 +299,14 @@ class _FirstRecords:
         if left_out:
             listed = ", ".join(left_out)
             _log.warning("%s: no streams, as some of the first records lack them or differ: %s", self.path, listed)
-        return streams, several, stepped
+        return streams, sequence_names, list_names
 
 
-def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Feature]]:
+def _features(path: Path, memory_bytes: int) -> list[dict[_FeatureKey, _Feature]]:
     """Return the features of the first records of a file, without records that cannot be read.
 
-    A first record longer than ``memory_bytes`` cannot. Names that are not UTF-8, which protobuf refuses, are left out.
+    A first record longer than ``memory_bytes`` is not read. Names that are not UTF-8, which protobuf refuses, are left
+    out.
 
     Raises:
         DataError: the file cannot be read, or is no TFRecord file.
@@ -320,7 +325,7 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Feature]]:
         if len(data) == HEAD_BYTES and (size := int.from_bytes(data[:8], "little") + _FRAME) > HEAD_BYTES:
             room = status_of(file).st_size * (1 if packing is None else _MAX_PACKED)
             data = first(size) if size <= min(memory_bytes, room) else b""
-    records, at = list[dict[_Place, _Feature]](), 0
+    records, at = list[dict[_FeatureKey, _Feature]](), 0
     for _ in range(_FIRST_RECORDS):
         if not begins_record(data[at : at + RECORD_HEAD]):
             break
@@ -331,11 +336,11 @@ def _features(path: Path, memory_bytes: int) -> list[dict[_Place, _Feature]]:
             continue
         features = _native.example_features(np.frombuffer(message, np.uint8))
         if features is not None:
-            record = dict[_Place, _Feature]()
-            for name, among, *summary in features:
+            record = dict[_FeatureKey, _Feature]()
+            for name, in_lists, *summary in features:
                 field = name.decode("utf-8", "ignore")
                 if _key(field) == name:
-                    record[field, among] = _Feature(*summary)
+                    record[field, in_lists] = _Feature(*summary)
             records.append(record)
     return records
 
@@ -346,15 +351,15 @@ def _key(field: str) -> bytes:
 
 
 def _index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
-    """Return the error for a file that cannot be indexed, which has one cause: it does not begin with a record."""
+    """Return the error for a file that cannot be indexed. The only cause is that it does not begin with a record."""
     packing = packing_of_records(file)
     head = read_at(file, RECORD_HEAD, 0) if packing is None else head_of(file, RECORD_HEAD, packing)
     what = "expected a TFRecord file, whose first 12 bytes are a length and its checksum"
     return DataError(f"{what}, got one that begins with {head!r}", path=str(path), byte=byte)
 
 
-def _fallback(name: str, stream: Stream, ragged: Collection[str], defaults: Mapping[str, Any]) -> bytes | None:
-    """Return the bytes of the default of a stream; None: it has none.
+def _default_bytes(name: str, stream: Stream, ragged: Collection[str], defaults: Mapping[str, Any]) -> bytes | None:
+    """Return the bytes of the default of a stream, or None if it has no default.
 
     Raises:
         SchemaError: the default is no sample of the stream.
@@ -382,13 +387,13 @@ def _fallback(name: str, stream: Stream, ragged: Collection[str], defaults: Mapp
     raise SchemaError(f"expected {expected} in `defaults` for stream `{name}`, got {value!r}")
 
 
-def _check_sources(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> None:
+def _check_duplicates(sources: Mapping[str, tuple[bytes, bool, bytes | None]]) -> None:
     readers: dict[tuple[bytes, bool], str] = {}
-    for name, (field, among, _) in sources.items():
-        reader = readers.setdefault((field, among), name)
+    for name, (field, in_lists, _) in sources.items():
+        reader = readers.setdefault((field, in_lists), name)
         if reader != name:
             shown = field.decode(errors="replace")
             raise SchemaError(
-                f"expected streams of separate features, got `{reader}` and `{name}` of `{shown}`; make one of them in "
-                "a fl.Map"
+                f"expected streams of separate features, got `{reader}` and `{name}` of `{shown}`; make one of them "
+                "in an fl.Map"
             )

@@ -2,8 +2,8 @@
 
 Token files of nanoGPT and others (``.bin``, numbers without a header), of llm.c and modded-nanogpt (``.bin`` with a
 header of 256 int32), one-dimensional ``.npy`` files, Megatron's ``.bin`` with its ``.idx``, and folders that LitData
-wrote for its ``TokensLoader``. A row is a sequence of one sample. Rows may overlap. Opening reads nothing but indexes,
-and memory does not grow with the files.
+wrote for its ``TokensLoader``. A row is a sequence of one sample. Rows may overlap. Opening reads only headers and
+indexes, and memory does not grow with the files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import map_file, map_npy, mapped_ranges
 from feedline.feed.files.paths import list_files, looking, name_of, open_file
 from feedline.feed.files.truncation_guard import seals_of
-from feedline.feed.formats.reopened import Reopened
+from feedline.feed.formats.detect_shards import folder_of, is_litdata, is_litdata_chunk
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.litdata_index import litdata_index, token_arrays
-from feedline.feed.formats.shards_guess import folder_of, is_litdata, is_litdata_chunk
 from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable, whole_number
 
-CHUNK_BYTES = 16 << 20  # of tokens that rows advance over, part of the order
+CHUNK_BYTES = 16 << 20  # of tokens from the first row of a chunk to the first of the next. Part of the order
 
 # Megatron's index: magic, version, code of the dtype, number of sequences, number of documents. Then the lengths of the
 # sequences, int32, their first bytes, int64, and the first sequence of each document, int64.
@@ -40,22 +40,22 @@ _MAGIC = b"MMIDIDX\0\0"
 # The header of llm.c and of projects that adopted its format: magic, version, number of tokens, and zeros, int32.
 _HEADER_NUMBERS, _ZEROS_FROM = 256, 16
 _HEADERS = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
-_DAYS = range(20_230_101, 20_400_101)  # magic numbers of this kind are days
+_DAYS = range(20_230_101, 20_400_101)  # magic numbers of this kind are dates
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
-class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened):
+class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, PickledByArguments):
     """Rows of ``length`` tokens, each as a sequence of one sample.
 
     Rows begin at every ``stride``-th token of a file. None crosses the end of a file, so tokens at the end of a file
     that do not fill a row are not delivered.
 
     Args:
-        path: a ``.bin`` or ``.npy`` file, Megatron's ``.bin`` or ``.idx``, a folder of LitData's, or another folder, a
-            pattern or a list of these, see `open_corpus`.
+        path: a ``.bin`` or ``.npy`` file, Megatron's ``.bin`` or ``.idx``, a folder that LitData wrote, another folder,
+            a pattern, or a list of these, see `open_corpus`.
         length: tokens in a row.
-        stride: tokens from the beginning of a row to the beginning of the next; None: ``length``. Less makes rows
-            overlap.
+        stride: tokens from the beginning of a row to the beginning of the next, by default ``length``. Rows
+            overlap if it is less.
         targets: whether rows have one token more, so that ``row[:-1]`` are inputs and ``row[1:]`` their targets.
         dtype: dtype of the tokens of a ``.bin`` file without an index, in native byte order. Other files declare it.
         stream: name of the stream.
@@ -78,13 +78,13 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened
         dtype: DTypeLike = "uint16",
         stream: str = "tokens",
     ) -> None:
-        self._opened_with(path, length=length, stride=stride, targets=targets, dtype=dtype, stream=stream)
+        self._set_arguments(path, length=length, stride=stride, targets=targets, dtype=dtype, stream=stream)
         self._row = whole_number("length", length, 1) + bool(targets)
         self._stride = whole_number("stride", length if stride is None else stride, 1)
         kind = np.dtype(dtype)
         if kind.kind not in "iu":
             raise ValueError(f"expected integers as dtype of tokens, got {kind}")
-        opened = _opened(path, kind)
+        opened = _map_files(path, kind)
         self._paths, self._files = [file for file, _ in opened], [tokens for _, tokens in opened]
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "token files"
         for file_path, tokens in opened:
@@ -115,7 +115,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened
             self._lacks = (Mapped,)
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk. ``bytes`` counts the tokens that rows advance over."""
+        """Return the size of every chunk. ``bytes`` counts the tokens between the beginnings of its rows."""
         return self._table
 
     def read(self, chunk: int) -> Chunk:
@@ -134,7 +134,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Reopened
         return Chunk(self.schema, {self._stream: Value.from_dense(rows)}, seals=self._seals[number])
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedRange]:
-        """Return the mapped files, for any chunks."""
+        """Return the mapped files, the same for any chunks."""
         return self._ranges
 
     def paths(self) -> list[str]:
@@ -167,8 +167,8 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
     return TokensDeserializer(what, length=stream.size, dtype=stream.dtype, stream=name)
 
 
-def _opened(path: Any, dtype: np.dtype[Any]) -> list[tuple[Path, NDArray[Any]]]:
-    """Return the files of tokens and their maps. Of Megatron's pairs only the ``.bin`` is listed, once."""
+def _map_files(path: Any, dtype: np.dtype[Any]) -> list[tuple[Path, NDArray[Any]]]:
+    """Return the files of tokens and their maps. A pair of Megatron's files is listed once, by its ``.bin`` file."""
     paths = [path] if isinstance(path, (str, os.PathLike)) else path
     if not paths:
         raise ValueError("expected at least one file, got an empty list")
@@ -182,10 +182,10 @@ def _opened(path: Any, dtype: np.dtype[Any]) -> list[tuple[Path, NDArray[Any]]]:
             continue
         files = (file.with_suffix(".bin") if file.suffix == ".idx" else file for file in list_files(entry))
         arrays |= dict.fromkeys(files)
-    return [(file, _open(file, dtype) if tokens is None else tokens) for file, tokens in arrays.items()]
+    return [(file, _map_file(file, dtype) if tokens is None else tokens) for file, tokens in arrays.items()]
 
 
-def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _map_file(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the tokens of a file, mapped."""
     wrong = functools.partial(DataError, path=str(path))
     with open_file(path, -1) as file:
@@ -200,11 +200,11 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
             return array
         index = path.with_suffix(".idx")
         if path.suffix == ".bin" and index.exists():
-            dtype = _megatron(index, size)
+            dtype = _megatron_dtype(index, size)
         elif path.suffix == ".bin" and is_litdata_chunk(path):
             what = "expected a file of tokens alone, got a chunk of LitData's, which begins with a table"
             raise wrong(what, hint="open the folder, which index.json describes")
-        elif (tokens := _llm_c(path, head, size)) is not None:
+        elif (tokens := _map_llm_c(path, head, size)) is not None:
             return tokens
         if size % dtype.itemsize:
             what = f"expected a whole number of {dtype.name} tokens, got {size} bytes"
@@ -214,8 +214,8 @@ def _open(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
         raise wrong(f"expected a file of tokens: {error}") from error
 
 
-def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
-    """Return the tokens after a header of llm.c's, mapped; None: the file has no such header.
+def _map_llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
+    """Return the mapped tokens after a header as llm.c writes it, or None if the file has no such header.
 
     Raises:
         DataError: the header has another version, another number of tokens, or is of another kind of file.
@@ -226,7 +226,7 @@ def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
     if len(head) < 4 * _HEADER_NUMBERS:
         if magic not in magics:
             return None
-        what = f"expected {4 * _HEADER_NUMBERS} bytes of header behind {magic}, got {len(head)}"
+        what = f"expected {4 * _HEADER_NUMBERS} bytes of header after {magic}, got {len(head)}"
         raise wrong(what, hint=f"{cut}; write it again")
     numbers = np.frombuffer(head, "<i4")
     version, count = numbers[1:3].tolist()
@@ -239,13 +239,13 @@ def _llm_c(path: Path, head: bytes, size: int) -> NDArray[Any] | None:
         raise wrong(what, byte=0, hint="other headers are not known; write the tokens without one, or as .npy")
     dtype = np.dtype(kind)
     if count < 0 or 4 * _HEADER_NUMBERS + count * dtype.itemsize != size:
-        got = f"{size - 4 * _HEADER_NUMBERS} bytes behind it"
+        got = f"{size - 4 * _HEADER_NUMBERS} bytes after it"
         what = f"expected {count} tokens of {kind}, as the header says, got {got}"
         raise wrong(what, byte=8, hint=f"{cut}; write it again")
     return map_file(path, dtype, 4 * _HEADER_NUMBERS, (count,)) if count else np.empty(0, dtype)
 
 
-def _megatron(index: Path, size: int) -> np.dtype[Any]:
+def _megatron_dtype(index: Path, size: int) -> np.dtype[Any]:
     """Return the dtype that Megatron's index declares, after comparing its lengths with the ``size`` of the tokens.
 
     Raises:
@@ -272,7 +272,7 @@ def _megatron(index: Path, size: int) -> np.dtype[Any]:
         while remaining:
             lengths = np.frombuffer(file.read(4 * min(remaining, 1 << 20)), "<i4")
             if len(lengths) < min(remaining, 1 << 20) or lengths.min() < 0:
-                raise damaged("expected lengths of sequences of at least 0", byte=_INDEX.size)
+                raise damaged("expected lengths of sequences of at least 0, got others, got others", byte=_INDEX.size)
             total, remaining = total + int(lengths.sum(dtype=np.int64)), remaining - len(lengths)
     if total * dtype.itemsize != size:
         what = f"expected sequences of {size} bytes in all, as the tokens have, got {total * dtype.itemsize}"

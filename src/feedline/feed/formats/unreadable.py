@@ -1,4 +1,4 @@
-"""Chunks, or parts of them, that a disk cannot read: their sequences keep their places, and report why."""
+"""Chunks, or parts of them, that a disk cannot read. Their sequences keep their places and report why."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Ints = NDArray[np.int64]
 _POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
-def unread(why: Unread, path: str, sequence: int) -> DataError:
+def read_error(failure: Unread, path: str, sequence: int) -> DataError:
     """Return the error for sequence number ``sequence``, which could not be read from the file ``path``."""
-    got = "got the end of the file" if why.error < 0 else f"got a disk error: {os.strerror(why.error)}"
+    got = "got the end of the file" if failure.error < 0 else f"got a disk error: {os.strerror(failure.error)}"
     return DataError(
         f"expected readable bytes, {got}",
         path=path,
-        byte=why.byte,
+        byte=failure.byte,
         sequence=sequence,
         hint='restore the file, or pass on_error="skip" to the source to skip such sequences and list them',
     )
 
 
-def require_damage(error: BaseException) -> None:
-    """Raise an error that comes from a lack of descriptors, as the same sequences can be read later.
+def reraise_if_transient(error: BaseException) -> None:
+    """Raise ``error`` if its cause is a lack of descriptors, as the same sequences can be read later.
 
-    To be called before an error makes sequences unreadable, which they remain as long as their chunk is held.
+    Call this before an error makes sequences unreadable, which they remain as long as their chunk is in memory.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -44,26 +44,26 @@ def require_damage(error: BaseException) -> None:
         cause = cause.__cause__
 
 
-def lost_chunk(schema: Schema, ragged: Collection[str], count: int, why: Callable[[int], DataError]) -> Chunk:
-    """Return a chunk without a readable sequence.
+def lost_chunk(schema: Schema, ragged: Collection[str], count: int, error_of: Callable[[int], DataError]) -> Chunk:
+    """Return a chunk of unreadable sequences.
 
     Args:
         schema: schema of the chunk.
         ragged: streams with several samples per sequence.
-        count: number of its sequences.
-        why: function that returns the error of a sequence by its index.
+        count: number of sequences.
+        error_of: function that returns the error of a sequence by its index.
     """
-    return Chunk(schema, no_values(schema, ragged, count), LazyErrors(np.arange(count), why))
+    return Chunk(schema, no_values(schema, ragged, count), LazyErrors(np.arange(count), error_of))
 
 
 def mark_gaps(
     chunk: Chunk, gaps: Sequence[tuple[int, int, int]], begin: Ints, end: Ints, *, path: str, first: int
 ) -> Chunk:
-    """Make the sequences unreadable of which the disk lost a part, and return the chunk.
+    """Make sequences unreadable if the disk lost a part of them, and return the chunk.
 
     Args:
         chunk: the chunk.
-        gaps: the lost parts, see `read_most`.
+        gaps: the lost parts of the file, see `read_most`.
         begin, end: first bytes and ends of the sequences in the file.
         path: path of the file.
         first: ordinal of the first sequence.
@@ -71,12 +71,12 @@ def mark_gaps(
     assert isinstance(chunk.errors, dict)
     for low, high, error in gaps:
         for i in np.flatnonzero((begin < high) & (end > low)).tolist():
-            chunk.errors[i] = unread(Unread(error, max(low, int(begin[i]))), path, first + i)
+            chunk.errors[i] = read_error(Unread(error, max(low, int(begin[i]))), path, first + i)
     return chunk
 
 
 def populate(mapped: mmap.mmap, begin: int, end: int) -> None:
-    """Map the pages of bytes at once, as copying would fault for every few pages.
+    """Map the pages of a range of bytes in one call, as copying would cause a page fault every few pages.
 
     Raises:
         OSError: a page cannot be read.

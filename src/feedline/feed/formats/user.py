@@ -1,9 +1,9 @@
 """User-defined corpora, chunk by chunk, like CNTK's `UserDeserializer`.
 
 There are two kinds. With ``chunk_info`` (and ``chunk_lengths`` if sequences are ragged), chunk sizes are known before
-reading, and the corpus is shuffled, planned, sought and joined like any other. Without it, windows count chunks, a
-state is (sweep, window, place in it), and restoring a state reads one window. The result of ``get_chunk`` is checked
-against the declared sizes.
+reading, and the corpus can be shuffled, planned, sought and joined like any other. Without it, windows count chunks, a
+state is (sweep, window, place in the window), and restoring a state reads one window. The result of ``get_chunk`` is
+checked against the declared sizes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from feedline.errors import DataError, FeedlineError, WorkerError
 from feedline.feed.files.lru import LruCache
 from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Unsized
 from feedline.feed.unique import distinct
-from feedline.feed.user_values import given_values
+from feedline.feed.user_values import convert_values
 
 Ints = NDArray[np.int64]
 
-_LENGTHS_KEPT_BYTES = 32 << 20  # bytes
-_STRING_BYTES = 1 << 10  # of a byte string of unknown size
+_MAX_LENGTHS_BYTES = 32 << 20  # of lengths that are kept
+_STRING_BYTES = 1 << 10  # assumed size of a byte string
 
 
 class UserDeserializer(Deserializer, Unsized):
@@ -62,7 +62,7 @@ class UserDeserializer(Deserializer, Unsized):
     # ---- for subclasses ---------------------------------------------------------------------------
 
     def streams(self) -> Mapping[str, Stream]:
-        """Return the streams delivered, by name. Called once."""
+        """Return the streams by name. Called once."""
         raise NotImplementedError(f"{type(self).__name__} defines neither `streams()` nor the attribute `schema`")
 
     @abc.abstractmethod
@@ -96,7 +96,7 @@ class UserDeserializer(Deserializer, Unsized):
         """
         raise ValueError(
             f"expected a corpus that knows the sizes of its chunks before reading them, got {self.name} without "
-            "chunk_info; implement it, or convert the corpus to a store"
+            "chunk_info; implement `UserDeserializer.chunk_info`, or convert the corpus to a store"
         )
 
     def chunk_lengths(self, chunk: int) -> ArrayLike:
@@ -120,11 +120,11 @@ class UserDeserializer(Deserializer, Unsized):
 
     @functools.cached_property
     def schema(self) -> Schema:  # type: ignore[override]
-        """The streams delivered."""
+        """The streams."""
         return Schema(self.streams())
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Deserializer.capability`. Sizes are known if ``chunk_info`` is defined, and determines lengths."""
+        """See `Deserializer.capability`. Sizes are known if ``chunk_info`` is defined and lengths follow from it."""
         return None if kind is Unsized and self._sized else super().capability(kind)
 
     @functools.cached_property
@@ -155,7 +155,7 @@ class UserDeserializer(Deserializer, Unsized):
         return infos
 
     def chunks(self) -> Sequence[ChunkInfo]:
-        """Return the results of ``chunk_info`` for all chunks, called once."""
+        """Return the result of ``chunk_info`` for each chunk. It is called once a chunk."""
         return self._infos
 
     @functools.cached_property
@@ -164,7 +164,7 @@ class UserDeserializer(Deserializer, Unsized):
 
     @functools.cached_property
     def _lengths(self) -> LruCache[int, Ints]:
-        return LruCache(self._lengths_of, _nbytes, _LENGTHS_KEPT_BYTES)
+        return LruCache(self._lengths_of, _nbytes, _MAX_LENGTHS_BYTES)
 
     def _lengths_of(self, chunk: int) -> Ints:
         lengths = np.asarray(self.chunk_lengths(chunk), np.int64)
@@ -178,7 +178,8 @@ class UserDeserializer(Deserializer, Unsized):
         return lengths
 
     def lengths(self, ordinals: Ints) -> Ints | None:
-        """Return the samples of the sequences ``ordinals``, from ``chunk_lengths``; None if every sequence has one."""
+        """Return the samples of the sequences ``ordinals``, from ``chunk_lengths``, or None if every sequence has
+        one."""
         if not self._has_lengths:
             return None
         out = np.empty(len(ordinals), np.int64)
@@ -192,7 +193,7 @@ class UserDeserializer(Deserializer, Unsized):
         """Return the result of ``get_chunk``, checked.
 
         Raises:
-            WorkerError: it raised an exception, which is the cause.
+            WorkerError: ``get_chunk`` raised an exception, which is the cause.
             DataError: it returned other counts than ``chunk_info`` or ``chunk_lengths``.
             SchemaError: it returned other streams, shapes or dtypes than declared.
         """
@@ -206,7 +207,7 @@ class UserDeserializer(Deserializer, Unsized):
         except Exception as error:
             raise WorkerError(f"{where} raised {type(error).__name__}: {error}") from error
         if not isinstance(data, Chunk):
-            data = Chunk(self.schema, given_values(self.schema, data, where))
+            data = Chunk(self.schema, convert_values(self.schema, data, where))
         elif data.schema != self.schema:
             raise DataError(f"expected a chunk with the streams of {self.name} from {where}, got {data.schema!r}")
         if self._has_infos:

@@ -1,6 +1,6 @@
 """The batches of each kind of dataset: how they are planned, counted, and identified in a state.
 
-Instances are immutable: `Batches.current`, `Batches.seeded` and `Batches.adapted` return new ones.
+Instances are immutable: `Batches.current`, `Batches.with_seed` and `Batches.with_options` return new ones.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Batches(ABC):
 
     Args:
         options: arguments of the loader.
-        seed: seed of order and random numbers. None: drawn when a sweep begins.
+        seed: seed of order and random numbers. None if it is drawn when a sweep begins.
 
     Attributes:
-        seed_sweep: sweep that the seed was drawn for, from the program's generators. None: the seed holds for all
+        seed_sweep: sweep that the seed was drawn for, from the program's generators. None if the seed holds for all
             sweeps.
-        places: number of places in a sweep. None: unknown until drawn.
+        places: number of places in a sweep. None if it is unknown until indices are drawn.
         order: the loader's own order of items, if it has one.
         endless: whether there is one sweep without end, which every loop continues.
         program: the global generator, which a user's sampler draws from.
@@ -63,7 +63,7 @@ class Batches(ABC):
         """
         return self.sure_seed, sweep - (self.seed_sweep or 0)
 
-    def adapted(self, options: LoaderOptions) -> Self:
+    def with_options(self, options: LoaderOptions) -> Self:
         """Return the same batches under other options."""
         batches = object.__new__(type(self))
         batches.__dict__.update(self.__dict__, options=options)
@@ -72,8 +72,8 @@ class Batches(ABC):
     def sampler_key(self, place: ResumePoint) -> SweepKey | None:
         """Return the key that seeds the generators when a user's sampler starts, or None to leave them as they are.
 
-        Without a seed they stay as they are, as with torch. A state of 1.0.0rc1 does not hold them: its seed holds for
-        all sweeps.
+        Without a seed they stay as they are, as with torch. A state of 1.0.0rc1 does not hold their states: its seed
+        holds for all sweeps.
         """
         options, memo = self.options, place.memo or {}
         unseeded = options.seed is None and options.partition is None
@@ -81,9 +81,9 @@ class Batches(ABC):
             return None
         return self.key(place.sweep)
 
-    def seeded(self, seed: int | None, seed_sweep: int | None = None) -> Self:
+    def with_seed(self, seed: int | None, seed_sweep: int | None = None) -> Self:
         """Return the batches under another seed, drawn for a sweep or for all of them."""
-        batches = self.adapted(self.options)
+        batches = self.with_options(self.options)
         batches.seed, batches.seed_sweep = seed, seed_sweep
         return batches
 
@@ -95,7 +95,7 @@ class Batches(ABC):
         return own_order and (bool(options.shuffle) or options.weighted is not None)
 
     def current(self, resuming: bool) -> Batches:
-        """Return the batches of the dataset at its current length; as in torch, it may have changed.
+        """Return the batches of the dataset at its current length. As in torch, it may have changed.
 
         Raises:
             ValueError: the length has changed, and a state or arguments depend on it.
@@ -106,12 +106,12 @@ class Batches(ABC):
         """Return the batches that a state is compared with."""
         return self
 
-    def carried(self) -> dict[str, Any]:
+    def order_state(self) -> dict[str, Any]:
         """Return the part of the order that a state records because it may differ from the declaration. See
-        `restored`."""
+        `with_saved_order`."""
         return {}
 
-    def restored(self, saved: Mapping[str, Any], place: ResumePoint) -> Batches:
+    def with_saved_order(self, saved: Mapping[str, Any], place: ResumePoint) -> Batches:
         """Return the batches under the order that a state at a place records.
 
         Raises:
@@ -119,7 +119,7 @@ class Batches(ABC):
         """
         return self
 
-    def reweighted(self, place: ResumePoint, weights: Mapping[str, Any], at: int | None) -> tuple[Batches, int]:
+    def with_weights(self, place: ResumePoint, weights: Mapping[str, Any], at: int | None) -> tuple[Batches, int]:
         """Return the batches of a mixture under other weights, and the place from which they hold.
 
         Raises:
@@ -170,10 +170,10 @@ class PlannedBatches(Batches):
         self._digest: list[str | None] = []  # empty until computed
 
     @abstractmethod
-    def remaining(self, place: ResumePoint, share: tuple[int, int]) -> RemainingBatches:
+    def remaining(self, place: ResumePoint, partition: tuple[int, int]) -> RemainingBatches:
         """Return the batches from a place on."""
 
-    def _identified(self, identity: dict[str, Any], same: bool = True) -> dict[str, Any]:
+    def _add_digest(self, identity: dict[str, Any], same: bool = True) -> dict[str, Any]:
         if not self._digest:
             self._digest.append(digest_of(self.options.dataset) if same else None)
         digest = self._digest[0]
@@ -200,16 +200,16 @@ class ItemBatches(PlannedBatches):
         if weighted is None:
             self.order = Items(n, seed or 0, bool(options.shuffle))
         else:
-            weights = order.checked_weights(weighted.weights, n)
+            weights = order.check_weights(weighted.weights, n)
             self.order = WeightedItems(weights, seed or 0)
             if weights is not weighted.weights:
-                self.options = self.options.holding(weighted=Weighted(weights))
+                self.options = self.options.with_checked(weighted=Weighted(weights))
         if by_length is not None:
             assert by_length.lengths is not None  # see `LoaderOptions`
-            self._lengths = order.checked_lengths(by_length.lengths, n)
+            self._lengths = order.check_lengths(by_length.lengths, n)
             if self._lengths is not by_length.lengths:
-                self.options = self.options.holding(by_length=replace(by_length, lengths=self._lengths))
-            rule = options.share.partition.rule
+                self.options = self.options.with_checked(by_length=replace(by_length, lengths=self._lengths))
+            rule = options.own_partition.partition.rule
             self._work = None if rule is None else work_of(rule, self._lengths)
         self.in_order = not (options.shuffle or self.order.replaces)
         self._fixed = weighted is not None or by_length is not None
@@ -227,9 +227,9 @@ class ItemBatches(PlannedBatches):
                 f"{type(self.items).__name__}"
             ) from error
 
-    def seeded(self, seed: int | None, seed_sweep: int | None = None) -> Self:
-        """See `Batches.seeded`."""
-        batches = super().seeded(seed, seed_sweep)
+    def with_seed(self, seed: int | None, seed_sweep: int | None = None) -> Self:
+        """See `Batches.with_seed`."""
+        batches = super().with_seed(seed, seed_sweep)
         batches.order = self.order.under(seed or 0)
         return batches
 
@@ -254,21 +254,21 @@ class ItemBatches(PlannedBatches):
         """See `Batches.identity`."""
         # A dataset that has grown since the sweep began is not the one that the sweep covers.
         same = bool(self._digest) or self._length() == self.places
-        return self._identified({"order": self.order.name, **self.order.identity()}, same)
+        return self._add_digest({"order": self.order.name, **self.order.identity()}, same)
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
-        return order.count(self.order, self.rule(self.options.share.resolve()), self.key(sweep)[1])
+        return order.count(self.order, self.rule(self.options.own_partition.resolve()), self.key(sweep)[1])
 
-    def rule(self, share: tuple[int, int]) -> BatchRule:
+    def rule(self, partition: tuple[int, int]) -> BatchRule:
         """Return the rule that cuts a sweep into batches."""
         options = self.options
         lengths = None if options.samples is None else self._lengths
-        return BatchRule(options.samples or options.indices, share, options.drop_last, lengths, self._work)
+        return BatchRule(options.samples or options.indices, partition, options.drop_last, lengths, self._work)
 
-    def remaining(self, place: ResumePoint, share: tuple[int, int]) -> PlannedSweep:
+    def remaining(self, place: ResumePoint, partition: tuple[int, int]) -> PlannedSweep:
         """See `PlannedBatches.remaining`."""
-        items, rule, sweep, done = self.order, self.rule(share), self.key(place.sweep)[1], place.done
+        items, rule, sweep, done = self.order, self.rule(partition), self.key(place.sweep)[1], place.done
         return PlannedSweep(lambda start: order.batches(items, rule, sweep, start, done), place.start)
 
 
@@ -278,7 +278,7 @@ class SamplerBatches(PlannedBatches):
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
         name = "sampler" if self.options.batch_sampler is None else "batch sampler"
-        return self._identified({"order": name})
+        return self._add_digest({"order": name})
 
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
@@ -289,10 +289,10 @@ class SamplerBatches(PlannedBatches):
         """See `Batches.check_memo`."""
         sampling.check_memo(memo)
 
-    def remaining(self, place: ResumePoint, share: tuple[int, int]) -> sampling.Sampled:
+    def remaining(self, place: ResumePoint, partition: tuple[int, int]) -> sampling.SampledBatches:
         """See `PlannedBatches.remaining`."""
         options = self.options
-        return sampling.Sampled(
+        return sampling.SampledBatches(
             options.user_sampler,
             size=options.indices,
             batches=options.batch_sampler is not None,

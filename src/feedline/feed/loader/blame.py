@@ -31,22 +31,22 @@ class Difference(NamedTuple):
 
 
 def in_item(error: Exception, dataset: Any, index: Any) -> None:
-    """Note at ``error`` that it was raised while an item was read."""
+    """Note in ``error`` that it was raised while an item was read."""
     error.add_note(f"raised while reading item {shown(index, 80)} of {type(dataset).__name__}")
 
 
 def in_items(error: Exception, dataset: Any, indices: Sequence[Any]) -> None:
-    """Note at ``error`` that it was raised while several items were read together."""
+    """Note in ``error`` that it was raised while several items were read at once."""
     error.add_note(f"raised while reading items {_list(indices)} of {type(dataset).__name__} together")
 
 
 def in_iterator(error: Exception, dataset: Any, samples: int) -> None:
-    """Note at ``error`` that an iterable dataset raised it after ``samples`` samples."""
+    """Note in ``error`` that an iterable dataset raised it after ``samples`` samples."""
     error.add_note(f"raised by the iterator of {type(dataset).__name__} after {samples} samples")
 
 
 def in_collate(error: Exception, items: Sequence[Any]) -> None:
-    """Note at ``error`` that the user's ``collate_fn`` raised it."""
+    """Note in ``error`` that the user's ``collate_fn`` raised it."""
     error.add_note(f"raised by collate_fn for {_list(items)}")
 
 
@@ -100,7 +100,7 @@ def _kind(value: Any, ragged: bool) -> str:
     if isinstance(value, Mapping):
         return f"a {name} with {', '.join(sorted(map(repr, value))) or 'no keys'}"
     if isinstance(value, (tuple, list)):
-        return f"a {name} of {len(value)}"
+        return f"a {name} of length {len(value)}"
     shape = getattr(value, "shape", None)
     if shape is None:
         return name

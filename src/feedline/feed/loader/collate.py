@@ -1,9 +1,9 @@
 """Collate samples into a batch: torch's `default_collate` and `default_convert`, with or without torch.
 
 The result is the same tree, written directly into memory that reaches the loop without another copy: arrays and tensors
-are stacked, numbers become an array, mappings, named tuples and sequences are collated part by part (a tuple becomes a
-list), strings and bytes are kept. If torch is installed the leaves are tensors, and types that only torch knows
-(subclasses, registered types) are left to it; otherwise they are NumPy arrays.
+are stacked, and numbers become an array. Mappings, named tuples and sequences are collated part by part (a tuple
+becomes a list). Strings and bytes are kept. If torch is installed the leaves are tensors, and types that only torch
+knows (subclasses, registered types) are left to it. Without torch they are NumPy arrays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def default_functions() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
 
 
 def own_form(function: Any) -> Callable[[Any], Any] | None:
-    """Return our form of a default function, or a function that slices like these, else None."""
+    """Return our equivalent of a default function, a function whose batches can be sliced as they are, else None."""
     if function is collate or function is default_functions()[0]:
         return collate
     if function is convert or function is default_functions()[1]:
@@ -94,7 +94,7 @@ def _collate(samples: Sequence[Any], torch: ModuleType | None) -> Any:
         stacked = None
     if stacked is not None:
         return stacked
-    return torch.default_collate(samples) if torch is not None else _refused(samples)
+    return torch.default_collate(samples) if torch is not None else _collate_or_refuse(samples)
 
 
 def _uneven(samples: Sequence[Any]) -> RuntimeError:
@@ -145,7 +145,7 @@ def _numbers(numbers: Sequence[Any], kind: type, torch: ModuleType | None) -> An
     return array if torch is None else torch.from_numpy(array)
 
 
-def _refused(samples: Sequence[Any]) -> Any:
+def _collate_or_refuse(samples: Sequence[Any]) -> Any:
     """Collate numbers and arrays of several dtypes with NumPy, or raise an error with the reason."""
 
     first = samples[0]
@@ -157,9 +157,9 @@ def _refused(samples: Sequence[Any]) -> Any:
                 f"got {sorted(shapes)[:4]}; pass a collate_fn, or "
                 "batch_sampler=fl.BatchByLength(...) for items of varying length"
             )
-        together = np.stack([np.asarray(sample) for sample in samples])
-        if together.dtype.kind in _KINDS:
-            return together
+        stacked = np.stack([np.asarray(sample) for sample in samples])
+        if stacked.dtype.kind in _KINDS:
+            return stacked
     raise TypeError(
         "default_collate: expected arrays, numbers, strings, mappings, named tuples or sequences in a batch, got "
         f"{type(first).__name__}{f' of {first.dtype}' if hasattr(first, 'dtype') else ''}; pass a collate_fn"
@@ -172,14 +172,14 @@ def convert(sample: Any) -> Any:
     return sample if torch is None else torch.default_convert(sample)
 
 
-def emptied(batch: Any) -> Any:
+def empty_like(batch: Any) -> Any:
     """Return ``batch``, made by `collate`, without its samples. Shapes and dtypes stay."""
     if isinstance(batch, Mapping):
-        return _mapping(batch, lambda key: emptied(batch[key]))
+        return _mapping(batch, lambda key: empty_like(batch[key]))
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(emptied(part) for part in batch))
+        return type(batch)(*(empty_like(part) for part in batch))
     if isinstance(batch, (list, tuple)) and not all(isinstance(part, (str, bytes)) for part in batch):
-        return [emptied(part) for part in batch]
+        return [empty_like(part) for part in batch]
     return batch[:0]
 
 
@@ -237,19 +237,19 @@ class RaggedCollate:
             RuntimeError: samples of sequences differ in shape or dtype.
         """
         lengths = np.array([max(_lengths(sample), default=1) for sample in samples], np.int64)
-        batch = self._tree(samples)
+        batch = self._collate_tree(samples)
         torch = torch_side()
         counted = lengths if torch is None else torch.from_numpy(lengths)
         if isinstance(batch, Mapping):
             return {**batch, "lengths": counted}
         return [*batch, counted] if isinstance(batch, list) else [batch, counted]
 
-    def _tree(self, samples: Sequence[Any]) -> Any:
+    def _collate_tree(self, samples: Sequence[Any]) -> Any:
         first = samples[0]
         if isinstance(first, Mapping):
-            return {key: self._tree([sample[key] for sample in samples]) for key in first}
+            return {key: self._collate_tree([sample[key] for sample in samples]) for key in first}
         if isinstance(first, (tuple, list)):
-            return [self._tree(column) for column in zip(*samples, strict=True)]
+            return [self._collate_tree(column) for column in zip(*samples, strict=True)]
         if getattr(first, "ndim", 0) == 0:
             return collate(samples)
         arrays = [np.asarray(sample) for sample in samples]

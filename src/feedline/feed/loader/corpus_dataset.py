@@ -2,7 +2,7 @@
 
 A `MinibatchSource` reads each sweep, with its order, windows and partition. ``batch_size`` counts sequences,
 ``batch_samples`` samples. Reading, decoding and copying run in native threads, so no worker processes are started:
-``num_workers`` is the number of chunks read at a time.
+``num_workers`` is the number of chunks that are read at once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class CorpusBatches(Batches):
         corpus: Deserializer = options.dataset
         if not is_sized(corpus):
             raise ValueError(
-                "expected a corpus that knows the sizes of its chunks before reading them; implement chunk_info, "
-                "convert it to a store, or use a MinibatchSource"
+                "expected a corpus that knows the sizes of its chunks before reading them; implement "
+                "`UserDeserializer.chunk_info`, convert it to a store, or use a MinibatchSource"
             )
-        self._corpus = _OneEach(corpus) if options.samples is None else corpus
+        self._corpus = _SequencesAsSamples(corpus) if options.samples is None else corpus
         self._size = options.samples or options.batch_size
         self._layout = "padded" if options.by_length is None else options.by_length.layout
-        self._carried: dict[str, Any] = {}  # the order in the state that was loaded, if any
+        self._order_state: dict[str, Any] = {}  # the order in the state that was loaded, if any
         ordered = corpus.capability(Ordered) is not None
         self.places = self._length() if ordered else sum(info.sequences for info in corpus.chunks())
         self.endless = self.places is None
@@ -62,69 +62,69 @@ class CorpusBatches(Batches):
 
     def _length(self) -> int | None:
         """Return the number of sequences in a sweep of an `Ordered` corpus, or None if it has no end."""
-        source = self._under(self._in_order())
+        source = self._with_loaded_order(self._in_order())
         try:
-            return source.num_sequences  # not closed, as that would close the corpus
+            return source.num_sequences  # it is not closed, as that would close the corpus
         except ValueError:
             return None
 
-    def _under(self, source: MinibatchSource) -> MinibatchSource:
+    def _with_loaded_order(self, source: MinibatchSource) -> MinibatchSource:
         """Return a source at the beginning of the order in the loaded state."""
-        if self._carried:
-            source.load_state_dict({**source.state_dict(), **self._carried})
+        if self._order_state:
+            source.load_state_dict({**source.state_dict(), **self._order_state})
         return source
 
-    def _with(self, carried: Mapping[str, Any]) -> Self:
-        batches = self.adapted(self.options)
-        batches._carried = dict(carried)
+    def _with_order_state(self, order_state: Mapping[str, Any]) -> Self:
+        batches = self.with_options(self.options)
+        batches._order_state = dict(order_state)
         batches.places = batches._length()
         batches.endless = batches.places is None
         return batches
 
-    def seeded(self, seed: int | None, seed_sweep: int | None = None) -> Self:
-        """See `Batches.seeded`."""
-        batches = super().seeded(seed, seed_sweep)
+    def with_seed(self, seed: int | None, seed_sweep: int | None = None) -> Self:
+        """See `Batches.with_seed`."""
+        batches = super().with_seed(seed, seed_sweep)
         if self._corpus.capability(Ordered) is not None:
             batches.places = batches._length()
         return batches
 
-    def carried(self) -> dict[str, Any]:
-        """See `Batches.carried`."""
-        return _carried(self._source(0).state_dict())
+    def order_state(self) -> dict[str, Any]:
+        """See `Batches.order_state`."""
+        return _order_state_of(self._source(0).state_dict())
 
-    def restored(self, saved: Mapping[str, Any], place: ResumePoint) -> CorpusBatches:
-        """See `Batches.restored`."""
-        saved_order = {key: saved[key] for key in self.carried() if key in saved}
+    def with_saved_order(self, saved: Mapping[str, Any], place: ResumePoint) -> CorpusBatches:
+        """See `Batches.with_saved_order`."""
+        saved_order = {key: saved[key] for key in self.order_state() if key in saved}
         if not saved_order:
             return self
-        source = self._with(saved_order)._standing(place)
-        return self._with(_carried(source.state_dict()))
+        source = self._with_order_state(saved_order)._source_at(place)
+        return self._with_order_state(_order_state_of(source.state_dict()))
 
-    def reweighted(self, place: ResumePoint, weights: Mapping[str, Any], at: int | None) -> tuple[CorpusBatches, int]:
-        """See `Batches.reweighted`."""
-        source = self._standing(place)
+    def with_weights(self, place: ResumePoint, weights: Mapping[str, Any], at: int | None) -> tuple[CorpusBatches, int]:
+        """See `Batches.with_weights`."""
+        source = self._source_at(place)
         at = source.change_weights(weights, at)
-        return self._with(_carried(source.state_dict())), at
+        return self._with_order_state(_order_state_of(source.state_dict())), at
 
-    def _standing(self, place: ResumePoint) -> MinibatchSource:
+    def _source_at(self, place: ResumePoint) -> MinibatchSource:
         """Return a source at a place, under the order in the loaded state.
 
         Raises:
             StateError: there is no such place, or the order differs from the declared one before it.
         """
         position, source = self._position(place.sweep, place.start), self._in_order()
-        where = {"sweep": position.sweep, "sequence": position.ordinal}
-        source.load_state_dict({**source.state_dict(), **self._carried, **where})
+        where = {"sweep": position.sweep, "sequence": position.sequence}
+        source.load_state_dict({**source.state_dict(), **self._order_state, **where})
         return source
 
     def _position(self, sweep: int, start: int) -> Position:
-        """Return the position of a source at a place. After the last sequence of a sweep it is the start of the next
+        """Return the position of a source at a place. The place after the last sequence is the start of the next
         sweep."""
         return Position(sweep + 1) if start == self.places else Position(sweep, start)
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
-        rule, corpus = options.share.partition.rule, options.dataset
+        rule, corpus = options.own_partition.partition.rule, options.dataset
         balance = "samples" if rule is None else Balance(rule, corpus, same_number=True)
         source = self._in_order(
             partition=Partition((0, 1), balance=balance),
@@ -133,11 +133,11 @@ class CorpusBatches(Batches):
             transforms=options.transforms,
             on_error=options.on_error,
         )
-        return self._under(source)
+        return self._with_loaded_order(source)
 
-    def global_size(self, share: tuple[int, int]) -> int:
+    def global_size(self, partition: tuple[int, int]) -> int:
         """Return the size of a batch over all ranks."""
-        return _WHOLE_BATCHES if self._size is None else self._size * share[1]
+        return _WHOLE_BATCHES if self._size is None else self._size * partition[1]
 
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
@@ -147,8 +147,10 @@ class CorpusBatches(Batches):
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
         if self.places is None:
-            raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which begins again")
-        size, drop_last = self.global_size(self.options.share.resolve()), self.options.drop_last
+            raise TypeError(
+                f"expected a corpus with an end for a length, got {self._corpus.name}, which repeats without end"
+            )
+        size, drop_last = self.global_size(self.options.own_partition.resolve()), self.options.drop_last
         if self.options.samples is None and not says_where_batches_end(self._corpus):
             return batch_count(self.places, size, drop_last)
         _, number = self.key(sweep)
@@ -168,7 +170,7 @@ class CorpusBatches(Batches):
         collate = self.options.collate_fn
         if collate is None or collating.own_form(collate) is not None:
             finish = finish_of(self._corpus)
-            return _tree(minibatch, self._layout, () if finish is None else finish.flat)
+            return _by_stream(minibatch, self._layout, () if finish is None else finish.flat)
         return collate(_items(minibatch))
 
 
@@ -176,14 +178,14 @@ class _Sweep:
     """The rest of a sweep of a source."""
 
     def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
-        self._batches, self._source, self._share = batches, source, batches.options.share.resolve()
-        self._size = batches.global_size(self._share)
+        self._batches, self._source, self._partition = batches, source, batches.options.own_partition.resolve()
+        self._size = batches.global_size(self._partition)
         self._stats = source.stats()  # kept, as each call counts the sequences of each corpus of a mixture
 
     def read(self) -> tuple[Position, float, float, Minibatch]:
         """Return the position before the next minibatch, the seconds waited and read until then, and the minibatch."""
         before, waited, read = self._source.position, self._stats.wait_seconds, self._stats.read_seconds
-        return before, waited, read, self._source.next_minibatch(self._size, partition=self._share)
+        return before, waited, read, self._source.next_minibatch(self._size, partition=self._partition)
 
     def to_batch(self, read: tuple[Position, float, float, Minibatch]) -> tuple[Planned, Fetched]:
         """Return the batch for the result of `read`.
@@ -196,21 +198,21 @@ class _Sweep:
         if not minibatch or (drop_last and minibatch.sweep_end and minibatch.global_samples < self._size):
             raise StopIteration
         after, stats = self._source.position, self._stats
-        stop = after.ordinal
+        stop = after.sequence
         if after.sweep != before.sweep:
             assert self._batches.places is not None  # a corpus without end has no next sweep
             stop = self._batches.places
         reading = max(stats.read_seconds - read_s, stats.wait_seconds - waited_s)
         fetched = Fetched(self._batches.batch(minibatch), minibatch.num_sequences, [], reading, 0.0)
-        return Planned(before.sweep, before.ordinal, stop, None, None), fetched
+        return Planned(before.sweep, before.sequence, stop, None, None), fetched
 
 
-def _carried(state: Mapping[str, Any]) -> dict[str, Any]:
+def _order_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the weights of a mixture from a source's state."""
     return {key: state[key] for key in ("windows", "stages") if key in state}
 
 
-class _OneEach(Forwarding):
+class _SequencesAsSamples(Forwarding):
     """A corpus whose sequences all count as one sample, whatever their length."""
 
     def chunks(self) -> Sequence[ChunkInfo]:
@@ -222,7 +224,7 @@ class _OneEach(Forwarding):
         return None
 
 
-def _tree(minibatch: Minibatch, layout: str, flat: Collection[str]) -> dict[str, Any]:
+def _by_stream(minibatch: Minibatch, layout: str, flat: Collection[str]) -> dict[str, Any]:
     """Return the streams by name, and under "lengths" the lengths of the sequences of streams that have several
     samples per sequence. Streams in ``flat`` describe the batch, not its sequences, and stay in one row."""
     torch = collating.torch_side()

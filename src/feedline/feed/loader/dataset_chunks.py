@@ -23,7 +23,7 @@ from feedline.feed.loader.options import is_iterable_style
 from feedline.feed.loader.sample_schema import Fields, Misfit, Unreadable
 
 LOOKED_AT = 32
-"""Items, spread over the dataset, from which the streams are inferred."""
+"""Number of items, spread over the dataset, from which the streams are inferred."""
 
 _ITEMS, _BYTES = 64, 1 << 20  # of a chunk, at most
 
@@ -36,8 +36,8 @@ class DatasetChunks:
     Args:
         dataset: map-style or iterable dataset.
         streams: streams to make of its samples, see `Fields.of`.
-        jobs: number of worker processes that read items. 1: this process reads them.
-        executor: "local", or "ray": workers of Ray read items, also if there is only one.
+        jobs: number of worker processes that read items. With 1, this process reads them.
+        executor: "local", or "ray": workers of Ray read the items, even if there is only one.
         skip: whether items that raise become unreadable sequences.
 
     Attributes:
@@ -67,14 +67,14 @@ class DatasetChunks:
         self._total = _length(items)
         if self._total is None and not self._iterable:
             raise TypeError(
-                f"expected a dataset with a length, got {type(dataset).__name__} without __len__; "
-                "iter(dataset) can be converted without"
+                f"expected a dataset with a length, got {type(dataset).__name__} without __len__; iter(dataset) can "
+                "be converted without a length a length"
             )
         self._rest: Iterator[Any] = iter(())
-        places, samples = self._looked_at()
+        places, samples = self._inspect()
         readable = {f"item {i}": s for i, s in zip(places, samples, strict=True) if not isinstance(s, Unreadable)}
         if not readable:
-            unreadable = f"; the first one looked at: {samples[0].what}" if samples else ""
+            unreadable = f"; the first one: {samples[0].what}" if samples else ""
             raise DataError(f"expected at least one item that can be read, got none{unreadable}")
         self._fields = Fields.of(readable, streams)
         self.schema: Schema = self._fields.schema
@@ -108,7 +108,7 @@ class DatasetChunks:
                 done += chunk.num_sequences
                 yield chunk, done, self._total or 0
 
-    def _looked_at(self) -> tuple[Sequence[int], list[Any]]:
+    def _inspect(self) -> tuple[Sequence[int], list[Any]]:
         """Return the places of some items, and the items."""
         if self._iterable:
             iterator = iter(self._items)

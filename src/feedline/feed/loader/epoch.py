@@ -1,7 +1,7 @@
 """An epoch: the executor of one sweep, the workers that make its batches, and the `Crew` that outlives a sweep.
 
 As in torch, workers start when ``iter`` is called and end with their sweep, so that they see the dataset as it is then.
-Nothing is read before. With ``persistent_workers=True`` they stay, with their copies of the dataset.
+Nothing is read before that. With ``persistent_workers=True`` they stay, with their copies of the dataset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from feedline.feed.loader.executors import (
     InProcessExecutor,
     PoolExecutor,
     RemainingBatches,
-    gathered,
+    gather_from,
 )
 from feedline.feed.loader.fetch import Fetch, WorkerStart, unit_of
 from feedline.feed.loader.gather import columns_of
@@ -56,8 +56,8 @@ def batches_of(options: LoaderOptions, seed: int | None) -> Batches:
 
 
 class Crew:
-    """The parts of a loader that outlive a sweep: persistent workers, figures, and the generators that user code draws
-    from.
+    """The parts of a loader that outlive a sweep: persistent workers, their figures, and which generators user code
+    draws from.
 
     Attributes:
         seeding: knows which generators samples made in this process draw from.
@@ -81,7 +81,7 @@ class Crew:
         return Crew, ()
 
     def begin(self, options: LoaderOptions) -> bool:
-        """Begin a sweep. Return whether it has new workers, rather than persistent ones of the sweep before."""
+        """Begin a sweep. Return whether it has new workers, rather than the workers of the preceding sweep."""
         stay = options.persistent_workers and self._options is options
         self._options, self._kept = options, self._kept if stay else None
         return not stay
@@ -135,16 +135,16 @@ class Epoch:
 
     Args:
         batches: batches to make.
-        share: (index, count) of this rank.
+        partition: (index, count) of this rank.
         crew: crew of the loader.
 
     Attributes:
-        share: see above.
-        remaining: remaining batches of a map-style dataset. None: other datasets, or before `executor` is called.
+        partition: see above.
+        remaining: remaining batches of a map-style dataset. None for other datasets, and before `executor` is called.
     """
 
-    def __init__(self, batches: Batches, share: tuple[int, int], crew: Crew) -> None:
-        self.batches, self.share, self._crew = batches, share, crew
+    def __init__(self, batches: Batches, partition: tuple[int, int], crew: Crew) -> None:
+        self.batches, self.partition, self._crew = batches, partition, crew
         self.remaining: RemainingBatches | None = None
         self._pool: Pool | None = None
 
@@ -160,7 +160,7 @@ class Epoch:
             return self._iterable(batches, place)
         assert isinstance(batches, PlannedBatches)
         options, seed = batches.options, batches.sure_seed
-        remaining = self.remaining = batches.remaining(place, self.share)
+        remaining = self.remaining = batches.remaining(place, self.partition)
         if collating.own_form(options.collate_fn) is collating.collate and options.worker_init_fn is None:
             columns = columns_of(options.dataset)
             if columns is not None:
@@ -170,7 +170,7 @@ class Epoch:
                 if options.num_workers and options.user_sampler is not None:
                     remaining = DrawnAhead(remaining, options.depth)  # as if there were workers
                 if files is None:
-                    return InProcessExecutor(remaining.next, gathered(columns))
+                    return InProcessExecutor(remaining.next, gather_from(columns))
                 return StagedExecutor(remaining, columns, files, batches)
         if options.kind == "here":
             fetch = self._fetch(batches)
@@ -188,12 +188,12 @@ class Epoch:
             loader=self._crew.mark,
         )
 
-    def moved(self, place: ResumePoint) -> Executor:
-        """Return an executor that begins at another place, before any batch was asked for. A sampler draws no more
+    def move_to(self, place: ResumePoint) -> Executor:
+        """Return an executor that begins at another place. No batch must have been asked for. A sampler draws no more
         from its generators than if it had begun there."""
         begun = getattr(self.remaining, "begun", None)
         if self.batches.seed_sweep is not None:  # the seed goes with the sweep under its new number
-            self.batches = self.batches.seeded(self.batches.seed, place.sweep)
+            self.batches = self.batches.with_seed(self.batches.seed, place.sweep)
         return self.executor(place if begun is None else place._replace(memo=begun))
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Epoch:
             self._crew.release(pool)
 
     def __del__(self) -> None:
-        # Workers' threads may wait for the turn of this thread, which would wait for them in vain.
+        # Workers' threads may be waiting for the turn of this thread, which would wait for them in vain.
         if self._pool is not None:
             lend(self._crew.mark, self.close)
 

@@ -1,10 +1,10 @@
-"""Executors make the planned batches: in this process, in a pool of workers, or by a native gather.
+"""Executors make the planned batches: in this process, in a pool of workers, or with a native gather.
 
 An executor returns batches with their plans, in planned order or as they complete. An error belongs to its batch: the
 next call continues after it. An interrupt (an exception that is no `Exception`, such as Ctrl-C or a signal handler's)
 belongs to no batch: the next call makes the same batch.
 
-To that end a batch is in exactly one place at any moment: planned, in flight, or in hand. CPython checks for signals
+To that end a batch is in exactly one place at any moment: planned, in flight, or finished. CPython checks for signals
 when a function begins, after calls into C, and at the end of a loop's body. So a batch moves from one place to the
 next by assignments alone, without a call in between. The calls come before, where repeating them is harmless.
 """
@@ -23,7 +23,7 @@ from feedline.feed.loader.order import Planned
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool
 
-# Maximum of batches in flight per worker if prefetch_factor is omitted. With Ray several travel together.
+# Maximum number of batches in flight per worker if prefetch_factor is omitted. Ray sends several at a time.
 MAX_AHEAD, MAX_AHEAD_RAY = 16, 64
 AHEAD_BYTES = 64 << 20
 
@@ -40,7 +40,7 @@ class RemainingBatches(Protocol):
 
 
 class Executor(Protocol):
-    """Makes the batches of a sweep. See the module."""
+    """Makes the batches of a sweep. The module docstring describes how."""
 
     def next(self) -> tuple[Planned, Fetched]:
         """Return the next batch.
@@ -115,7 +115,7 @@ class InProcessExecutor:
         """Do nothing, as there are no resources."""
 
 
-def gathered(columns: Columns) -> Callable[[Planned], tuple[Planned, Fetched]]:
+def gather_from(columns: Columns) -> Callable[[Planned], tuple[Planned, Fetched]]:
     """Return a function that makes a batch by gathering from columns."""
     gather = columns.batch
     return lambda planned: (planned, Fetched(gather(planned.indices), len(planned.indices), [], 0.0, 0.0))
@@ -129,7 +129,7 @@ class PoolExecutor:
         pool: workers that run a `Fetch`.
         seed: seed of the sweep.
         depth: batches in flight.
-        most: number that ``depth`` may grow to if as many batches fit in `AHEAD_BYTES`.
+        most: number to which ``depth`` may grow, if that many batches fit in `AHEAD_BYTES`.
         in_order: whether to return batches in planned order.
         loader: object that the threads of the pool `serve`.
     """
@@ -210,13 +210,13 @@ class PoolExecutor:
 
     def close(self) -> None:
         """Cancel the batches in flight."""
-        self._pool.cancel(self._given_up())
+        self._pool.cancel(self._give_up())
 
     def __del__(self) -> None:
         if hasattr(self, "_depth"):  # else __init__ failed
-            self._pool.abandon(self._given_up())
+            self._pool.abandon(self._give_up())
 
-    def _given_up(self) -> list[int]:
+    def _give_up(self) -> list[int]:
         self._remaining = self._planned = self._hand = None
         tickets = list(self._waiting)
         self._waiting.clear()

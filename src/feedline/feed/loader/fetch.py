@@ -1,7 +1,7 @@
-"""Make a batch from indices: read the items, seeded, and collate them, in workers or without any.
+"""Make a batch from indices: read the items with seeded random numbers and collate them, in workers or in this process.
 
-A unit of work is one batch. Its result is the batch, its unreadable items and the seconds spent, which the parent
-records.
+A unit of work is one batch. Its result holds the batch, the unreadable items and the seconds spent. The parent records
+them.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ class Fetch:
         self.dataset, self._collate, self._batched, self._skip = dataset, collate, batched, skip
         self._start = start
         self._default = collating.own_form(collate)
-        self._together: bool | None = None
+        self._reads_batches: bool | None = None
         self._seeding: Seeding | None = None
         if start.place == "thread":  # one `Seeding` for all threads
             self.seed_with(None)
 
     def seed_with(self, seeding: Seeding | None) -> Seeding:
-        """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use, or create one if
-        None."""
+        """Reuse the `Seeding` of an earlier sweep in this process, which knows the generators in use. If there is none,
+        create one."""
         place = self._start.place
         self._seeding = seeding or self._seeding or Seeding(restore=place != "process", threads=place == "thread")
         return self._seeding
@@ -130,7 +130,7 @@ class Fetch:
         began = time.perf_counter()
         read = began
         dataset, default = self.dataset, self._default
-        together = default or self._collate
+        collate = default or self._collate
         bad: list[tuple[int, str, str]] = []
         count = 1
 
@@ -146,29 +146,29 @@ class Fetch:
             read = time.perf_counter()
             if not self._batched:
                 count = 1 - len(bad)
-                return None if bad else self._collated(together, [samples], unit)
+                return None if bad else self._collate_samples(collate, [samples], unit)
             count = len(samples)
             if not count and (bad or unit.spare is None):
                 return None
             if not count and default is not None:
                 at(unit.start, BATCH)
-                return collating.emptied(default([dataset[unit.spare]]))
+                return collating.empty_like(default([dataset[unit.spare]]))
             if default is None:
                 at(unit.start, COLLATE)
-            return self._collated(together, samples, unit)
+            return self._collate_samples(collate, samples, unit)
 
         assert self._seeding is not None
         batch = self._seeding.run((unit.seed, unit.sweep), work)
         return Fetched(batch, count, bad, read - began, time.perf_counter() - read)
 
-    def _collated(self, together: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit) -> Any:
+    def _collate_samples(self, collate: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit) -> Any:
         try:
-            return together(samples if self._batched else samples[0])
+            return collate(samples if self._batched else samples[0])
         except Exception as error:
             if not len(samples):  # an array has no truth value
                 error.add_note(
-                    "this rank's part of the batch has no items, for which collate_fn was called with an empty "
-                    "list; let it return an empty batch, or pass drop_last=True"
+                    "this rank's part of the batch has no items, so collate_fn was called with an empty list; let it "
+                    "return an empty batch, or pass drop_last=True"
                 )
                 raise
             indices = (unit.indices if self._batched else [unit.indices]) if not self._skip else ()
@@ -188,9 +188,9 @@ class Fetch:
             indices = indices.tolist()
             if keys is unit.indices:
                 keys = indices
-        if self._together is None:
-            self._together = reads_together(dataset)
-        if self._together and not self._skip and len(indices):
+        if self._reads_batches is None:
+            self._reads_batches = reads_batches(dataset)
+        if self._reads_batches and not self._skip and len(indices):
             at(unit.start, BATCH)
             try:
                 return dataset.__getitems__(indices)
@@ -236,7 +236,7 @@ class Fetch:
             raise
 
 
-def reads_together(dataset: Any) -> bool:
+def reads_batches(dataset: Any) -> bool:
     """Return whether a dataset reads a whole batch at once.
 
     torch's `Subset` and `StackDataset` always define ``__getitems__``, so the datasets inside them decide. Otherwise
@@ -244,10 +244,10 @@ def reads_together(dataset: Any) -> bool:
     """
     torch = collating.torch_side()
     if torch is not None and type(dataset) is torch.Subset:
-        return reads_together(dataset.dataset)
+        return reads_batches(dataset.dataset)
     if torch is not None and type(dataset) is torch.StackDataset:
         parts = dataset.datasets
-        return any(map(reads_together, parts.values() if isinstance(parts, dict) else parts))
+        return any(map(reads_batches, parts.values() if isinstance(parts, dict) else parts))
     return callable(getattr(dataset, "__getitems__", None))
 
 

@@ -1,8 +1,8 @@
 """Datasets that are arrays: a batch is one native gather instead of a loop.
 
 This covers torch's `TensorDataset`, arrays and tensors, tuples and dictionaries of them (columns of equal length), and
-torch's `Subset` of any of these. The batch equals, to the byte, what reading and collating item by item would give, at
-the cost of a copy. Everything else, subclasses of these included, is read item by item.
+torch's `Subset` of any of these. The batch equals, to the byte, what reading and collating item by item would give, but
+costs no more than a copy. Everything else, including subclasses of these, is read item by item.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Columns:
     Args:
         rows: arrays (n, ...), at least one.
         build: function that makes the batch from the gathered arrays.
-        picks: int64, the row of each item. None: item i is row i.
+        picks: int64, the row of each item. None if item i is row i.
 
     Attributes:
         rows, build: see above.
@@ -48,9 +48,9 @@ class Columns:
         Raises:
             IndexError, TypeError: see `rows_at`.
         """
-        return self.gathered(self.rows_at(indices))
+        return self.gather(self.rows_at(indices))
 
-    def gathered(self, rows: Ints) -> Any:
+    def gather(self, rows: Ints) -> Any:
         """Return the batch of ``rows``.
 
         Raises:
@@ -80,7 +80,10 @@ class Columns:
     def subset(self, picks: Ints) -> Columns:
         """Return only the items at ``picks``."""
         if len(picks) and not -self._length <= picks.min() <= picks.max() < self._length:
-            raise IndexError(f"expected indices of a Subset from {-self._length} to {self._length - 1}")
+            raise IndexError(
+                f"expected indices of a Subset from {-self._length} to {self._length - 1}, got {picks.min()} to "
+                f"{picks.max()}, got {picks.min()} to {picks.max()}"
+            )
         picks = np.where(picks < 0, picks + self._length, picks)
         return Columns(self.rows, self.build, picks if self._picks is None else self._picks[picks])
 

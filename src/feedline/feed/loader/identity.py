@@ -1,12 +1,12 @@
 """Identify a dataset, so that a state is not loaded over other data of the same length.
 
-Identified are arrays and tensors (also memory-mapped), tuples, dictionaries and torch's datasets of them, ranges, lists
-and dictionaries of numbers, strings and arrays, and Hugging Face datasets, which have a fingerprint. User-defined
-classes are not identified: only their length can be compared.
+These are identified: arrays and tensors (memory-mapped or not), and tuples, dictionaries and torch's datasets of them;
+ranges; lists and dictionaries of numbers, strings and arrays; and Hugging Face datasets, by their fingerprint. A
+user-defined class is not identified: only its length can be compared.
 
-A digest costs the same for any size. It covers sizes, dtypes, and blocks of 64 KiB (of lists, 16 items) from head,
-middle and tail, and of dictionaries the first 48 items. It detects replaced, sorted or re-encoded data, but not a value
-changed in place outside the blocks.
+A digest costs the same for any size. It covers sizes, dtypes, and blocks of 64 KiB (16 items of a list) from head,
+middle and tail. Of a dictionary it covers the first 48 items. It detects replaced, sorted or re-encoded data, but not a
+value changed in place outside the blocks.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched, WorkerStart
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.pipes import for_thread, seed_pipe, share_out
+from feedline.feed.loader.pipes import for_thread, keep_part, seed_pipe
 from feedline.feed.loader.sample_seeds import WORKER, GlobalStates, SweepKey, seed_process
 from feedline.feed.loader.state import whole
 
@@ -48,8 +48,8 @@ class WorkerState(NamedTuple):
     """State of a worker after a batch.
 
     Attributes:
-        state: ``state_dict`` of the iterator, or of the dataset if the iterator has none. None: neither has one.
-        dataset: ``state_dict`` of the dataset if the iterator has one, too.
+        state: ``state_dict`` of the iterator, or of the dataset if the iterator has none. None if neither has one.
+        dataset: ``state_dict`` of the dataset, if both have one.
         random: states, by name, of the global generators that this worker's process has drawn from.
     """
 
@@ -59,12 +59,12 @@ class WorkerState(NamedTuple):
 
 
 class WorkerProgress(NamedTuple):
-    """The number of batches of a worker's part of a sweep that were delivered, and its state after them.
+    """How much of a worker's part of a sweep was delivered, and the worker's state after that.
 
     Attributes:
         batches, samples: number delivered.
         saved: state after these batches.
-        ended: whether the part is finished.
+        ended: whether the part has ended.
     """
 
     batches: int = 0
@@ -142,10 +142,10 @@ class WorkerBatch(NamedTuple):
     """A worker's answer to a `BatchRequest`.
 
     Attributes:
-        fetched: the batch. None: this worker has no more.
+        fetched: the batch. None if this worker has no more.
         saved: state after the batch.
-        ended: whether the batch is short, so that none follows. Datasets that reset themselves at their end already
-            return their initial state by then.
+        ended: whether the batch is short, so that none follows. By then a dataset that resets itself at its end
+            already returns its initial state.
     """
 
     fetched: Fetched | None
@@ -173,11 +173,11 @@ class IterableFetch:
     Args:
         dataset: iterable dataset.
         collate: function that collates the samples of a batch, or converts a single sample.
-        size: samples per batch. None: samples are delivered singly.
+        size: samples per batch. None if samples are delivered singly.
         drop_last: whether to drop a last batch that is not full.
         start: how workers start.
         past: history of the dataset in this process.
-        ranks: (rank, ranks) that read a pipe, which shares itself out among them.
+        ranks: (rank, ranks) among which a pipe divides itself.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class IterableFetch:
         if not hasattr(local, "readers"):
             local.readers, local.dataset, local.past = {}, self.dataset, self._past
             local.worker = local.generators = None
-            share_out(local.dataset, *self._ranks)
+            keep_part(local.dataset, *self._ranks)
         readers: dict[int, _Reader] = local.readers
         if reading not in readers:
             # Several iterators may be in use at once, and none reports that it no longer is.
@@ -215,7 +215,7 @@ class IterableFetch:
         place = self._start.place
         dataset = for_thread(self.dataset) if place == "thread" else self.dataset
         rank, ranks = self._ranks
-        share_out(dataset, worker * ranks + rank, workers * ranks)  # first among ranks, as torch does
+        keep_part(dataset, worker * ranks + rank, workers * ranks)  # first among ranks, as torch does
         self._start.begin(dataset, worker, workers)
         local = self._of_threads.get()
         local.readers, local.dataset, local.past = {}, dataset, DatasetPast()
@@ -261,8 +261,8 @@ class _Reader:
 
     Args:
         dataset: dataset to iterate.
-        worker: number of the worker whose process this is. None: the reader does not seed the generators.
-        generators: states of the generators of this process. None: the training loop uses them too.
+        worker: number of the worker whose process this is. None if the reader does not seed the generators.
+        generators: states of the generators of this process. None if the training loop uses them too.
         past: history of the dataset.
     """
 
@@ -294,9 +294,9 @@ class _Reader:
                 except Exception as error:
                     if samples or not self._untried or not _is_hugging_face(self._dataset):
                         raise
-                    # It reads a state only now, and cannot use it if workers share out shuffled shards.
+                    # It reads a state only now, and cannot use it if workers divide shuffled shards.
                     _warn_of_replay(
-                        self._dataset, f"could not use the state that it had given ({error!r}): to resume", 8
+                        self._dataset, f"could not load the state that it had returned ({error!r}): to resume", 8
                     )
                     self._begin(turn, size, replay=True)
                     self._at = at
@@ -311,11 +311,11 @@ class _Reader:
 
     @property
     def partial(self) -> int | None:
-        """Number of samples of the batch that is being read. None: no batch is."""
+        """Number of samples of the batch that is being read. None if no batch is."""
         return len(self._samples) if self._reading else None
 
     def _goes_on(self) -> bool:
-        """Return whether an interrupted iterator can continue. No other object may hold the rest of the data."""
+        """Return whether an interrupted iterator can continue. It can if no other object holds the rest of the data."""
         iterator = self._iterator
         if isinstance(iterator, GeneratorType):
             return iterator.gi_frame is not None
@@ -337,7 +337,7 @@ class _Reader:
         if self._past.loaded and base.saved.state is None and _is_hugging_face(self._dataset):
             self._dataset.load_state_dict(None)  # else it would begin every sweep from the loaded state
         seed_pipe(self._dataset, turn.key)
-        restored, iterator = self._restored(base.saved)
+        restored, iterator = self._restore(base.saved)
         if iterator is old and old is not None:
             raise RuntimeError(
                 f"expected an iterable dataset that can be iterated again after an interrupt, got a "
@@ -346,7 +346,7 @@ class _Reader:
             )
         skip = (turn.number - base.batches) * size + (0 if restored else base.samples)
         if old is not None and skip:
-            _warn_of_replay(self._dataset, f"{_STATELESS}: to go on after an interrupt", 8)
+            _warn_of_replay(self._dataset, f"{_STATELESS}: to continue after an interrupt", 8)
         if restored and base.saved.random is not None and self._generators is not None:
             self._generators.load(base.saved.random)
         self._ended = False
@@ -369,7 +369,7 @@ class _Reader:
         firsts[sweep] = first
         return None
 
-    def _restored(self, saved: WorkerState) -> tuple[bool, Any]:
+    def _restore(self, saved: WorkerState) -> tuple[bool, Any]:
         """Return whether the iterator is positioned where ``saved`` was saved, and the iterator.
 
         ``__iter__`` of a dataset may create the objects into which it loads a state, or discard a loaded state. Then
@@ -414,7 +414,7 @@ def _state_of(owner: Any) -> Any:
 
 
 def _reports(dataset: Any, state: Any) -> bool:
-    """Return whether the dataset reports ``state``, whose tuples JSON has turned into lists."""
+    """Return whether the dataset reports ``state``, in which JSON has turned tuples into lists."""
     try:
         saved = _state_of(dataset)
     except AttributeError:
@@ -431,12 +431,12 @@ class IterableExecutor:
 
     Args:
         fetch: task that makes batches here if there are no workers.
-        pool: pool of workers. None: there are none.
+        pool: pool of workers, or None without any.
         sweep: number of the sweep.
         key: key of the sweep's random numbers.
         turn, progress: number of the worker whose turn it is, and the progress of each worker.
         depth: batches in flight per worker.
-        in_order: whether workers take turns. False: the first worker that has a batch delivers it.
+        in_order: whether workers take turns. If not, the first worker that has a batch delivers it.
         loader: object that the threads of the pool `serve`.
     """
 
@@ -538,13 +538,13 @@ class IterableExecutor:
     def close(self) -> None:
         """Cancel the batches in flight."""
         if self._pool is not None:
-            self._pool.cancel(self._given_up())
+            self._pool.cancel(self._give_up())
 
     def __del__(self) -> None:
         if hasattr(self, "_received") and self._pool is not None:  # else __init__ failed, or there are no workers
-            self._pool.abandon(self._given_up())
+            self._pool.abandon(self._give_up())
 
-    def _given_up(self) -> list[int]:
+    def _give_up(self) -> list[int]:
         tickets = [ticket for waiting in self._waiting for ticket in waiting]
         for waiting in self._waiting:
             waiting.clear()
@@ -575,8 +575,8 @@ def warn_of_more(dataset: Any, declared: int, workers: int, yielded: int) -> Non
     if yielded <= declared:
         return
     hint = (
-        " For multiprocessing data-loading, this says that every worker iterates all of its own copy: it has to "
-        "take its share by torch.utils.data.get_worker_info()"
+        " For multiprocessing data-loading, this means that every worker iterates over all of its own copy: each has "
+        "to take its share by torch.utils.data.get_worker_info()"
     )
     warnings.warn(
         f"Length of IterableDataset {dataset} was reported to be {declared} (when accessing len(loader)), "

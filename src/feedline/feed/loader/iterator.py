@@ -2,8 +2,8 @@
 devices.
 
 The position advances when a batch is delivered, not when it is made or copied. A batch that fails leaves the position
-as it is, and the next call continues after it. An interrupt loses nothing, not even a batch in hand: the next call
-delivers what this one would have. `executors` explains how.
+as it is, and the next call continues after it. An interrupt loses nothing, not even a finished batch: the next call
+delivers the batch of the interrupted one. `executors` explains how.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class LoaderIterator(_Base):
         epoch: epoch that makes the batches.
         sweeps: position of the loader.
         progress: position of this iterator, advanced as batches are delivered.
-        draws: draws that torch would make during the sweep. None: none.
+        draws: draws that torch would make during the sweep. None if it would make none.
         stats: statistics of the loader.
-        quarantine: list of skipped items. None: none are skipped.
-        show: whether to show the number of batches delivered, or the function that does.
-        check_length: function called with the number of batches delivered. None: it need not be checked.
+        quarantine: list of skipped items. None if unreadable items are errors.
+        show: whether to show the number of batches delivered, or a function that shows it.
+        check_length: function called with the number of batches delivered. None if it need not be checked.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LoaderIterator(_Base):
         progress.epoch = batches.epoch()  # now that workers have begun
         self._sweeps, self._progress = sweeps, progress
         self._stats, self._quarantine, self._check_length = stats, quarantine, check_length
-        self._left: float | None = None
+        self._delivered_at: float | None = None
         self._yielded = 0
         self._ended = False
         options, torch = batches.options, collating.torch_side()
@@ -102,9 +102,9 @@ class LoaderIterator(_Base):
         try:
             stats = self._stats
             began = time.perf_counter()
-            if self._left is not None:
-                stats.consuming += began - self._left
-                self._left = None
+            if self._delivered_at is not None:
+                stats.consuming += began - self._delivered_at
+                self._delivered_at = None
             if self._ended:
                 raise StopIteration
             if self._yielded < 2:  # the first batch may be read ahead, before anything is restored
@@ -112,7 +112,7 @@ class LoaderIterator(_Base):
             if not self._progress.asked:
                 self._begin()
             if self._draws is not None:
-                self._draws.asked(self._yielded + 1)
+                self._draws.draw_for(self._yielded + 1)
             if self._yielded:
                 self._shown(self._yielded)
             if self._hand is None:
@@ -140,25 +140,25 @@ class LoaderIterator(_Base):
             stats.reading += fetched.reading
             stats.collating += fetched.collating
             stats.waiting += now - began
-            self._left = now
+            self._delivered_at = now
             return batch
         finally:
             self._inside = None
 
     def _begin(self) -> None:
-        """Before the first batch, go to the sweep that `set_epoch` has set since the iterator was created."""
+        """Before the first batch, go to the sweep that `set_epoch` has chosen since the iterator was created."""
         sweeps, progress = self._sweeps, self._progress
-        with sweeps.alone():
+        with sweeps.lock():
             place = sweeps.redirection(progress)
-            if place is not None:  # until `moved` has returned, an interrupt leads here again
+            if place is not None:  # until `note_move` has returned, an interrupt leads here again
                 self._executor.close()
-                self._executor = self._epoch.moved(place)
-                sweeps.moved(progress, place)
-            sweeps.taken(progress)
+                self._executor = self._epoch.move_to(place)
+                sweeps.note_move(progress, place)
+            sweeps.note_first_request(progress)
             progress.asked = True
 
     def _next(self) -> tuple[Planned, Fetched, Any]:
-        planned, fetched = self._supplied()
+        planned, fetched = self._next_with_items()
         batch = fetched.batch
         if self._pin or self._transfer is not None:
             began = time.perf_counter()
@@ -194,7 +194,7 @@ class LoaderIterator(_Base):
 
     def _start(self) -> None:
         try:
-            planned, fetched = self._supplied()
+            planned, fetched = self._next_with_items()
             began = time.perf_counter()
             batch, pending = self._transfer.start(fetched.batch)  # type: ignore[union-attr]
             self._stats.transfer += time.perf_counter() - began
@@ -202,7 +202,7 @@ class LoaderIterator(_Base):
         except Exception as error:  # raised after the preceding batch
             self._failed, self._received = error, None
 
-    def _supplied(self) -> tuple[Planned, Fetched]:
+    def _next_with_items(self) -> tuple[Planned, Fetched]:
         """Return the next batch that has items, kept in ``_received``. List its unreadable items in the quarantine
         first."""
         while True:
@@ -216,7 +216,7 @@ class LoaderIterator(_Base):
                 self._list(fetched)
                 if fetched.items:
                     return received
-                if self._epoch.share[1] > 1:
+                if self._epoch.partition[1] > 1:
                     raise DataError(
                         f"expected a readable item in this rank's part of the batch from place {planned.start} of "
                         f"sweep {planned.sweep}, got none: without a batch this rank would fall a step behind"
@@ -233,7 +233,7 @@ class LoaderIterator(_Base):
         assert quarantine is not None
         for key, index, text in fetched.bad:
             number = int(index) if index.lstrip("-").isdigit() else key
-            quarantine.add(number, DataError(text, sequence=number), self._epoch.share[0])
+            quarantine.add(number, DataError(text, sequence=number), self._epoch.partition[0])
 
     def _end(self) -> None:
         progress = self._progress

@@ -1,6 +1,6 @@
 """`DataLoader`: torch's constructor, with an exact order and an exact state.
 
-The order is a function of (seed, sweep), any number of workers can make batches of it, and a state is a place in it.
+The order is a function of (seed, sweep). Any number of workers can make batches in it, and a state is a place in it.
 The loader only connects parts: `options` checks the arguments, `batches` defines the batches of a dataset, `epoch`
 creates the executor of a sweep, `iterator` delivers from it, and `sweeps` records the position.
 """
@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from feedline.feed.arguments import Quarantine, replaced
+from feedline.feed.arguments import Quarantine, refuse_replaced
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import sampling, state
 from feedline.feed.loader.batches import Batches
@@ -26,7 +26,7 @@ from feedline.feed.loader.loader_stats import LoaderStats
 from feedline.feed.loader.options import SAMPLERS, LoaderOptions, expect_processes, warn_of_ranks
 from feedline.feed.loader.samplers import samplers_of
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.loader.sweeps import LoaderStanding, SweepProgress, Sweeps
+from feedline.feed.loader.sweeps import LoaderPosition, SweepProgress, Sweeps
 from feedline.feed.partition import PartitionLike
 from feedline.feed.progress_bar import Progress
 from feedline.feed.quarantine import QuarantineFile
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 _Base: Any = collating.torch_class("DataLoader")
 
-# Arguments as attributes: frameworks pass them when they make the same loader again over another sampler, and setting
-# one changes the next sweep. torch's loader has no attribute `shuffle`.
+# Arguments as attributes. Frameworks read them to create the same loader over another sampler. Setting one changes the
+# next sweep. torch's loader has no attribute `shuffle`.
 _ARGUMENTS = tuple(field.name for field in fields(LoaderOptions) if field.name != "shuffle")
-# torch's loader refuses these once it is made.
+# torch's loader refuses to change these once it is created.
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 # Arguments that decide which batches there are. A change of the first ones makes another sampler.
 _SAMPLING = frozenset(("shuffle", "partition"))
@@ -60,7 +60,7 @@ class DataLoader(_Base):
             one call per batch. A feedline corpus, or a path that `open_corpus` takes: batches are dictionaries by
             stream name.
         batch_size: number of items per batch of this rank. None: items are delivered singly, without batching. For a
-            `Bucketed` corpus None: its batches, of which each rank gets a part.
+            `Bucketed` corpus, None: the batches are the corpus's own, and each rank gets a part of each.
         shuffle: permute the items in every sweep. For a corpus, also the `Window` to permute in.
         sampler: user-defined order, an iterable of indices, or a `Weighted`, which draws items by weight.
         batch_sampler: user-defined batches, an iterable of lists of indices, or a `BatchByLength`, which limits the
@@ -121,7 +121,7 @@ class DataLoader(_Base):
 
     __class_getitem__: Any = classmethod(types.GenericAlias)  # DataLoader[T] in annotations, as torch's
 
-    @replaced(
+    @refuse_replaced(
         quarantine="on_error=fl.Quarantine(path)",
         max_errors="on_error=fl.Quarantine(path, limit)",
         batch_samples="batch_sampler=fl.BatchByLength(samples, lengths)",
@@ -169,7 +169,7 @@ class DataLoader(_Base):
             expect_processes(options)
         self._quarantine = QuarantineFile.of(options.quarantine)
         self._stats = LoaderStats()
-        self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
+        self._sweeps, self._crew = Sweeps(LoaderPosition(), batches), Crew()
         self._set: dict[str, Any] = {}  # attributes as they were set
         self._keep(**{name: getattr(options, name) for name in _ARGUMENTS})
         sampler, batch_sampler = samplers_of(self._sweeps)
@@ -207,8 +207,8 @@ class DataLoader(_Base):
         return options.user_sampler is None and not options.is_iterable and (value or None) != (options.shuffle or None)
 
     def _notice(self, begins: bool = False) -> None:
-        """Apply changes that were made past `__setattr__`: endless loaders replace their ``batch_sampler`` like that,
-        and other programs set its attributes.
+        """Apply changes that did not go through `__setattr__`: endless loaders replace their ``batch_sampler`` like
+        that, and other programs set its attributes.
 
         Args:
             begins: whether a sweep begins. Frameworks put their own sampler into the batch sampler that they iterate.
@@ -230,24 +230,24 @@ class DataLoader(_Base):
         if "batch_sampler" in changes:
             changes.pop("sampler", None)  # the batches do not come from it
         before, sweeps, names = self._batches, self._sweeps, changes.keys()
-        options = before.options.replaced(changes)
+        options = before.options.with_arguments(changes)
         if sweeps.now.resume is not None and names & (_REPLACING | _ORDERING) - {"partition", "batch_size"}:
             raise ValueError(
-                f"expected no other {', '.join(sorted(names))} while a loaded state is to be continued: set it before"
+                f"expected no other {', '.join(sorted(names))} between loading a state and continuing it: set it before"
             )
-        if "generator" in names and options.seed is None and sweeps.settled:
+        if "generator" in names and options.seed is None and sweeps.seed_is_final:
             raise ValueError("expected no other generator: all sweeps follow from the seed that was drawn once")
         if names & (_REPLACING | _ORDERING):
             batches = batches_of(options, before.seed if options.seed is None else options.seed)
             if names & _REPLACING:
                 self.close()
                 # The old samplers keep the old sweeps: the new ones may well read them.
-                self._sweeps, self._crew = Sweeps(LoaderStanding(), batches), Crew()
+                self._sweeps, self._crew = Sweeps(LoaderPosition(), batches), Crew()
             else:
                 batches.seed_sweep = before.seed_sweep if options.seed is None else None
                 sweeps.batches, sweeps.agreed = batches, sweeps.agreed or options.seed is not None
         else:
-            sweeps.batches = before.adapted(options)
+            sweeps.batches = before.with_options(options)
         if "generator" in names:
             self._sweeps.follow_generator(options.generator)
         if "on_error" in names:
@@ -307,7 +307,7 @@ class DataLoader(_Base):
         progress = before = None
         size = self._IterableDataset_len_called
         try:
-            with sweeps.alone():  # threads that begin at once get a sweep each
+            with sweeps.lock():  # threads that begin at once get a sweep each
                 now = sweeps.now
                 # The next sweep, or the rest of one that has no end.
                 place = now.place if self._batches.endless and now.newest is not None else now.upcoming
@@ -315,7 +315,7 @@ class DataLoader(_Base):
                 sweeps.warn_of_skipped()
                 sweeps.batches = sweeps.current()
                 draws = sweeps.begin_seed(place, workers=self._crew.begin(self._batches.options))
-                share = sweeps.share()
+                partition = sweeps.resolve_partition()
                 batches = sweeps.batches
                 sampler = batches.options.user_sampler
                 # Filling the workers draws from it at once.
@@ -324,9 +324,9 @@ class DataLoader(_Base):
                     place = place._replace(memo={**(place.memo or {}), **begun})
                 progress = SweepProgress(place, now.resume is not None)
                 before = now._replace(resume=place if memo is None else place._replace(memo=memo))
-                sweeps.now = LoaderStanding(place.sweep + 1, None, progress)
+                sweeps.now = LoaderPosition(place.sweep + 1, None, progress)
                 return LoaderIterator(
-                    Epoch(batches, share, self._crew),
+                    Epoch(batches, partition, self._crew),
                     sweeps=sweeps,
                     progress=progress,
                     draws=draws,
@@ -350,9 +350,9 @@ class DataLoader(_Base):
         ``state_dict``, unchanged, so these have to be JSON too.
         """
         self._notice()
-        batches, place = self._sweeps.standing()
+        batches, place = self._sweeps.batches_and_place()
         seed, generators = state.seed_to_json(batches.seed, batches.seed_sweep), self._sweeps.generators()
-        return state.to_json({**batches.identity(), **seed, **batches.carried(), **generators}, place)
+        return state.to_json({**batches.identity(), **seed, **batches.order_state(), **generators}, place)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Seek to a saved state: the next ``iter`` continues there. Reads no data.
@@ -365,15 +365,15 @@ class DataLoader(_Base):
             StateError: the state belongs to other data, another order or another version.
         """
         self._notice()
-        with self._sweeps.alone():
+        with self._sweeps.lock():
             current = self._batches.loadable()
             identity, own_seed = current.identity(), current.options.seed
             if own_seed is not None:
                 identity |= state.seed_to_json(own_seed, None)
-            length = None if current.carried() else current.places  # other weights may end elsewhere
+            length = None if current.order_state() else current.places  # other weights may end elsewhere
             place = state.from_json(state_dict, identity, current.check_memo, length)
             seed, seed_sweep, generators = state.seed_from_json(state_dict, place.sweep)
-            batches = current.seeded(seed, seed_sweep).restored(state_dict, place)
+            batches = current.with_seed(seed, seed_sweep).with_saved_order(state_dict, place)
             self._sweeps.set_generators(generators)
             sampling.set_generator(batches.options.user_sampler, place)
             self._continue(batches, place)
@@ -396,11 +396,11 @@ class DataLoader(_Base):
             TypeError: the dataset is no mixture, or a weight is no number.
             ValueError: the place is not after the next border of blocks, or a weight is out of range.
         """
-        with self._sweeps.alone():
+        with self._sweeps.lock():
             place, batches = self._sweeps.place, self._batches
             if batches.seed is None:
-                batches = batches.seeded(seed_at(batches.options.generator))
-            batches, at = batches.reweighted(place, weights, at)
+                batches = batches.with_seed(seed_at(batches.options.generator))
+            batches, at = batches.with_weights(place, weights, at)
             self._continue(batches, place)
         return at
 

@@ -1,4 +1,4 @@
-"""Statistics of a loader: batches delivered, where the time went, and the gain from a perfect loader."""
+"""Statistics of a loader: batches delivered, where the time went, and how much faster a perfect loader would be."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ShownSweep:
     Args:
         progress: as `DataLoader` takes it.
         stats: statistics of the loader, for the share of time spent waiting.
-        length: function that returns the number of batches. None: unknown.
+        length: function that returns the number of batches. None if unknown.
 
     Raises:
         ModuleNotFoundError: a bar on a terminal needs rich, which is not installed.
@@ -105,6 +105,6 @@ class ShownSweep:
 
 
 def _waiting(stats: LoaderStats, waited_s: float, consumed_s: float) -> str:
-    """Return the share of time spent waiting since the given seconds of waiting and of the loop."""
+    """Return the share of time spent waiting since the totals were ``waited_s`` and ``consumed_s``."""
     waited_s, consumed_s = stats.waiting - waited_s, stats.consuming - consumed_s
     return f"waiting {waited_s / (waited_s + consumed_s):.0%}" if waited_s + consumed_s > 0 else ""

@@ -26,7 +26,7 @@ from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
 from feedline.feed.partition import FixedShare, PartitionLike, partition_of, ranks
 from feedline.feed.progress_bar import Progress, expect_progress
-from feedline.feed.protocol import Deserializer, checked_seed, says_where_batches_end, whole_number
+from feedline.feed.protocol import Deserializer, check_seed, says_where_batches_end, whole_number
 from feedline.feed.timeline import Window
 
 if TYPE_CHECKING:
@@ -38,20 +38,20 @@ SAMPLERS = ("sampler", "batch_sampler")
 
 @dataclass
 class LoaderOptions:
-    """The arguments of a `DataLoader`, which documents them. Each is checked by itself and against the others.
+    """The arguments of a `DataLoader`, whose docstring describes them. Each is checked alone and against the others.
 
     The constructor opens a path, looks up a start method, and sets ``prefetch_factor`` to its default. Instances are
-    immutable: see `replaced`.
+    immutable: see `with_arguments`.
 
     Attributes:
-        is_corpus, is_iterable: the kind of dataset, map-style if neither.
+        is_corpus, is_iterable: the kind of dataset. It is map-style if it is neither.
         is_pipe: whether it is an iterable that consists of torch's data pipes.
-        share: share of this rank.
+        own_partition: partition of this loader, from the argument or from the ranks of the program.
         weighted, by_length: a `Weighted` sampler and a `BatchByLength`. ``sampler`` and ``batch_sampler`` are then
             None.
-        quarantine: how unreadable items are skipped. None: they are errors.
-        grows: whether more batches than ``prefetch_factor`` may be in flight, as it was left out.
-        defaulted: whether ``collate_fn`` was left out.
+        quarantine: how unreadable items are skipped. None if they are errors.
+        grows: whether more batches than ``prefetch_factor`` may be in flight, because it was omitted.
+        defaulted: whether ``collate_fn`` was omitted.
 
     Raises:
         ValueError, TypeError: arguments are invalid or contradict each other.
@@ -104,7 +104,7 @@ class LoaderOptions:
         self.is_pipe = self.is_iterable and pipes.is_pipe(self.dataset)
         self._check_batching()
         self._check_own()
-        self.share = self._partition()
+        self.own_partition = self._partition()
         if self.is_corpus:
             self._check_corpus()
         elif self.transforms:
@@ -121,7 +121,7 @@ class LoaderOptions:
             else:
                 self.collate_fn = default_functions()[0 if self.batched else 1]
 
-    def replaced(self, changes: Mapping[str, Any]) -> LoaderOptions:
+    def with_arguments(self, changes: Mapping[str, Any]) -> LoaderOptions:
         """Return a copy with other values of some arguments. A new sampler replaces the present order.
 
         Raises:
@@ -144,7 +144,7 @@ class LoaderOptions:
         changes.setdefault("batch_sampler", self.by_length or self.batch_sampler)
         return dataclasses.replace(self, **changes)
 
-    def holding(self, **checked: Any) -> LoaderOptions:
+    def with_checked(self, **checked: Any) -> LoaderOptions:
         """Return a copy with other values of some arguments, which have been checked."""
         options = copy.copy(self)
         options.__dict__.update(checked)
@@ -157,17 +157,18 @@ class LoaderOptions:
 
     @property
     def samples(self) -> int | None:
-        """Maximum of samples in a batch. None: no limit."""
+        """Maximum number of samples in a batch. None if there is no limit."""
         return None if self.by_length is None else self.by_length.samples
 
     @property
     def indices(self) -> int | None:
-        """Indices, or samples of an iterable dataset, per batch. None: they are single, or something else decides."""
+        """Indices, or samples of an iterable dataset, per batch. None without batches, or if a batch sampler
+        decides."""
         return None if self.batch_sampler is not None or self.samples is not None else self.batch_size
 
     @property
     def user_sampler(self) -> Any:
-        """The user's sampler or batch sampler. None: there is none."""
+        """The user's sampler or batch sampler, or None."""
         return self.sampler if self.sampler is not None else self.batch_sampler
 
     @property
@@ -182,8 +183,8 @@ class LoaderOptions:
 
     @property
     def place(self) -> str:
-        """Where a worker runs: "here" and "thread" are in the process of the loop, "process" is in another, as Ray's
-        actors are."""
+        """Where a worker runs: "here" and "thread" are in the process of the loop, "process" is another process, such
+        as an actor of Ray."""
         return "process" if self.kind == "ray" else self.kind
 
     @property
@@ -230,7 +231,7 @@ class LoaderOptions:
     def _check_batching(self) -> None:
         if isinstance(self.shuffle, Window) and not self.is_corpus:
             raise ValueError(
-                f"expected shuffle=True or False for a dataset, got {self.shuffle}: windows are of corpora"
+                f"expected shuffle=True or False for a dataset, got {self.shuffle}: windows are for corpora"
             )
         for name in ("shuffle", *SAMPLERS) if self.is_iterable else ():
             value = getattr(self, name)
@@ -241,7 +242,7 @@ class LoaderOptions:
                     "the dataset has its own order"
                 )
         if self.is_pipe and self.shuffle is not None:
-            self.dataset = pipes.shuffled(self.dataset, bool(self.shuffle))
+            self.dataset = pipes.set_shuffle(self.dataset, bool(self.shuffle))
         if self.sampler is not None and self.shuffle:
             raise ValueError("the sampler option is mutually exclusive with shuffle: a sampler determines the order")
         if self.batch_sampler is not None:
@@ -272,7 +273,9 @@ class LoaderOptions:
             if value is None:
                 continue
             if samplers:
-                raise ValueError(f"expected {name} without {samplers[0]}: {name} applies to the loader's own order")
+                raise ValueError(
+                    f"expected {name} without {samplers[0]}, got both: {name} applies to the loader's own order"
+                )
             if self.is_iterable:
                 raise ValueError(f"expected {name} for map-style datasets only: an IterableDataset has its own order")
         if self.weighted is not None and self.shuffle:
@@ -282,13 +285,13 @@ class LoaderOptions:
         if self.samples is not None and self.batch_size != 1:
             raise ValueError("expected either fl.BatchByLength or batch_size, got both")
         if self.partition is not None and self.batch_size is None and not self.is_corpus:
-            raise ValueError("expected a batch_size with a partition: ranks share batches")
+            raise ValueError("expected a batch_size with a partition, got None: ranks share batches")
         if self.quarantine is not None and self.is_iterable:
             raise ValueError(
                 'expected on_error="raise" for an IterableDataset: an iterator cannot be continued after a failed item'
             )
         if self.seed is not None:
-            self.seed = checked_seed(self.seed)
+            self.seed = check_seed(self.seed)
 
     def _check_corpus(self) -> None:
         lengths = None if self.by_length is None else self.by_length.lengths
@@ -308,7 +311,7 @@ class LoaderOptions:
             raise ValueError("expected a batch_size for a corpus, got None")
 
     def _check_items(self) -> None:
-        by_length, balanced = self.by_length, self.share.partition.rule is not None
+        by_length, balanced = self.by_length, self.own_partition.partition.rule is not None
         if by_length is not None and (by_length.lengths is None or (by_length.samples is None and not balanced)):
             raise ValueError(
                 "expected fl.BatchByLength(samples, lengths) for a dataset, with the number of samples of each item, "
@@ -324,10 +327,10 @@ class LoaderOptions:
         partition = partition_of((0, 1) if self.partition is None else self.partition)
         if partition.is_auto:
             return FixedShare(partition)
-        share = partition.share()
-        if share[1] > 1 and self.seed is None and (self.shuffle or self.weighted is not None):
+        pair = partition.share()
+        if pair[1] > 1 and self.seed is None and (self.shuffle or self.weighted is not None):
             raise ValueError(
-                f"expected a seed with partition={share} and a random order, got none: ranks that draw separate "
+                f"expected a seed with partition={pair} and a random order, got none: ranks that draw separate "
                 'seeds would follow different orders. Pass seed=, or partition="auto"'
             )
         return FixedShare(partition)
@@ -392,7 +395,7 @@ def expect_processes(options: LoaderOptions) -> None:
     """Warn if there will be more worker processes than cores, and start the server that forks them now."""
     workers = options.num_workers
     module = options.multiprocessing_context or multiprocessing
-    if module.get_start_method(allow_none=True) == "forkserver":  # None: the program may still choose
+    if module.get_start_method(allow_none=True) == "forkserver":  # None if the program may still choose
         from feedline.feed.workers import context, prepare
 
         prepare(context(options.multiprocessing_context))
@@ -407,7 +410,7 @@ def expect_processes(options: LoaderOptions) -> None:
 
 
 def warn_of_ranks(options: LoaderOptions) -> None:
-    """Warn if several ranks each shuffle all of the data, because they do not share it."""
+    """Warn if each of several ranks shuffles and reads all of the data."""
     if options.shuffle and options.partition is None and not options.is_pipe:
         _, count = ranks()
         if count > 1:

@@ -2,9 +2,10 @@
 
 An order is a pure function of (seed, sweep, place) with no state per item. So ten million items cost as much as ten,
 and any place is reached at once. A batch is a range of places. Every rank computes the same global batches and takes
-its share: item o of S samples belongs to rank ``o * count // S``, as in `MinibatchSource`.
+its part: item o of S samples belongs to rank ``o * count // S``, as in `MinibatchSource`.
 
-Cost: up to 2^20 items, 4 bytes each for the current sweep, beyond that nothing. About a microsecond per batch.
+Memory: 4 bytes per item of the current sweep up to 2^20 items, and no more for larger datasets. Time: about a
+microsecond per batch.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Planned(NamedTuple):
     """One batch before it is read.
 
     Attributes:
-        sweep: number of the sweep under its seed, or for an iterable dataset of the loader's sweep.
+        sweep: number of the sweep under its seed. For an iterable dataset, number of the loader's sweep.
         start, stop: places of the global batch in the sweep.
         indices: indices to read: an int64 array, or a list from a user's sampler. A single index if batching is
             disabled.
@@ -105,7 +106,7 @@ class Items:
 
 
 class WeightedItems:
-    """As many draws with replacement as there are items, each by a hash of its place.
+    """As many draws with replacement as there are items, each determined by a hash of its place.
 
     Memory: 8 bytes per item. A draw is a binary search.
 
@@ -152,7 +153,7 @@ def _mixed(key: int, a: int, b: int) -> NDArray[np.float64]:
     return mixed
 
 
-def checked_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
+def check_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
     """Return ``weights`` as float64 (length,).
 
     Raises:
@@ -162,11 +163,11 @@ def checked_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
     if array.shape != (length,):
         raise ValueError(f"expected one weight for each of {length} items, got an array of shape {array.shape}")
     if not np.isfinite(array).all() or (array < 0).any() or not array.any():
-        raise ValueError("expected finite weights of at least 0, not all of them 0")
+        raise ValueError("expected finite weights of at least 0, not all of them 0, got others, got others")
     return array
 
 
-def checked_lengths(lengths: ArrayLike, length: int) -> Ints:
+def check_lengths(lengths: ArrayLike, length: int) -> Ints:
     """Return ``lengths`` as int64 (length,).
 
     Raises:
@@ -178,7 +179,7 @@ def checked_lengths(lengths: ArrayLike, length: int) -> Ints:
             f"expected the samples of each of {length} items as integers, got {array.dtype} of shape {array.shape}"
         )
     if (array < 0).any():
-        raise ValueError("expected lengths of at least 0 samples")
+        raise ValueError(f"expected lengths of at least 0 samples, got {array.min()}, got {array.min()}")
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -187,14 +188,14 @@ class BatchRule(NamedTuple):
 
     Attributes:
         size: items per batch and rank, or samples if ``lengths`` is set. None: single items.
-        share: (index, count) of this rank, (0, 1) for single items.
+        partition: (index, count) of this rank, (0, 1) for single items.
         drop_last: whether to drop a last batch that is not full.
         lengths: int64 (items,), samples of each item. None: items are counted.
         work: float64 (items,), work of each item, by which ranks share batches. None: they share them by position.
     """
 
     size: int | None
-    share: tuple[int, int]
+    partition: tuple[int, int]
     drop_last: bool
     lengths: Ints | None = None
     work: NDArray[np.float64] | None = None
@@ -212,7 +213,7 @@ def batches(
         done: ranges of places after ``start`` that have been delivered already.
     """
     ahead = _Ahead(order, sweep)
-    index, count = cut.share
+    index, count = cut.partition
     n, most = order.length, (cut.size or 1) * count
     replaces = order.replaces
     if cut.size is None:
@@ -284,7 +285,7 @@ def count(order: Order, cut: BatchRule, sweep: int) -> int:
     n = order.length
     if cut.lengths is not None:
         return sum(1 for _ in batches(order, cut, sweep, 0))
-    return batch_count(n, (cut.size or 1) * cut.share[1], cut.drop_last)
+    return batch_count(n, (cut.size or 1) * cut.partition[1], cut.drop_last)
 
 
 def batch_count(items: int, size: int, drop_last: bool) -> int:
@@ -310,7 +311,8 @@ class _Ahead:
 def _fit(
     ahead: _Ahead, lengths: Ints, *, start: int, most: int, index: int, count: int, n: int
 ) -> tuple[int, int, int, bool]:
-    """Return (end of the batch at ``start``, begin and end of this rank's share from there, whether it is full)."""
+    """Return (end of the batch at ``start``, begin and end of this rank's part counted from there, whether the batch is
+    full)."""
     look = 64
     while True:
         b = min(start + look, n)

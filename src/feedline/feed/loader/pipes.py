@@ -1,7 +1,7 @@
 """Data pipes of torch: iterable datasets whose shufflers and sharding filters the loader controls.
 
-torch's loader switches their shufflers on or off, seeds them equally in all workers and ranks, and has their sharding
-filters keep the share of each worker of each rank. Here the seed is derived from (seed of the loader, sweep).
+torch's loader switches their shufflers on or off, gives them the same seed in all workers and ranks, and makes their
+sharding filters keep the part of each worker of each rank. Here the seed is derived from (seed of the loader, sweep).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from feedline.concurrency.fork_local import PerProcess
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.sample_seeds import SAMPLER, SweepKey
 
-_turn: PerProcess[Any] = PerProcess(threading.RLock)  # torch walks through pipes by hooks that all threads share
+_turn: PerProcess[Any] = PerProcess(threading.RLock)  # torch walks through pipes with hooks that all threads share
 
 
 def is_pipe(dataset: Any) -> bool:
@@ -24,21 +24,21 @@ def is_pipe(dataset: Any) -> bool:
     return torch is not None and isinstance(dataset, torch.IterDataPipe)
 
 
-def shuffled(pipe: Any, shuffle: bool) -> Any:
+def set_shuffle(pipe: Any, shuffle: bool) -> Any:
     """Return a pipe whose shufflers are switched on or off. If there are none, torch warns and adds one."""
     with _turn.get():
         return torch_side().graph_settings.apply_shuffle_settings(pipe, shuffle=shuffle)
 
 
 def for_thread(dataset: Any) -> Any:
-    """Return a copy of a dataset for a thread, with separate attributes, as in a process. Of a pipe all parts are
-    copied."""
+    """Return a copy of a dataset for a thread, with its own attributes, as a process would have. All parts of a pipe
+    are copied."""
     with _turn.get():
         return (copy.deepcopy if is_pipe(dataset) else copy.copy)(dataset)
 
 
-def share_out(dataset: Any, index: int, count: int) -> None:
-    """Make the sharding filters of a pipe keep one share of ``count``. Other datasets share themselves out."""
+def keep_part(dataset: Any, index: int, count: int) -> None:
+    """Make the sharding filters of a pipe keep one part of ``count``. Other datasets divide themselves."""
     if is_pipe(dataset):
         with _turn.get():
             torch_side().graph_settings.apply_sharding(dataset, count, index)

@@ -30,7 +30,7 @@ class Misfit(NamedTuple):
 
     Attributes:
         number: number of the sample in its batch.
-        name: name of the stream. None: the sample as a whole does not fit.
+        name: name of the stream. None if the sample as a whole does not fit.
         what: message about the problem.
     """
 
@@ -45,7 +45,7 @@ class Field(NamedTuple):
     Attributes:
         key: name of the part.
         stream: stream that it becomes.
-        ragged: whether each sample is a sequence, (length, *shape). None: it was declared, and may be either.
+        ragged: whether each sample is a sequence, (length, *shape). None if it was declared, and may be either.
         like: origin of ``stream``, for errors.
     """
 
@@ -147,11 +147,11 @@ class Fields:
             stream = declared.get(name)
             if stream is None:
                 siblings = [each for each in keys if each != name]
-                fields[name] = _inferred(name, key, {place: parts[key] for place, parts in records.items()}, siblings)
+                fields[name] = _infer(name, key, {place: parts[key] for place, parts in records.items()}, siblings)
             elif isinstance(stream, Stream):
                 fields[name] = Field(key, stream, None, "declared")
             else:
-                raise TypeError(f"expected a fl.Stream or None for stream `{name}`, got {stream!r}")
+                raise TypeError(f"expected an fl.Stream or None for stream `{name}`, got {stream!r}")
         return cls(fields, selected=selected, first=first)
 
     def values(self, samples: Sequence[Any]) -> dict[str, Value] | Misfit:
@@ -169,7 +169,7 @@ class Fields:
                 return Misfit(number, None, str(error))
             for name, field in self._fields.items():
                 try:
-                    columns[name].append(_fitted(parts[field.key], field))
+                    columns[name].append(_fit(parts[field.key], field))
                 except (TypeError, ValueError) as error:
                     return Misfit(number, name, str(error))
         return {name: _value(field, columns[name]) for name, field in self._fields.items()}
@@ -183,7 +183,7 @@ class Fields:
     def _hint(self, name: str) -> str:
         field = self._fields[name]
         if field.ragged is None:
-            return "declare what fits all samples, or make them fit"
+            return "declare a stream that fits all samples, or make the samples fit"
         if field.stream.is_bytes:
             return f"make it {field.stream.kind} in the dataset, in all samples"
         shape = field.stream.shape[1:] if not field.ragged and field.stream.shape else field.stream.shape
@@ -233,7 +233,7 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _inferred(name: str, key: str, parts: Mapping[str, Any], siblings: list[str]) -> Field:
+def _infer(name: str, key: str, parts: Mapping[str, Any], siblings: list[str]) -> Field:
     """Infer a field from the same part of some samples. ``siblings`` are the names of the other streams."""
     kinds = {place: _string_kind(part) or type(part).__name__ for place, part in parts.items()}
     if like := next((place for place, part in parts.items() if _string_kind(part)), None):
@@ -251,8 +251,8 @@ def _inferred(name: str, key: str, parts: Mapping[str, Any], siblings: list[str]
     telling = [(place, array) for place, array in arrays.items() if array is not _EMPTY]
     if not telling:
         raise SchemaError(
-            f"expected a number in some list of `{name}`, got only empty ones in the samples looked at; declare it: "
-            f"streams={{{name!r}: fl.Stream((), 'int64'), ...}}, None for the other names"
+            f"expected a number in some list of `{name}`, got only empty ones in the samples that were examined; "
+            f"declare it: streams={{{name!r}: fl.Stream((), 'int64'), ...}}, None for the other names"
         )
     like, first = telling[0]
     if hasattr(first, "tocsr"):
@@ -301,12 +301,12 @@ def _array(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         array = unmasked(value)
     elif isinstance(value, _NUMBERS):
-        array = _checked(np.asarray(value), value)
+        array = _check_integers(np.asarray(value), value)
     elif isinstance(value, list):
         if not value:
             return _EMPTY
         try:
-            array = _checked(np.asarray(value), value)
+            array = _check_integers(np.asarray(value), value)
         except ValueError as error:
             raise ValueError(
                 f"expected lists of equal length inside a list, got {shown(value, 80)}: {error}"
@@ -321,13 +321,13 @@ def _array(value: Any) -> Any:
     elif hasattr(value, "__array__") and not isinstance(value, (str, bytes)):
         array = np.asarray(value)
     else:
-        raise TypeError(_refused(value))
+        raise TypeError(_refusal(value))
     if array.dtype.kind not in "?biuf":
-        raise TypeError(_refused(value) if array.dtype.kind in "OSU" else f"expected real numbers, got {array.dtype}")
+        raise TypeError(_refusal(value) if array.dtype.kind in "OSU" else f"expected real numbers, got {array.dtype}")
     return array
 
 
-def _checked(array: NDArray[Any], value: Any) -> NDArray[Any]:
+def _check_integers(array: NDArray[Any], value: Any) -> NDArray[Any]:
     """Return the array of Python's numbers, unless NumPy took integers for something larger or less exact."""
     if array.dtype == np.uint64 or (array.dtype.kind == "O" and _is_numeric(value)):
         raise TypeError(
@@ -336,20 +336,20 @@ def _checked(array: NDArray[Any], value: Any) -> NDArray[Any]:
     return array
 
 
-def _refused(value: Any) -> str:
+def _refusal(value: Any) -> str:
     """Return the message why a value cannot be stored, with a remedy in the dataset."""
     expected = f"expected a number, an array or a tensor, got {type(value).__name__} {shown(value, 40)}"
     if _string_kind(value):
-        return f"{expected}: make it one kind in all samples"
+        return f"{expected}: make it the same kind in all samples"
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind in "SU":
         return f"{expected}: a sample may have several texts as a tuple, each a stream, but not as an array"
     if value is None:
-        return f"{expected}: put a number in its place"
+        return f"{expected}: replace it by a number"
     return f"{expected}: convert it in the dataset, e.g. an image by np.asarray(image)"
 
 
-def _fitted(part: Any, field: Field) -> Any:
+def _fit(part: Any, field: Field) -> Any:
     """Return a part as (*shape) or (length, *shape) of its field's stream.
 
     Raises:
@@ -370,7 +370,7 @@ def _fitted(part: Any, field: Field) -> Any:
             raise ValueError(f"expected {stream.shape[0]} columns, as {_as_in(field)}, got {array.shape[1]}")
         return array.astype(stream.dtype, copy=False)
     if array.dtype != stream.dtype:
-        array = _converted(array, field, part)
+        array = _convert(array, field, part)
     single, sequence = array.shape == stream.shape, array.ndim > 0 and array.shape[1:] == stream.shape
     if field.ragged is not True and single:
         return array if field.ragged is False else array[None]
@@ -380,7 +380,7 @@ def _fitted(part: Any, field: Field) -> Any:
     raise ValueError(f"expected an array of shape {expected}, as {_as_in(field)}, got {array.shape}")
 
 
-def _converted(array: NDArray[Any], field: Field, part: Any) -> NDArray[Any]:
+def _convert(array: NDArray[Any], field: Field, part: Any) -> NDArray[Any]:
     dtype = field.stream.dtype
     convertible = field.ragged is None or _is_python(part)
     if convertible and array.dtype.kind in "iu" and dtype.kind in "iu":

@@ -4,10 +4,10 @@
 `random`, NumPy (`np.random.*`) and torch works too: they are seeded from the same key before each sample, and restored
 afterwards in the process of the training loop.
 
-Seeding costs 1 to 4 us per sample and generator, so only generators in use are seeded. The state of any other is
-compared before and after each batch, at 0.1 ms together, most of it NumPy's. In a worker process, where nobody else
-draws, the state after a batch is the state before the next. The first batch that draws from a generator is read again
-with seeding, and from then on each sample is seeded.
+Seeding costs 1 to 4 µs per sample and generator, so only generators in use are seeded. The states of the others are
+compared before and after each batch, which costs 0.1 ms in total, most of it for NumPy's. In a worker process, where
+nobody else draws, the state after a batch is the state before the next. The first batch that draws from a generator is
+read again with seeding, and from then on each sample is seeded.
 
 All threads share these generators, so batches that seed them run one at a time, in `turns`. In workers' threads
 torch's functions use a per-thread generator, as the training loop may draw from the global one at any moment.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-import numpy.random  # at 5 ms, and NumPy itself imports it at its first use: in the first batch
+import numpy.random  # takes 5 ms. NumPy would import it at its first use, in the first batch
 from numpy.typing import NDArray
 
 from feedline import _native
@@ -43,7 +43,7 @@ _MT_WORDS = 624
 
 
 class _Thread(threading.local):
-    """The sample of this thread. ``names`` is None while it makes none."""
+    """The sample that this thread makes. ``names`` is None while it makes none."""
 
     names: At | None = None
 
@@ -54,9 +54,10 @@ _thread = _Thread()
 def sample_rng() -> np.random.Generator:
     """Return the random generator of the current sample, keyed by the loader's seed, the sweep and the item.
 
-    Call it in ``__getitem__``: an item gets the same numbers under any number of workers, batch size or restart, and
-    others in the next sweep. In ``__getitems__`` and ``collate_fn`` the key is the batch's. A second call for the same
-    sample returns the same generator, advanced. An `IterableDataset` has no samples in this sense.
+    Call it in ``__getitem__``: an item gets the same numbers under any number of workers, with any batch size and after
+    a restart, and other numbers in the next sweep. In ``__getitems__`` and ``collate_fn`` the key is the batch's. A
+    second call for the same sample returns the same generator, advanced. An `IterableDataset` has no samples in this
+    sense.
 
     Raises:
         RuntimeError: no `DataLoader` is making a sample in this thread.
@@ -81,7 +82,7 @@ class Global(Protocol):
         """Return its state now."""
 
     def changed(self, mark: Any) -> bool:
-        """Return whether its state is another than ``mark``."""
+        """Return whether its state differs from ``mark``."""
         return bool(self.mark() != mark)
 
     def restore(self, mark: Any) -> None:
@@ -194,7 +195,7 @@ class Seeding:
     Args:
         restore: whether to restore the global generators, as the training loop uses them too.
         threads: whether several threads use this object.
-        seeded: whether all are seeded from the start, so that nothing is read twice.
+        seeded: whether all generators are seeded from the start, so that nothing is read twice.
     """
 
     def __init__(self, *, restore: bool, threads: bool = False, seeded: bool = False) -> None:
@@ -209,9 +210,9 @@ class Seeding:
         self._marks: list[Any] | None = None
 
     def run(self, key: SweepKey, work: Callable[[At], T]) -> T:
-        """Return ``work(at)``, which calls ``at(key, level)`` before each piece of user code.
+        """Return the result of ``work(at)``, which calls ``at(key, level)`` before each piece of user code.
 
-        ``work`` may be called several times, see the module, as seeded numbers may lead to code that draws from
+        ``work`` may be called several times (see the module), as seeded numbers may lead to code that draws from
         another generator.
         """
         while True:
@@ -230,7 +231,7 @@ class Seeding:
             try:
                 with contextlib.nullcontext() if self._own is None else self._own(_own):
                     result = work(_Seeds(key, seeded) if seeded else At(key))
-            except Exception as raised:  # unseeded numbers may have caused it
+            except Exception as raised:  # numbers that were not seeded may have caused it
                 error = raised
         finally:
             _thread.names = names
@@ -240,7 +241,7 @@ class Seeding:
                 self._end(reading, seeded)
                 raise
             finally:
-                turns.inside.pop(reading, None)  # by one call, before which no interrupt can come
+                turns.inside.pop(reading, None)  # in one call, and no interrupt can come before it
                 turns.end(reading)
         if reading.again:
             return False, None
@@ -281,7 +282,7 @@ class Seeding:
 
 
 class GlobalStates:
-    """The states of the global generators of this process at one moment, to find the generators that were drawn from
+    """The states of the global generators of this process at one moment. They show which generators were drawn from
     since."""
 
     def __init__(self) -> None:
@@ -289,12 +290,12 @@ class GlobalStates:
         self.begin()
 
     def begin(self) -> None:
-        """Let this be the moment."""
+        """Take the present moment."""
         self._marks = {name: g.mark() for name, g in self._all.items()}
         self._saved = {name: g.save() for name, g in self._all.items()}
 
     def before(self) -> dict[str, Any]:
-        """Return the states at the moment of the generators that were drawn from since, by name, in JSON types."""
+        """Return, by name and in JSON types, the states at that moment of the generators that were drawn from since."""
         return {name: saved for name, saved in self._saved.items() if saved is not None and self._is_drawn(name)}
 
     def now(self) -> dict[str, Any]:
@@ -312,7 +313,7 @@ class GlobalStates:
                 self._all[name].load(saved)
 
     def restore(self) -> None:
-        """Restore the states of all generators at the moment."""
+        """Restore all generators to their states at that moment."""
         for name, g in self._all.items():
             g.restore(self._marks[name])
 
@@ -350,7 +351,7 @@ def torch_if_imported() -> Any:
 
 
 class At:
-    """Announces the sample whose user code runs next in this thread, for `sample_rng`. It seeds nothing.
+    """Announces the sample whose code runs next in this thread, for `sample_rng`. It seeds nothing.
 
     The sample's key is ``_key``, or is looked up on demand: the entry of ``_keys`` at the number of samples made so
     far.

@@ -1,10 +1,10 @@
-"""The order of a loader as samplers that others can iterate: `DataLoader.sampler` and `DataLoader.batch_sampler`.
+"""The order of a loader, as samplers that others can iterate: `DataLoader.sampler` and `DataLoader.batch_sampler`.
 
-Frameworks take a loader apart: they iterate its samplers, wrap them, pass them to their own loaders. Each ``iter`` of a
-sampler is the loader's next sweep, as ``iter(loader)`` would be, and a state of the loader follows the indices that the
-sampler has yielded. Samplers share the loader's `Sweeps` and not the loader, so they outlive it and keep no worker
-alive. Where torch is installed they are torch's classes or subclasses of them, by which frameworks recognise the kind
-of a loader.
+Frameworks take a loader apart: they iterate its samplers, wrap them, or pass them to their loaders. Each
+``iter`` of a sampler is the loader's next sweep, as ``iter(loader)`` would be, and a state of the loader follows the
+indices that the sampler has yielded. Samplers hold the loader's `Sweeps`, not the loader. So they can outlive it, and
+keep no worker alive. Where torch is installed they are torch's classes or subclasses of them, by which frameworks
+recognise the kind of a loader.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class SweepSampler:
     def __len__(self) -> int:
         """See `num_samples`."""
         batches = self._batches(self._sweeps.upcoming())
-        share = batches.options.share.resolve()
-        if share[1] == 1:
+        partition = batches.options.own_partition.resolve()
+        if partition[1] == 1:
             return batches.places
-        rule, (index, count) = batches.rule(share), share
+        rule, (index, count) = batches.rule(partition), partition
         if rule.size is None or rule.lengths is not None:  # the number of items of a batch depends on the sweep
             _, number = batches.key(self._sweeps.now.upcoming.sweep)
             return sum(len(planned.indices) for planned in order.batches(batches.order, rule, number, 0))
@@ -94,7 +94,7 @@ class SweepSampler:
             flat: whether to yield single indices. Their consumer drops an incomplete batch.
         """
         sweeps = self._sweeps
-        with sweeps.alone():
+        with sweeps.lock():
             sweeps.batches = self._batches(sweeps.current())
             if active.named:
                 sweeps.name_sweeps()
@@ -102,12 +102,12 @@ class SweepSampler:
             draws = sweeps.begin_seed(sweeps.now.upcoming, sampler=True, keeps=keeps)
             if again is not None:
                 sweeps.follow(again)
-            share = sweeps.share()
+            partition = sweeps.resolve_partition()
             batches, progress = self._batches(sweeps.batches), sweeps.begin()
-        rule, place = batches.rule(share), progress.place
+        rule, place = batches.rule(partition), progress.place
         seed, number = batches.key(place.sweep)
-        active.begins(BegunOrder(seed, number, batches.seed_sweep is not None))
-        if flat and rule.share[1] == 1:
+        active.note_begun(BegunOrder(seed, number, batches.seed_sweep is not None))
+        if flat and rule.partition[1] == 1:
             rule = rule._replace(drop_last=False)
         if rule.size is None:
             rule = rule._replace(size=1)
@@ -123,9 +123,9 @@ class SweepSampler:
 
 
 def _drawing(planned: Iterator[Planned], draws: SamplerDraws, items: int) -> Iterator[Planned]:
-    draws.asked(1)
+    draws.draw_for(1)
     yield from planned
-    draws.asked(items + 1)
+    draws.draw_for(items + 1)
 
 
 def _indices(planned: Iterator[Planned], progress: SweepProgress) -> Iterator[int]:
@@ -168,17 +168,17 @@ class WeightedRandomSampler(SweepSampler, torch_class("WeightedRandomSampler")):
 
 
 class DistributedSampler(SweepSampler, torch_class("DistributedSampler")):  # type: ignore[misc]
-    """The sampler of a loader with a partition, by which frameworks see that the items are shared out already."""
+    """The sampler of a loader with a partition. It shows frameworks that the items are divided among ranks already."""
 
     @property
     def num_replicas(self) -> int:
-        """Ranks that share the items."""
-        return self._sweeps.batches.options.share.peek()[1]
+        """Number of ranks among which the items are divided."""
+        return self._sweeps.batches.options.own_partition.peek()[1]
 
     @property
     def rank(self) -> int:
         """The rank of this process."""
-        return self._sweeps.batches.options.share.peek()[0]
+        return self._sweeps.batches.options.own_partition.peek()[0]
 
     dataset = SweepSampler.data_source
 
@@ -234,9 +234,8 @@ BatchSampler: Any = ListSampler if torch_side() is None else torch_side().BatchS
 
 
 class UserBatchSampler(BatchSampler):
-    """Batches of a user's sampler, which is started as the loader itself starts it. So the order of a sampler that
-    shuffles by the global generators follows from (seed of the loader, sweep), also for a framework that resumes by
-    skipping.
+    """Batches of a user's sampler, which is started as the loader itself starts it. So if the sampler shuffles by the
+    global generators, its order follows from (seed of the loader, sweep), even in a framework that resumes by skipping.
 
     Args:
         sampler: sampler of the user, which may be replaced.
@@ -253,19 +252,19 @@ class UserBatchSampler(BatchSampler):
         if sweeps is None:
             yield from super().__iter__()
             return
-        with sweeps.alone():
+        with sweeps.lock():
             sweeps.begin_seed(sweeps.now.upcoming, sampler=True)
             batches, progress = sweeps.batches, sweeps.begin()
         assert isinstance(batches, SamplerBatches), "the loader has a user's sampler"
-        now = batches.options.holding(sampler=self.sampler, batch_size=self.batch_size, drop_last=self.drop_last)
-        remaining = batches.adapted(now).remaining(progress.place, (0, 1))
+        now = batches.options.with_checked(sampler=self.sampler, batch_size=self.batch_size, drop_last=self.drop_last)
+        remaining = batches.with_options(now).remaining(progress.place, (0, 1))
         for planned in iter(remaining.next, None):  # up to StopIteration, as it never returns None
             progress.place = progress.after(planned)
             yield planned.indices
         progress.place = ResumePoint(progress.place.sweep + 1, memo=after(self.sampler, progress.place.memo))
 
     def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the next sweep, also of the sampler if it counts epochs."""
+        """Make ``epoch`` the next sweep, and the epoch of the sampler if it counts epochs."""
         if self._sweeps is not None:
             self._sweeps.go_to(operator.index(epoch))
         if hasattr(self.sampler, "set_epoch"):

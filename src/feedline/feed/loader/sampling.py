@@ -1,9 +1,9 @@
 """Users' samplers and batch samplers, resumed from their own state or by replay.
 
 A sampler is iterated in the parent, only as far ahead as batches are in flight. A state does not hold the indices of
-undelivered batches. A loader with a ``seed`` starts it under seeded generators, so that one that shuffles when it
-starts (as torch's do) produces the same order when it is restarted, in any state of the global generators. A loader
-without ``seed`` lets it draw from these, as torch's does, and a state holds their states before.
+undelivered batches. A loader with a ``seed`` starts the sampler under seeded generators. So a sampler that shuffles
+when it starts (as torch's do) produces the same order when it is restarted, in any state of the global generators. A
+loader without ``seed`` lets it draw from them, as torch's loader does, and a state holds their earlier states.
 
 A sampler may iterate another loader's sampler, as wrappers of frameworks do. The sweep and seed of that loader are
 part of our state: `BegunOrder`.
@@ -11,9 +11,9 @@ part of our state: `BegunOrder`.
 The epoch of a sampler (``set_epoch``, as of torch's `DistributedSampler`) is restored to the epoch of the saved sweep:
 some frameworks set it only after workers have received the first batches.
 
-An interrupt may leave a sampler in any state. If a sampler can be restarted, it is, and continues after the last batch.
-A sampler that is its own iterator continues as it is. If it is a generator, the interrupt has ended it, which is an
-error.
+An interrupt may leave a sampler in any state. A sampler that can be restarted is restarted, and continues after the
+last batch. A sampler that is its own iterator continues as it is. A generator has been ended by the interrupt, which is
+an error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _ActiveSampler(threading.local):
     """The user's sampler that this thread iterates.
 
     Attributes:
-        orders: orders of loaders that it has begun. None: no sampler is iterated.
+        orders: orders of loaders that it has begun. None if no sampler is iterated.
         again: orders that it has to begin again, from a state.
         named: whether the program sets its epochs, as on a `DistributedSampler` over a loader's sampler.
     """
@@ -70,15 +70,15 @@ class _ActiveSampler(threading.local):
         return None if self.orders is None or len(self.orders) >= len(self.again) else self.again[len(self.orders)]
 
     def goes_on(self, seed: int | None) -> bool:
-        """Return whether a loader's sampler under this seed was begun before in the sweep of the loader that iterates
-        it.
+        """Return whether the loader that iterates a loader's sampler has begun it under this seed before, in the same
+        sweep.
 
-        Then it goes on under that seed. So an endless loader, which iterates a sampler again and again within one
-        sweep, follows from the generators as they were when that sweep began.
+        Then it goes on under that seed. So the order of an endless loader, which iterates a sampler again and again
+        within one sweep, follows from the generators as they were when that sweep began.
         """
         return any(order.seed == seed for order in self.orders or ())
 
-    def begins(self, order: BegunOrder) -> None:
+    def note_begun(self, order: BegunOrder) -> None:
         """Note the order that a loader's sampler begins, in case another loader iterates it."""
         if self.orders is not None:
             self.orders.append(order)
@@ -88,7 +88,7 @@ active = _ActiveSampler()
 
 
 @contextmanager
-def _noted(orders: list[BegunOrder], again: list[BegunOrder], named: bool) -> Iterator[None]:
+def _noting_orders(orders: list[BegunOrder], again: list[BegunOrder], named: bool) -> Iterator[None]:
     before = active.orders, active.again, active.named
     active.orders, active.again, active.named = orders, again, named
     try:
@@ -97,7 +97,7 @@ def _noted(orders: list[BegunOrder], again: list[BegunOrder], named: bool) -> It
         active.orders, active.again, active.named = before
 
 
-class Sampled:
+class SampledBatches:
     """The batches of a sampler from a place on.
 
     Args:
@@ -105,7 +105,7 @@ class Sampled:
         size: indices per batch. None: single indices, or ``batches``.
         batches: whether the sampler yields batches.
         drop_last: whether to drop a last batch that is not full.
-        key: key that seeds the generators when the sampler starts. None: it draws from the program's generators.
+        key: key that seeds the generators when the sampler starts. None if it draws from the program's generators.
         place: place to begin at.
         program: the global generator. None: torch's.
     """
@@ -174,8 +174,8 @@ class Sampled:
         if self._begun and iter(sampler) is sampler:
             raise RuntimeError(
                 f"expected a sampler that can be iterated again after an interrupt, got a {type(sampler).__name__}, "
-                f"which is its own iterator; what it would have drawn after place {self._at} of sweep {self._sweep} "
-                "is lost: create another loader"
+                f"which is its own iterator; its draws after place {self._at} of sweep {self._sweep} are lost: create "
+                "another loader"
             )
         if self._generator is not None:
             if memo.get("generator") is not None:
@@ -222,17 +222,17 @@ class Sampled:
             self._drawn = list(islice(iterator, 1))
             self._starting = iterator
 
-        def start_freely() -> None:
+        def start_and_pass() -> None:
             start()
             self._pass(saved is not None)
 
-        with _noted(self._orders, self._again, self._epochs is not None):
+        with _noting_orders(self._orders, self._again, self._epochs is not None):
             if self._key is not None:
                 Seeding(restore=True, seeded=True).run(self._key, begin)
                 self._pass(saved is not None)
             else:
                 program = self._program or ProgramGenerator()
-                random = program.run(lambda: started_freely(start_freely, memo.get("random")))
+                random = program.run(lambda: start_freely(start_and_pass, memo.get("random")))
                 self._memo = {**self._memo, **random}
         if self._iterator is None:
             self._iterator, self._starting = self._starting, None
@@ -255,7 +255,7 @@ class Sampled:
         indices = self._drawn
         if len(indices) < count:
             self._drawing = True
-            with _noted(self._orders, self._again, self._epochs is not None):
+            with _noting_orders(self._orders, self._again, self._epochs is not None):
                 indices.extend(islice(self._iterator, count - len(indices)))  # an interrupt keeps them
             self._drawing = False
         return indices
@@ -266,7 +266,8 @@ class Sampled:
         return iterator is self._sampler and not (isinstance(iterator, GeneratorType) and iterator.gi_frame is None)
 
     def _now(self, ended: bool) -> dict[str, Any]:
-        """Return the sampler's state. After its end this may already be its initial state, so the end is noted."""
+        """Return the sampler's state. At its end it may already have returned to its initial state, so the end is
+        noted."""
         memo: dict[str, Any] = {}
         if self._stateful is not None:
             memo["sampler"] = copy.deepcopy(self._stateful.state_dict())
@@ -280,17 +281,17 @@ class Sampled:
     @property
     def begun(self) -> dict[str, Any] | None:
         """The earlier states of the generators that the sampler has drawn from, to begin again without drawing more.
-        None: it has drawn from none."""
+        None if it has drawn from none."""
         return {name: self._memo[name] for name in ("generator", "random") if name in self._memo} or None
 
 
-def started_freely(start: Callable[[], None], saved: Any) -> dict[str, Any]:
-    """Start a sampler that may draw from the global generators. Return the earlier states of the generators that it
-    drew from, for a memo.
+def start_freely(start: Callable[[], None], saved: Any) -> dict[str, Any]:
+    """Start a sampler that may draw from the global generators. Return, for a memo, the earlier states of the
+    generators that it drew from.
 
     Args:
         start: function that starts the sampler.
-        saved: states of the generators in a memo, to which they are set meanwhile. None: the program's states.
+        saved: states of the generators in a memo, which hold meanwhile. None for the program's own.
     """
     states = GlobalStates()
     if saved is None:
@@ -313,7 +314,7 @@ def after(sampler: Any, last: Any = None) -> dict[str, Any] | None:
 
     Args:
         sampler: sampler of the user.
-        last: memo of the last batch of the sweep before.
+        last: memo of the last batch of the preceding sweep.
     """
     memo = generator_memo(sampler) or {}
     if hasattr(sampler, "state_dict"):
@@ -332,8 +333,8 @@ def generator_memo(sampler: Any) -> dict[str, Any] | None:
 
 
 def set_generator(sampler: Any, place: ResumePoint) -> None:
-    """Restore a sampler's generator at the beginning of a sweep, if a state names that place. The program may set it
-    to another state after that."""
+    """Restore a sampler's generator if a place in a state is the beginning of a sweep. The program may set it to
+    another state after that."""
     generator, saved = _generator_of(sampler), (place.memo or {}).get("generator")
     if generator is not None and not place.start and saved is not None:
         torch_side().set_generator_state(generator, saved)
@@ -381,9 +382,9 @@ def _is_order(order: Any) -> bool:
 
 
 def chain(sampler: Any) -> Iterator[Any]:
-    """Yield a sampler and the samplers that it wraps, as batch samplers and frameworks name them, the outermost
-    first."""
-    for _ in range(8):  # deeper than any, and an end for a sampler that names itself
+    """Yield a sampler and the samplers that it wraps, the outermost first. The attributes are named as batch samplers
+    and frameworks name them."""
+    for _ in range(8):  # deeper than any real one. A sampler that wraps itself must end, too
         if sampler is None:
             return
         yield sampler

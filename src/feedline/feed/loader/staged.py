@@ -1,7 +1,7 @@
-"""Batches of arrays in files: rows that are not in memory are fetched ahead.
+"""Batches of arrays in files. Rows that are not in memory are fetched ahead.
 
 The order determines the rows of the next batches. Rows in the page cache are copied from there, as from any array.
-Other rows are fetched for some thousand items ahead, with many reads in flight, bypassing the page cache. In the order
+Other rows are fetched a few thousand items ahead, with many reads in flight, bypassing the page cache. In the order
 of the data large blocks are read instead. The readers of mapped files do all of this, as they do for a source.
 
 A read error belongs to its item: it is raised for its batch, with file and byte, or the item is skipped.
@@ -48,7 +48,7 @@ def in_files(columns: Columns) -> ArrayDeserializer | None:
 
 
 class _StagedBatch(NamedTuple):
-    """A planned batch: its rows, their chunks and places if not the usual ones, and the fetch in flight for them."""
+    """A planned batch: its rows, their chunks and places unless they are the usual ones, and the fetch for them."""
 
     planned: Planned
     rows: Ints
@@ -93,7 +93,7 @@ class StagedExecutor:
         head = waiting[0]
         waiting_items = self._waiting_items - len(head.rows)
         try:
-            fetched = self._made(head)
+            fetched = self._make(head)
         except Exception:
             self._waiting_items = waiting_items
             del waiting[0]
@@ -118,7 +118,7 @@ class StagedExecutor:
                     self._ended = True
                     return
             try:
-                entry = self._begun(planned)
+                entry = self._begin(planned)
             except Exception:
                 if waiting:
                     return  # raised when its turn comes: the batches before it are valid
@@ -133,7 +133,7 @@ class StagedExecutor:
             return False
         return self._waiting_items < min(STAGED, AHEAD_BYTES // self._item_bytes)
 
-    def _begun(self, planned: Planned) -> _StagedBatch:
+    def _begin(self, planned: Planned) -> _StagedBatch:
         rows = self._columns.rows_at(planned.indices)
         reader = self._reader
         if reader.finds(rows):
@@ -141,28 +141,28 @@ class StagedExecutor:
         at = reader.take_ordinals(rows)
         return _StagedBatch(planned, rows, at, reader.stage(*at) if reader.stages and len(rows) else None)
 
-    def _made(self, head: _StagedBatch) -> Fetched:
+    def _make(self, head: _StagedBatch) -> Fetched:
         waited, staged = self._stats.wait_seconds, head.staged
         try:
-            errors, batch = ({}, self._copied(head)) if staged is None else self._settled(staged, head.rows)
+            errors, batch = ({}, self._copy(head)) if staged is None else self._unstage(staged, head.rows)
         except DataError:  # part of it was left in a file that has been truncated since
             if not self._skip:
                 raise
             staged = self._reader.stage_again(*(head.at or self._reader.in_files(head.rows)))
             if staged is None:
                 raise
-            errors, batch = self._settled(staged, head.rows)
+            errors, batch = self._unstage(staged, head.rows)
         count = len(head.rows) - len(errors)
         reading = self._stats.wait_seconds - waited
-        return Fetched(batch, count, _listed(head.planned, errors), reading, 0.0)
+        return Fetched(batch, count, _bad_items(head.planned, errors), reading, 0.0)
 
-    def _copied(self, head: _StagedBatch) -> Any:
+    def _copy(self, head: _StagedBatch) -> Any:
         if head.at is None:
-            return self._columns.gathered(head.rows)
+            return self._columns.gather(head.rows)
         return self._batch(self._chunks.gather(*head.at))
 
-    def _settled(self, staged: _native.Staged, rows: Ints) -> tuple[dict[int, DataError], Any]:
-        errors = self._reader.settle(staged, rows)
+    def _unstage(self, staged: _native.Staged, rows: Ints) -> tuple[dict[int, DataError], Any]:
+        errors = self._reader.wait(staged, rows)
         if not errors:
             return errors, self._batch(self._chunks.unstage(staged, None))
         if not self._skip:
@@ -175,7 +175,7 @@ class StagedExecutor:
         return self._columns.build([value.rows.view(column.dtype) for column, value in parts])
 
 
-def _listed(planned: Planned, errors: dict[int, DataError]) -> list[tuple[int, str, str]]:
+def _bad_items(planned: Planned, errors: dict[int, DataError]) -> list[tuple[int, str, str]]:
     keys, listed = planned.keys, []
     for i, error in sorted(errors.items()):
         key = keys + i if isinstance(keys, int) else int(keys[i])

@@ -1,8 +1,8 @@
 """The state of a loader: a few numbers in JSON types, and the checks that it fits a loader.
 
 A state names the order and a place in it. It does not hold batch size, number of workers, partition or kind of workers,
-which may change with every restore. Its cost is independent of the data, except that a user's sampler without a state
-has its indices drawn again.
+which may change whenever it is loaded. Its cost does not depend on the data, except that the indices of a user's
+sampler without a state are drawn again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from feedline.feed.argument_errors import damaged, expect_same, expect_state
+from feedline.feed.argument_errors import damage_error, expect_same, expect_state
 from feedline.feed.loader.collate import torch_side
 
 STATE_VERSION = 1
@@ -56,7 +56,7 @@ def from_json(
         identity: identity of this loader. ``dataset`` is compared only if both have it: datasets that cannot be
             identified have none.
         check_memo: function that raises KeyError, TypeError or ValueError if a memo is invalid at a place.
-        length: places in a sweep. None: unknown.
+        length: places in a sweep. None if unknown.
 
     Raises:
         StateError: ``state`` is not a loader's state, is damaged, or does not fit.
@@ -73,12 +73,12 @@ def from_json(
         memo = state.get("memo")
         check_memo(memo, start)
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(error) from error
+        raise damage_error(error) from error
     return ResumePoint(sweep, start, done, memo)
 
 
 def _to_continue(state: Mapping[str, Any], differing: list[str]) -> str:
-    """Return how to make a loader that fits, as far as the state shows it."""
+    """Return how to create a loader that fits, as far as the state shows that."""
     hints = {
         "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
         "shuffle": "pass the same shuffle or fl.Weighted",
@@ -128,7 +128,7 @@ def _short(value: int) -> str:
 
 
 def seed_to_json(seed: int | None, seed_sweep: int | None) -> dict[str, Any]:
-    """Return a seed, and the sweep that it was drawn for, in JSON types. None: the seed has yet to be drawn, or holds
+    """Return a seed, and the sweep that it was drawn for, in JSON types. None if the seed has yet to be drawn, or holds
     for all sweeps."""
     text = None if seed is None else f"{seed:016x}"
     return {"seed": text} if seed is None or seed_sweep is None else {"seed": text, "drawn": seed_sweep}
@@ -151,7 +151,7 @@ def seed_from_json(state: Mapping[str, Any], sweep: int) -> tuple[int | None, in
             for saved in generators.values():
                 torch.check_generator_state(saved)
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(error) from error
+        raise damage_error(error) from error
     return None if text is None else int(text, 16), seed_sweep, generators
 
 

@@ -1,6 +1,6 @@
 """Which sweep comes next, and how much of the current one has been delivered.
 
-A loader, its iterators and its samplers share a `Sweeps`, and know nothing else of each other.
+A loader, its iterators and its samplers share one `Sweeps`, and know nothing else about each other.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from feedline.feed.partition import ranks
 
 
 class SweepProgress:
-    """The position of an iterator, which it outlives.
+    """The position of an iterator. It outlives the iterator.
 
-    An iterator that has not been asked for a batch yet follows ``set_epoch``, which Lightning calls only after
-    ``iter``. One that continues a state moves only to later epochs, as the saved epoch is set on it, too.
+    An iterator that has not been asked for a batch yet follows ``set_epoch``, because Lightning calls that only after
+    ``iter``. One that continues a state moves only to later epochs, because the saved epoch is set on it, too.
 
     Args:
         place: where the iterator begins.
@@ -34,8 +34,8 @@ class SweepProgress:
     Attributes:
         resumed: see above.
         asked: whether the iterator was asked for a batch.
-        redirected: other place at which it has to begin since ``set_epoch``. None: at ``place``.
-        epoch: last epoch of the user's sampler that the iterator has followed. None: it has none.
+        redirected: place at which it has to begin instead, after ``set_epoch``. None if it begins at ``place``.
+        epoch: last epoch of the user's sampler that the iterator has followed, or None.
     """
 
     def __init__(self, place: ResumePoint, resumed: bool = False) -> None:
@@ -64,8 +64,8 @@ class SweepProgress:
     def after(self, planned: Planned) -> ResumePoint:
         """Return the position once ``planned`` has been delivered.
 
-        After the last batch it is the end of the sweep. The next sweep begins only when the loop asks for more and
-        gets nothing.
+        After the last batch this is the end of the sweep. The next sweep begins only when the loop asks for another
+        batch and gets none.
         """
         place = self.place
         if planned.start == place.start and not place.done:
@@ -82,13 +82,13 @@ class SweepProgress:
         return ResumePoint(place.sweep, start, tuple(done), planned.memo)
 
 
-class LoaderStanding(NamedTuple):
+class LoaderPosition(NamedTuple):
     """The position of a loader.
 
     Attributes:
         next_sweep: sweep of the next iterator.
         resume: place where it begins, if a state was loaded or an iterator could not be created.
-        newest: progress of the newest iterator. None: there is none, or a state was loaded since.
+        newest: progress of the newest iterator. None if there is none, or a state has been loaded since.
     """
 
     next_sweep: int = 0
@@ -110,7 +110,8 @@ class LoaderStanding(NamedTuple):
 
 
 class Sweeps:
-    """The current `LoaderStanding`, replaced as a whole, so that an interrupt finds the old or the new one.
+    """The current `LoaderPosition`. It is replaced as a whole, so that an interrupt finds either the old or the new
+    one.
 
     Attributes:
         now: position of the loader.
@@ -120,7 +121,7 @@ class Sweeps:
         program: the global generator.
     """
 
-    def __init__(self, now: LoaderStanding, batches: Batches) -> None:
+    def __init__(self, now: LoaderPosition, batches: Batches) -> None:
         self.now, self.batches, self._named = now, batches, False
         self.agreed = batches.options.seed is not None
         self.program = ProgramGenerator()
@@ -128,14 +129,14 @@ class Sweeps:
         self._lock: PerProcess[Any] = PerProcess(threading.RLock)
 
     def __getstate__(self) -> dict[str, Any]:
-        batches, place = self.standing()
-        now, lock = LoaderStanding(self.now.next_sweep, place), PerProcess(threading.RLock)
+        batches, place = self.batches_and_place()
+        now, lock = LoaderPosition(self.now.next_sweep, place), PerProcess(threading.RLock)
         return {**self.__dict__, "now": now, "batches": batches, "_lock": lock}
 
     @property
     def place(self) -> ResumePoint:
-        """The place of a state: `LoaderStanding.place`, also after another epoch was set on the sampler of an
-        iterator."""
+        """The place that a state names: `LoaderPosition.place`, adjusted if the program has set another epoch on the
+        sampler of an iterator."""
         newest = self.now.newest
         if newest is not None and not newest.asked:
             self.redirection(newest)
@@ -144,9 +145,9 @@ class Sweeps:
     # ---- seeds -------------------------------------------------------------------------------------------
 
     @property
-    def settled(self) -> bool:
-        """Whether the seed holds for all later sweeps: it is an argument, ranks share it, or the order goes on."""
-        return self.batches.options.seed is not None or (self._shared and self.batches.seed is not None)
+    def seed_is_final(self) -> bool:
+        """Whether the seed holds for all later sweeps: it is an argument, all ranks have it, or the order goes on."""
+        return self.batches.options.seed is not None or (self._has_one_seed and self.batches.seed is not None)
 
     def follow_generator(self, generator: Any) -> None:
         """Let the order follow from a generator. None: the global one."""
@@ -154,18 +155,18 @@ class Sweeps:
         self._first_seed = self._seed_at(batches.shuffles) if batches.options.seed is None else batches.options.seed
 
     @property
-    def named(self) -> bool:
-        """Whether the program names the sweeps, by ``set_epoch`` here or on its own sampler. All have one seed then, so
-        that a framework that passes over batches to resume, as Accelerate does, meets the same ones after any other
-        draws."""
+    def has_named_sweeps(self) -> bool:
+        """Whether the program numbers the sweeps, with ``set_epoch`` here or on its own sampler. Then all have one
+        seed. So a framework that skips batches to resume, as Accelerate does, finds the same batches whatever else has
+        been drawn."""
         return self._named or self.batches.epoch() is not None
 
     def name_sweeps(self) -> None:
-        """Note that the program names the sweeps."""
+        """Note that the program numbers the sweeps."""
         self._named = True
 
     @property
-    def _shared(self) -> bool:
+    def _has_one_seed(self) -> bool:
         """Whether one seed is drawn for all sweeps: ranks agree on it once, or the order goes on."""
         options = self.batches.options
         pipe_of_ranks = options.is_pipe and ranks()[1] > 1
@@ -178,12 +179,12 @@ class Sweeps:
 
         Args:
             place: where the sweep begins.
-            workers: whether workers start, rather than stay from an earlier sweep.
+            workers: whether workers start, rather than continue from an earlier sweep.
             sampler: whether only the loader's sampler is iterated.
-            keeps: whether the seed of the sweep before holds for this one, too.
+            keeps: whether the seed of the preceding sweep holds for this one, too.
 
         Returns:
-            The later draws of the sweep. None: there are none.
+            The later draws of the sweep, or None if there are none.
         """
         batches, options = self.batches, self.batches.options
         batches.program = self.program
@@ -195,11 +196,11 @@ class Sweeps:
             self._first_seed = batches.sure_seed
             return None
         if resumes:
-            self.program.followed()  # follow the program if it has set its generator since the state was loaded
+            self.program.current_twin()  # follow the program if it has set its generator since the state was loaded
             return self._sampler_draws(sampler, place) if shuffles else None
         fresh = not sampler and (workers or not options.persistent_workers)
-        if not self.settled and not keeps and (shuffles or fresh or batches.seed is None):
-            self.batches = self._seeded(batches, place.sweep)
+        if not self.seed_is_final and not keeps and (shuffles or fresh or batches.seed is None):
+            self.batches = self._with_new_seed(batches, place.sweep)
         seeds_pipes = 0 if sampler or not options.is_pipe else 2 if fresh and options.num_workers else 1
         for _ in range(fresh + seeds_pipes):
             if generator is None:
@@ -215,21 +216,21 @@ class Sweeps:
         done = None if place is None else -(-place.start // size)
         return SamplerDraws(self.generator, self.program, items=items, size=size, ahead=ahead, done=done)
 
-    def _seeded(self, batches: Batches, sweep: int) -> Batches:
+    def _with_new_seed(self, batches: Batches, sweep: int) -> Batches:
         """Return the batches under the seed of a sweep that begins now."""
-        if self._shared:
-            return batches.seeded(self._seed_at(batches.shuffles))
-        if not self.named:
-            return batches.seeded(self._seed_at(batches.shuffles), sweep)
-        return batches.seeded(self._first_seed)
+        if self._has_one_seed:
+            return batches.with_seed(self._seed_at(batches.shuffles))
+        if not self.has_named_sweeps:
+            return batches.with_seed(self._seed_at(batches.shuffles), sweep)
+        return batches.with_seed(self._first_seed)
 
     def _seed_at(self, shuffles: bool) -> int:
         generator = self.generator if shuffles else self.batches.options.generator
-        return seed_at(self.program.followed() if generator is None else generator)
+        return seed_at(self.program.current_twin() if generator is None else generator)
 
     def generators(self) -> dict[str, str]:
-        """Return the states of generators from which the seeds of later sweeps follow, for a state."""
-        if self.settled or self.named:
+        """Return the states of the generators that the seeds of later sweeps follow from, for a state of the loader."""
+        if self.seed_is_final or self.has_named_sweeps:
             return {}
         if self.generator is not None:
             return {"generator": torch_side().generator_state(self.generator)}
@@ -248,36 +249,36 @@ class Sweeps:
     def upcoming(self) -> Batches:
         """Return the batches of the next sweep if it began now."""
         batches = self.current()
-        if self.settled or (self.now.resume is not None and batches.seed is not None):
+        if self.seed_is_final or (self.now.resume is not None and batches.seed is not None):
             return batches
-        return self._seeded(batches, self.now.upcoming.sweep)
+        return self._with_new_seed(batches, self.now.upcoming.sweep)
 
-    def standing(self) -> tuple[Batches, ResumePoint]:
+    def batches_and_place(self) -> tuple[Batches, ResumePoint]:
         """Return the batches and the place of a state. Their seed is None if it has yet to be drawn."""
         place, batches, newest = self.place, self.batches, self.now.newest
         if newest is not None and newest.redirected is not None and batches.seed_sweep is not None:
-            batches = batches.seeded(batches.seed, place.sweep)
+            batches = batches.with_seed(batches.seed, place.sweep)
         between_sweeps = self.now.resume is None and (newest is None or newest.ended)
         keeps = batches.options.persistent_workers and not batches.shuffles and batches.seed_sweep is not None
-        if between_sweeps and not (self.settled or keeps):
-            batches = self._seeded(batches, place.sweep) if self.named else batches.seeded(None)
+        if between_sweeps and not (self.seed_is_final or keeps):
+            batches = self._with_new_seed(batches, place.sweep) if self.has_named_sweeps else batches.with_seed(None)
         return batches, place
 
-    def share(self) -> tuple[int, int]:
-        """Return this rank's share. The first time, ranks that drew the seed of a random order take the seed of rank
-        0."""
+    def resolve_partition(self) -> tuple[int, int]:
+        """Return the partition. The first time, ranks that have drawn the seed of a random order take the seed of
+        rank 0."""
         options = self.batches.options
-        share = options.share.resolve()
+        partition = options.own_partition.resolve()
         if self.agreed:
-            return share
-        if options.is_pipe:  # a pipe shares itself out, in one order for all ranks
+            return partition
+        if options.is_pipe:  # a pipe divides itself among ranks, in one order for all
             if ranks()[1] > 1:
                 self._agree()
-        elif share[1] > 1:
+        elif partition[1] > 1:
             if options.shuffle or options.weighted is not None:
                 self._agree()
             self.agreed = True
-        return share
+        return partition
 
     def _agree(self) -> None:
         """Take the seed of rank 0."""
@@ -287,9 +288,9 @@ class Sweeps:
                 "expected a seed, as the ranks that mpiexec or srun has started would draw separate ones and follow "
                 "different orders, got none. Pass seed=, or call torch.distributed.init_process_group first"
             )
-        self.batches, self.agreed = self.batches.seeded(torch.seed_of_rank_0(self.batches.sure_seed)), True
+        self.batches, self.agreed = self.batches.with_seed(torch.seed_of_rank_0(self.batches.sure_seed)), True
 
-    def alone(self) -> Any:
+    def lock(self) -> Any:
         """Return a lock of this process."""
         return self._lock.get()
 
@@ -298,7 +299,7 @@ class Sweeps:
         return self.batches.current(self.now.resume is not None)
 
     def warn_of_skipped(self) -> None:
-        """Warn if the iterator of a loaded state was never asked for a batch, and the next iterator skips a sweep.
+        """Warn if the iterator of a loaded state was never asked for a batch and the next iterator skips a sweep.
 
         Lightning does that, and a loader cannot correct it: Lightning counts an epoch that it has not trained, and
         keeps counting from there.
@@ -327,19 +328,19 @@ class Sweeps:
         place = self.now.upcoming
         progress = SweepProgress(place)
         progress.asked = True  # iterating a sampler requests an item at once
-        self.now = LoaderStanding(place.sweep + 1, None, progress)
+        self.now = LoaderPosition(place.sweep + 1, None, progress)
         return progress
 
     def go_to(self, sweep: int) -> None:
-        """Make this the next sweep, unless a state names one, and the sweep of an iterator that has not been asked for
-        a batch yet. A sweep in progress continues.
+        """Make this the next sweep, unless a state names one. An iterator that has not been asked for a batch yet
+        begins with it, too. A sweep in progress continues.
 
         Raises:
             ValueError: there is no such sweep.
         """
         if not 0 <= sweep < LIMIT:
             raise ValueError(f"expected an epoch of at least 0 and below 2**63, got {sweep}")
-        with self.alone():
+        with self.lock():
             if self.now.resume is None:
                 if self.now.newest is not None:
                     self.now.newest.redirect(sweep)
@@ -347,9 +348,10 @@ class Sweeps:
             self.name_sweeps()
 
     def redirection(self, progress: SweepProgress) -> ResumePoint | None:
-        """Return the place where an iterator has to begin instead since it was created, or None.
+        """Return the place where an iterator has to begin instead, because the epoch has changed since it was created,
+        or None.
 
-        The program sets the epoch of its sampler without us, so it is compared with the epoch before.
+        The program sets the epoch of its sampler without telling us, so it is compared with the last known one.
         """
         epoch, place = self.batches.epoch(), progress.place
         # If there is a newer iterator, the epoch is meant for it.
@@ -361,26 +363,26 @@ class Sweeps:
             progress.epoch = epoch
         return progress.redirected
 
-    def moved(self, progress: SweepProgress, place: ResumePoint) -> None:
-        """Note that an iterator begins at the place of `redirection`, which takes that sweep from the next iterator.
-        The lock is held."""
+    def note_move(self, progress: SweepProgress, place: ResumePoint) -> None:
+        """Note that an iterator begins at the place of `redirection`, so that the next iterator does not get that
+        sweep. The lock is held."""
         now = self.now
         if now.newest is progress and now.resume is None:
             self.now = now._replace(next_sweep=place.sweep)
             if self.batches.seed_sweep is not None:  # the seed goes with the sweep under its new number
-                self.batches = self.batches.seeded(self.batches.seed, place.sweep)
+                self.batches = self.batches.with_seed(self.batches.seed, place.sweep)
         progress.begin_at(place)
 
-    def taken(self, progress: SweepProgress) -> None:
-        """Note that an iterator is asked for its first batch. The next iterator has another sweep, even if `set_epoch`
-        has set this one before. The lock is held."""
+    def note_first_request(self, progress: SweepProgress) -> None:
+        """Note that an iterator is asked for its first batch. The next iterator gets another sweep, even if `set_epoch`
+        has chosen this one. The lock is held."""
         now = self.now
         if now.newest is progress and now.resume is None and now.next_sweep == progress.place.sweep:
             self.now = now._replace(next_sweep=progress.place.sweep + 1)
 
     def follow(self, order: BegunOrder) -> None:
-        """Make a sweep of this order the next one, as a loader that reads our sampler continues from its state. The
-        lock is held.
+        """Make a sweep of this order the next one, because a loader that reads our sampler continues from its state.
+        The lock is held.
 
         Raises:
             StateError: the loader has another seed.
@@ -394,7 +396,7 @@ class Sweeps:
                 hint=f"pass seed={order.seed} to that loader",
             )
         sweep = max(self.now.upcoming.sweep, order.sweep) if order.per_sweep else order.sweep
-        self.batches = self.batches.seeded(order.seed, sweep - order.sweep if order.per_sweep else None)
+        self.batches = self.batches.with_seed(order.seed, sweep - order.sweep if order.per_sweep else None)
         if not order.per_sweep:
             self._first_seed = order.seed
-        self.now = LoaderStanding(sweep, ResumePoint(sweep))
+        self.now = LoaderPosition(sweep, ResumePoint(sweep))

@@ -1,7 +1,7 @@
-"""The axis that packers walk: segments of the order with their lengths, one after the other, to the end.
+"""The axis that packers walk: the segments of the order, one after the other, with the lengths of their sequences.
 
-A cursor is a place on it: a segment, an index in it, and two running values (samples, fingerprint) at the segment's
-start. Cursors are immutable, so that looking ahead needs no undo.
+A cursor is a place on the axis: a segment, an index in it, and two running values (samples, fingerprint) at the start
+of the segment. Cursors are immutable, so that looking ahead needs no undo.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 
 class Cursor(NamedTuple):
-    """A place on the axis, and the lanes of sequences that were taken from it but not completely delivered.
+    """A place on the axis, and the lanes with the sequences that were taken from it but not completely delivered.
 
     Attributes:
         segment: segment that it is in.
@@ -91,17 +91,18 @@ class Axis:
         self.step = SEGMENT
 
     def at(self, position: Position, fingerprint: int | None) -> Cursor:
-        """Return the cursor at a position, whose sample count is trusted. Reads no data if chunk sizes are known."""
-        sweep, ordinal = self.landed(position.sweep, position.ordinal)
-        plan = self.timeline.window_at(sweep, ordinal, position.window)
-        start = ordinal - plan.first
+        """Return the cursor at a position. Its count of samples is not checked. Reads no data if chunk sizes are
+        known."""
+        sweep, place = self.skip_jumps(position.sweep, position.sequence)
+        plan = self.timeline.window_at(sweep, place, position.window)
+        start = place - plan.first
         if not 0 <= start < plan.count:
-            raise IndexError(f"expected a sequence below {plan.count} in window {plan.number}, got {position.ordinal}")
+            raise IndexError(f"expected 0 <= sequence < {plan.count} in window {plan.number}, got {start}")
         return Cursor(self.segment(plan, start), 0, position.samples, fingerprint)
 
-    def settle(self, cursor: Cursor) -> Cursor | None:
-        """Return the cursor, or the start of the next segment if it is at the end of one, or None at the end of the
-        axis."""
+    def advance_if_at_end(self, cursor: Cursor) -> Cursor | None:
+        """Return the cursor. At the end of a segment, return the start of the next segment, and at the end of the axis
+        None."""
         segment = cursor.segment
         if self.max_samples is not None and self.samples(cursor) >= self.max_samples:
             return None
@@ -114,34 +115,34 @@ class Axis:
         return Cursor(self.segment(*following), 0, self.samples(cursor), self.fingerprint(cursor))
 
     def _following(self, plan: WindowPlan, start: int, max_sweeps: int | None) -> tuple[WindowPlan, int] | None:
-        """Return the window, and the place in it, of the next sequence at or after place ``start``, or None at the
+        """Return the window of the next sequence at or after place ``start``, and its place there, or None at the
         end."""
         if self.jumps:
             before = self.timeline.position_of(plan, start)[:2]
-            sweep, ordinal = self.landed(*before)
-            if (sweep, ordinal) != before:
+            sweep, place = self.skip_jumps(*before)
+            if (sweep, place) != before:
                 if max_sweeps is not None and sweep >= max_sweeps:
                     return None
-                if sweep != plan.sweep or not 0 <= ordinal - plan.first < plan.count:
-                    plan = self.timeline.window_at(sweep, ordinal)
-                return plan, ordinal - plan.first
+                if sweep != plan.sweep or not 0 <= place - plan.first < plan.count:
+                    plan = self.timeline.window_at(sweep, place)
+                return plan, place - plan.first
         if start < plan.count:
             return plan, start
         if max_sweeps is not None and plan.sweep + 1 >= max_sweeps and plan.last:
             return None
         return self.timeline.window_after(plan), 0
 
-    def landed(self, sweep: int, ordinal: int) -> tuple[int, int]:
-        """Return the first place at or after one that is not jumped over, as sweep and ordinal."""
+    def skip_jumps(self, sweep: int, place: int) -> tuple[int, int]:
+        """Return the first place at or after one that is not jumped over, as sweep and place in it."""
         if not self.jumps:
-            return sweep, ordinal
+            return sweep, place
         length = self.timeline.sweep_length
-        place = self.jumps.landed(self.place(sweep, ordinal))
-        return (0, place) if length is None else divmod(place, length)
+        landed = self.jumps.skip(self.place(sweep, place))
+        return (0, landed) if length is None else divmod(landed, length)
 
-    def place(self, sweep: int, ordinal: int) -> int:
-        """Return a place as the number of sequences before it on the axis, jumped over or not."""
-        return sweep * (self.timeline.sweep_length or 0) + ordinal
+    def place(self, sweep: int, place: int) -> int:
+        """Return the number of sequences on the axis before a place of a sweep, jumped over or not."""
+        return sweep * (self.timeline.sweep_length or 0) + place
 
     def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
         """Yield the chunks of the windows that follow, window by window, to the end. Reads and permutes nothing."""
@@ -153,9 +154,9 @@ class Axis:
             yield plan.chunks
 
     def limit(self, cursor: Cursor) -> int:
-        """Return the index in the cursor's segment before which sequences may start: its end, or the end of the axis.
+        """Return the end of the indices at which sequences may start in the segment: its end, or the end of the axis.
 
-        A sequence may start while fewer than ``max_samples`` samples precede it. The last may overshoot.
+        A sequence may start while fewer than ``max_samples`` samples precede it. So the last one may exceed the limit.
         """
         segment = cursor.segment
         if self.max_samples is None:
@@ -179,8 +180,8 @@ class Axis:
         """Return the position of the cursor."""
         segment = cursor.segment
         k = cursor.k
-        sweep, ordinal, window = self.timeline.position_of(segment.plan, segment.start + k)
-        return Position(sweep, ordinal, cursor.samples + segment.before(k), label_samples, window)
+        sweep, place, window = self.timeline.position_of(segment.plan, segment.start + k)
+        return Position(sweep, place, cursor.samples + segment.before(k), label_samples, window)
 
     def ends_sweep(self, part: SegmentSlice) -> bool:
         """Return whether the part holds the last sequence of a sweep."""
@@ -188,14 +189,14 @@ class Axis:
 
     def first_whole_sweep(self, cursor: Cursor) -> int:
         """Return the first sweep that is wholly after the cursor."""
-        sweep, ordinal, _, _, window = self.position(cursor)
-        return sweep if ordinal == 0 and not window else sweep + 1
+        sweep, place, _, _, window = self.position(cursor)
+        return sweep if place == 0 and not window else sweep + 1
 
     def seek_samples(self, samples: int) -> Cursor:
         """Return the cursor at the first sequence that starts ``samples`` samples or more from the start of the axis.
 
-        If a sweep ends there, it is the first one of the next sweep. Looks lengths up in the index, from the start of
-        that sweep. Reads no data if chunk sizes are known.
+        If a sweep ends there, the cursor is at the first sequence of the next sweep. The lengths of its sweep are
+        looked up in the index. Reads no data if chunk sizes are known.
 
         Raises:
             IndexError: no sequence has any samples.
@@ -219,8 +220,8 @@ class Axis:
         return cursor._replace(k=k)
 
     def segment(self, plan: WindowPlan, start: int, most: int | None = None) -> Segment:
-        """Return the segment of ``plan`` from its place ``start``, at most ``most`` (`step`) sequences, with
-        lengths."""
+        """Return the segment of ``plan`` from its place ``start``, with lengths. It has at most ``most`` sequences, by
+        default `step`."""
         if most is None:
             most = self.step
             if self.jumps:
@@ -229,7 +230,7 @@ class Axis:
         if self.jumps:
             end = segment.start + segment.n
             at = self.timeline.position_of(plan, end)[:2]
-            if self.landed(*at)[0] > plan.sweep:
+            if self.skip_jumps(*at)[0] > plan.sweep:
                 segment.closing = end
         lengths = self.lengths(segment)
         if lengths is not None:

@@ -1,4 +1,4 @@
-"""Places of the axis that are passed over: the steps at which a loss went wrong, for example.
+"""Places of the axis that are passed over, such as the steps at which a loss diverged.
 
 A place is counted in sequences from the start of the axis. A sequence that is passed over is not delivered, and counts
 neither as samples nor in the fingerprint, as if it were not on the axis.
@@ -13,13 +13,13 @@ from typing import Any
 from feedline.data import Position
 from feedline.feed.protocol import whole_number
 
-_MOST = 2**62
+_MAX_PLACE = 2**62
 
 Range = tuple[int, int]
 
 
 class Jumps:
-    """Ranges of places, ``(start, stop)``, each from its start to before its stop.
+    """Ranges of places, ``(start, stop)``. A range includes its start, and not its stop.
 
     Args:
         ranges: ranges in any order. Ranges that overlap or touch become one.
@@ -43,7 +43,7 @@ class Jumps:
     def __bool__(self) -> bool:
         return bool(self.ranges)
 
-    def landed(self, place: int) -> int:
+    def skip(self, place: int) -> int:
         """Return the first place from ``place`` on that is not passed over."""
         k = bisect_right(self._starts, place) - 1
         return max(place, self.ranges[k][1]) if k >= 0 else place
@@ -61,7 +61,7 @@ class Jumps:
         """Return whether every place before ``stop`` that is passed over here is also passed over in ``jumps``."""
         return all(jumps.between(a, min(b, stop)) == min(b, stop) - a for a, b in self.ranges if a < stop)
 
-    def joined(self, jumps: Jumps) -> Jumps:
+    def join(self, jumps: Jumps) -> Jumps:
         """Return the ranges of both."""
         return Jumps((*self.ranges, *jumps.ranges))
 
@@ -80,15 +80,15 @@ class Jumps:
             raise TypeError("expected `jumps` as lists of two places")
         jumps = cls(_range(pair) for pair in value)
         if jumps.to_json() != value:
-            raise ValueError("expected `jumps` that are ascending and apart")
+            raise ValueError("expected `jumps` that are ascending and do not touch")
         return jumps
 
 
-def declared_jumps(jumps: Any, length: int | None) -> Jumps:
+def read_jumps(jumps: Any, length: int | None) -> Jumps:
     """Return a caller's ranges of places or positions, on an axis with sweeps of ``length`` sequences.
 
     Raises:
-        TypeError, ValueError: they are no ranges of places.
+        TypeError, ValueError: ``jumps`` is not a list of ranges of places.
     """
     if isinstance(jumps, (str, Position)) or not isinstance(jumps, Sequence):
         raise TypeError(f"expected jumps as a list of (start, stop), got {jumps!r}")
@@ -99,9 +99,9 @@ def _range(pair: Any, length: int | None = None) -> Range:
     if isinstance(pair, Position) or not isinstance(pair, (list, tuple)) or len(pair) != 2:
         raise TypeError(f"expected a jump as (start, stop), got {pair!r}")
     start, stop = (
-        end.sweep * (length or 0) + end.ordinal if isinstance(end, Position) else whole_number("a place", end, 0)
+        end.sweep * (length or 0) + end.sequence if isinstance(end, Position) else whole_number("a place", end, 0)
         for end in pair
     )
-    if not start < stop <= _MOST:
+    if not start < stop <= _MAX_PLACE:
         raise ValueError(f"expected a jump from a place to a later one, up to 2**62, got {start} to {stop}")
     return start, stop

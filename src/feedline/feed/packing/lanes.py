@@ -1,19 +1,19 @@
-"""Truncated BPTT: sequences queue in lanes, and every minibatch takes a fixed number of samples from each.
+"""Truncated BPTT: sequences queue in lanes, and every minibatch takes a fixed number of samples from each lane.
 
 A minibatch of S samples has ``max(1, S // length)`` lanes. Each lane in turn takes whole sequences from the axis while
 it holds at most ``length`` samples. Then it delivers up to ``length`` samples, continuing with its next sequence when
 one ends. So a learner that keeps one BPTT state per lane sees every sequence whole and in order. The lanes are part of
 the cursor and of the state: a restart loses none of their content.
 
-If the number of lanes falls, the surplus lanes get no more sequences and are served first until they are empty. As
-many other lanes wait meanwhile. Lanes keep their numbers. If it rises, new lanes start empty. Either way no sample is
-lost, repeated or reordered within its sequence.
+If the number of lanes falls, the surplus lanes get no more sequences, and are served first until they are empty.
+Meanwhile as many other lanes wait. Lanes keep their numbers. If the number rises, the new lanes start empty. In both
+cases no sample is lost, repeated or reordered within its sequence.
 
 ``filling="global"``: all ranks plan all lanes, and lane l of L belongs to rank ``l * count // L``. The parts in rank
 order are the minibatch of a single process. A change of L or of the number of ranks moves lanes between ranks.
-``filling="cntk"``: each worker has its own lanes, an equal share of L, filled with the sequences it owns.
+``filling="cntk"``: each rank has its own lanes, an equal share of L, and fills them with the sequences that it owns.
 
-Cost: some microseconds per piece. Memory: per lane, ``length`` samples and one sequence.
+Cost: a few microseconds per piece. Memory: per lane, ``length`` samples and one sequence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lanes:
 
     Args:
         length: samples that a lane delivers at a time.
-        local: whether each worker fills its own lanes (``filling="cntk"``).
+        local: whether each rank fills its own lanes (``filling="cntk"``).
     """
 
     def __init__(self, length: int, local: bool) -> None:
@@ -49,23 +49,23 @@ class Lanes:
         """See `Packer`.
 
         Raises:
-            ValueError: ``filling="cntk"``, and fewer lanes than workers.
+            ValueError: ``filling="cntk"``, and fewer lanes than ranks.
         """
         width = max(1, size // self._length)
-        worker = (0, 1)
+        owner = (0, 1)
         if self._local:
             if count > width:
                 raise ValueError(
-                    f"expected at least one lane for each of {count} workers, got {width} lanes of {self._length} "
-                    f"samples in {size}; raise the minibatch size to {count * self._length} or lower the workers"
+                    f"expected at least one lane for each of {count} ranks, got {width} lanes of {self._length} "
+                    f"samples in {size}; raise the minibatch size to {count * self._length} or use fewer ranks"
                 )
             width = width // count + (index < width % count)
-            worker, index, count = (index, count), 0, 1
+            owner, index, count = (index, count), 0, 1
         lanes = list(cursor.lanes)
         lanes += [Lane()] * (width - len(lanes))
         served = range(len(lanes) - width, len(lanes))
         mine = {lane for i, lane in enumerate(served) if i * count // width == index}
-        walk = _LaneWalk(axis, cursor, self._ownership, worker)
+        walk = _LaneWalk(axis, cursor, self._ownership, owner)
         entered: list[LaneRun] = []
         for number in served:
             if number < width:
@@ -91,17 +91,17 @@ class Lanes:
 
 
 class _LaneWalk:
-    """Takes one worker's sequences from the axis, run by run.
+    """Takes the sequences of one rank from the axis, run by run.
 
     Attributes:
         cursor: cursor after the last sequence taken.
         ended: whether the axis has ended.
-        passed_end: whether a sweep has ended with a sequence of another worker.
+        passed_end: whether a sweep has ended with a sequence of another rank.
     """
 
-    def __init__(self, axis: Axis, cursor: Cursor, ownership: Ownership, worker: tuple[int, int]) -> None:
+    def __init__(self, axis: Axis, cursor: Cursor, ownership: Ownership, owner: tuple[int, int]) -> None:
         self._axis, self.cursor = axis, cursor
-        self._ownership, self._worker = ownership, worker
+        self._ownership, self._owner = ownership, owner
         self._barren: int | None = None
         self.ended = self.passed_end = False
 
@@ -109,19 +109,19 @@ class _LaneWalk:
         """Take sequences until they exceed ``missing`` samples, none are left, or a whole sweep had no sample."""
         runs: list[LaneRun] = []
         while missing >= 0 and not self.ended:
-            settled = self._axis.settle(self.cursor)
-            if settled is None:
+            current = self._axis.advance_if_at_end(self.cursor)
+            if current is None:
                 self.ended = True
                 break
-            self.cursor = settled
-            segment = settled.segment
+            self.cursor = current
+            segment = current.segment
             if self._barren is None:
-                self._barren = self._axis.first_whole_sweep(settled)
+                self._barren = self._axis.first_whole_sweep(current)
             if segment.plan.sweep > self._barren:
                 break
-            owned = self._ownership.of(segment, *self._worker, by_chunk=self._axis.timeline.shuffle)
-            limit = self._axis.limit(settled)
-            a, b = owned.before(settled.k), owned.before(limit)
+            owned = self._ownership.of(segment, *self._owner, by_chunk=self._axis.timeline.shuffle)
+            limit = self._axis.limit(current)
+            a, b = owned.before(current.k), owned.before(limit)
             stop = min(b, _beyond(owned, a, missing))
             if stop > a:
                 runs.append(LaneRun(owned.segment, a, stop))
@@ -129,15 +129,15 @@ class _LaneWalk:
                 if runs[-1].ends[-1]:
                     self._barren = segment.plan.sweep + 1
             k = limit if missing >= 0 else owned.whole(stop - 1) + 1
-            self.cursor = settled._replace(k=k)
+            self.cursor = current._replace(k=k)
             if k == segment.n and segment.ends_sweep(segment.start + k):
                 self.passed_end = self.passed_end or stop == 0 or owned.whole(stop - 1) + 1 < k
         return runs
 
 
 def _beyond(owned: Owned, a: int, samples: int) -> int:
-    """Return the index at which the sequences from ``a`` on exceed ``samples`` samples, or one past the end if
-    never."""
+    """Return the index at which the sequences from ``a`` on exceed ``samples`` samples, or one past the end if they
+    never do."""
     ends = owned.segment.ends
     return a + samples + 1 if ends is None else int(np.searchsorted(ends, int(ends[a]) + samples, side="right"))
 
@@ -148,7 +148,7 @@ def _beyond(owned: Owned, a: int, samples: int) -> int:
 def to_json(timeline: Timeline, lanes: Iterable[Lane]) -> list[list[list[int]]]:
     """Return lanes as lists of ``[sweep, sequence, count, done]``, with ``window`` fifth if positions have one.
 
-    An entry is ``count`` consecutive sequences, of the first of which ``done`` samples were delivered.
+    An entry is ``count`` consecutive sequences. ``done`` samples of the first of them were delivered.
     """
     return [_lane_to_json(timeline, lane) for lane in lanes]
 
@@ -161,15 +161,15 @@ def _lane_to_json(timeline: Timeline, lane: Lane) -> list[list[int]]:
         at = min(bisect_right(run.ends, done), len(run.ends) - 1) - 1
         places = segment.places(run.a + at, run.b)
         for group in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
-            sweep, ordinal, window = timeline.position_of(segment.plan, int(group[0]))
-            entry = [sweep, ordinal, len(group), done - run.ends[at] if done else 0]
+            sweep, place, window = timeline.position_of(segment.plan, int(group[0]))
+            entry = [sweep, place, len(group), done - run.ends[at] if done else 0]
             entries.append(entry if window is None else [*entry, window])
             done = 0
     return entries
 
 
 def check_json(lanes: Any, position: Position, windows: int | None) -> list[list[list[int]]]:
-    """Check that lanes are lists of lists of numbers in the format of `to_json`, and return them.
+    """Check that lanes are in the format of `to_json`, lists of lists of numbers, and return them.
 
     Args:
         lanes: entry of the state.
@@ -212,13 +212,13 @@ def from_json(axis: Axis, cursor: Cursor, lanes: Sequence[Sequence[Sequence[int]
     out = []
     for lane in lanes:
         runs = []
-        for sweep, ordinal, count, done, *window in lane:
+        for sweep, place, count, done, *window in lane:
             try:
-                plan = axis.timeline.window_at(sweep, ordinal, *window)
+                plan = axis.timeline.window_at(sweep, place, *window)
             except IndexError as error:
                 raise StateError(f"a lane of this state is damaged: {error}", saved={"lanes": lanes}) from error
             plan = plans.setdefault((plan.sweep, plan.number), plan)
-            start = ordinal - plan.first
+            start = place - plan.first
             if start + count > plan.count:
                 raise StateError("a lane of this state goes beyond its window", saved={"lanes": lanes})
             runs.append(LaneRun(axis.segment(plan, start, count), 0, count))

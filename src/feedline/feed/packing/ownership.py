@@ -1,4 +1,4 @@
-"""The sequences of a segment that a worker owns: they belong to its share of chunks, sequences or arcs, in turn."""
+"""The sequences of a segment that a rank owns. Chunks, sequences or arcs belong to the ranks in turn."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Ints = NDArray[np.int64]
 
 
 class Owned(NamedTuple):
-    """The sequences of a segment that one worker owns.
+    """The sequences of a segment that one rank owns.
 
     Attributes:
-        segment: segment of only these sequences.
+        segment: a segment with only these sequences.
         which: int64 (n,), their indices in the whole segment, ascending. None: all of them.
     """
 
@@ -24,22 +24,22 @@ class Owned(NamedTuple):
     which: Ints | None = None
 
     def before(self, k: int) -> int:
-        """Return how many of them precede index ``k`` of the whole segment."""
+        """Return how many owned sequences precede index ``k`` of the whole segment."""
         return k if self.which is None else int(np.searchsorted(self.which, k))
 
     def whole(self, i: int) -> int:
-        """Return the index in the whole segment of number ``i`` of them."""
+        """Return the index of owned sequence ``i`` in the whole segment."""
         return i if self.which is None else int(self.which[i])
 
 
 class Ownership:
-    """Determines which sequences a worker owns: their number, modulo the number of workers, is its rank.
+    """Determines which sequences a rank owns: the number of a sequence, modulo the number of ranks, is its rank.
 
-    A sequence is numbered in the sweep (in its window, if chunk sizes are unknown before reading), or has the number of
-    its arc in an order of arcs, or of its chunk in the order of the sweep. Caches the last segment.
+    The number is the place in the sweep (in the window, if chunk sizes are unknown before reading). In an order of arcs
+    it is the number of the arc, and with ``by_chunk`` the place of the chunk in the sweep. Caches the last segment.
 
     Args:
-        arcs: number of arcs. None: there are none.
+        arcs: number of arcs. None if there are none.
     """
 
     def __init__(self, arcs: int | None = None) -> None:
@@ -47,7 +47,7 @@ class Ownership:
         self._last: tuple[Segment, int, int, Owned] | None = None
 
     def of(self, segment: Segment, index: int, count: int, *, by_chunk: bool = False) -> Owned:
-        """Return the part of ``segment`` that worker ``index`` of ``count`` owns."""
+        """Return the part of ``segment`` that rank ``index`` of ``count`` owns."""
         if count == 1:
             return Owned(segment)
         last = self._last
@@ -61,7 +61,7 @@ class Ownership:
             numbers %= self._arcs
         which = np.flatnonzero(numbers % count == index)
         mine, part = segment.take(which), segment.plan.part(index, count)
-        mine.place, mine.plan = part.renumbered(mine.place), part  # a plan with only the chunks that it needs
+        mine.place, mine.plan = part.renumber(mine.place), part  # a plan with only the chunks that it needs
         owned = Owned(mine, which)
         self._last = (segment, index, count, owned)
         return owned

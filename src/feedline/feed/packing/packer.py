@@ -20,7 +20,7 @@ class Plan(NamedTuple):
         after: cursor after it.
         ended: whether there is no minibatch: the source has ended at ``after``.
         entered: runs that enter this reader's lanes here and must be read now.
-        pieces: pieces of runs of this reader's part, in lane order. None: sequences stay whole.
+        pieces: pieces of runs of this reader's part, in lane order. None if sequences stay whole.
         held: segment that this reader needs in memory although its part is empty. None: the segment of ``start``.
     """
 
@@ -39,11 +39,11 @@ class Packer(Protocol):
     """A rule that cuts the axis into minibatches."""
 
     def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
-        """Return the plan of the minibatch after ``cursor``.
+        """Return the plan of the minibatch that begins at ``cursor``.
 
         Args:
             axis: axis to take sequences from.
-            cursor: cursor after the minibatches before it.
+            cursor: cursor at the end of the minibatch before.
             size: budget of the global minibatch in samples, at least 1.
             index, count: part to plan, and number of parts.
         """

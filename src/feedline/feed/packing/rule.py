@@ -24,9 +24,9 @@ def rule_of(
     local = filling == "cntk"
     got = 'filling="cntk"' if local else "truncation_length"
     if arcs is not None and (local or truncation_length is not None):
-        instead = "leave fl.Arcs out, and minibatches are divided by position"
+        instead = "leave out fl.Arcs to divide minibatches by position"
         if local:
-            instead = 'leave it out: filling="global" is what arcs are for'
+            instead = 'leave it out: arcs are for filling="global"'
         raise ValueError(f"expected whole sequences of global minibatches with fl.Arcs({arcs}), got {got}; {instead}")
     if balance is not None and arcs is not None:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Runs and lanes: the content that truncated BPTT keeps between minibatches.
+"""Runs and lanes: the sequences that truncated BPTT keeps between minibatches.
 
 A lane is a queue of runs. A run is a number of sequences of one segment that entered a lane together. Lanes are
-immutable. The content of a run is read once, when it enters, and kept together with the other runs that enter lanes in
-the same minibatch, so that a sequence that outlives its window is not read again.
+immutable. The content of a run is read once, when the run enters a lane. All runs that enter in one minibatch are read
+and kept as one, so that a sequence that outlives its window is not read again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Schema, Value
 from feedline.data.value import DenseValue
-from feedline.feed.joined_values import copied, in_sequences, joined
+from feedline.feed.joined_values import copy_value, in_sequences, join_values
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]
@@ -26,8 +26,8 @@ class Content(NamedTuple):
 
     Attributes:
         values: one value per stream, all with the same rows, of the readable sequences of this run and of others.
-        ends: row of ``values`` at which each sequence of the run begins, and the last ends. Unreadable ones have no
-            rows.
+        ends: row of ``values`` at which each sequence of the run begins, and the end of the last. Unreadable
+            sequences have no rows.
     """
 
     values: dict[str, Value]
@@ -39,7 +39,7 @@ class LaneRun:
 
     Attributes:
         segment, a, b: the sequences.
-        ends: samples before each of them, and in total.
+        ends: samples before each sequence, and in total.
         content: their data. None: not read yet.
     """
 
@@ -59,7 +59,7 @@ class LaneRun:
 
     @property
     def ends_sweep(self) -> bool:
-        """Whether it holds the last sequence of a sweep."""
+        """Whether the run holds the last sequence of a sweep."""
         segment = self.segment
         return segment.ends_sweep(int(segment.places(self.b - 1, self.b)[0]) + 1)
 
@@ -93,7 +93,7 @@ class Lane(NamedTuple):
         """Take up to ``most`` samples from the front, for lane ``number``.
 
         Returns:
-            The pieces, the remaining lane, and whether they complete the last sequence of a sweep.
+            The pieces, the remaining lane, and whether the pieces complete the last sequence of a sweep.
         """
         pieces: list[RunPiece] = []
         done, sweep_end = self.done, False
@@ -126,7 +126,7 @@ class LaneStreams(NamedTuple):
     samples: int
 
 
-def cut(schema: Schema, pieces: tuple[RunPiece, ...]) -> LaneStreams:
+def copy_pieces(schema: Schema, pieces: tuple[RunPiece, ...]) -> LaneStreams:
     """Copy ``pieces`` out of their runs, which have been read. Skips unreadable sequences."""
     ids: list[int] = []
     lanes: list[int] = []
@@ -152,7 +152,7 @@ def cut(schema: Schema, pieces: tuple[RunPiece, ...]) -> LaneStreams:
         if first >= 0:
             # The rows in between belong to the pieces: unreadable sequences have none.
             ranges.append((run.content.values, first, last))
-    # Kept even if all pieces have one sample: the layout of a minibatch must not depend on where it was split.
+    # Ragged even if all pieces have one sample: the layout of a minibatch must not depend on where it was split.
     bounds = np.array(offsets, np.int64)
     values = {name: Value.empty(stream, ragged=True) for name, stream in schema.items()}
     if ranges:
@@ -168,4 +168,4 @@ def _concatenate(ranges: list[tuple[Value, int, int]], offsets: Ints) -> Value:
     if dense:
         return DenseValue(np.concatenate(dense), offsets)
     parts = [in_sequences(value, None).slice(a, b) for value, a, b in ranges]
-    return in_sequences(copied(parts[0]) if len(parts) == 1 else joined(parts), offsets)
+    return in_sequences(copy_value(parts[0]) if len(parts) == 1 else join_values(parts), offsets)

@@ -1,11 +1,10 @@
 """The default rule: whole sequences up to a budget in samples, divided between ranks.
 
 Every rank computes the same global minibatch and takes its part, so all ranks take the same number of steps. A sequence
-that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``, or to the last one if it
-starts at the very end, having no samples. The parts in rank order are the global minibatch. (In orders in arcs, a rank
-takes sequences from the windows of arcs that it owns, so that it reads nothing else. With a `Balance` it takes
-sequences by their work.) Cost: one binary search per
-minibatch and segment.
+that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``. A sequence without
+samples at the very end belongs to the last rank. The parts in rank order are the global minibatch. In orders in arcs, a
+rank takes the sequences of the arcs that it owns, so that it reads nothing else. With a `Balance` it takes sequences by
+their work. Cost: one binary search per minibatch and segment.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ Ints = NDArray[np.int64]
 
 
 class Whole:
-    """The `Packer` of ``filling="global"``: never exceeds the size, except for a single longer sequence.
+    """The `Packer` of ``filling="global"``. A minibatch never exceeds the size, unless it is a single longer sequence.
 
     Args:
         arcs: number of arcs, of which part r of w takes the sequences of r, r + w, r + 2w, ... (see `timeline.arcs`).
-            None: each part takes a run of neighbours.
+            None if each part takes a run of neighbours.
         balance: rule by which parts have equal work. None: equal numbers of samples.
     """
 
@@ -41,15 +40,15 @@ class Whole:
 
     def plan(self, axis: Axis, cursor: Cursor, size: int, index: int, count: int) -> Plan:
         """See `Packer`. Minibatches cross sweeps."""
-        settled = axis.settle(cursor)
-        if settled is None:
+        start = axis.advance_if_at_end(cursor)
+        if start is None:
             return nothing_left(cursor)
-        start = settled
+        current = start
         parts: list[SegmentSlice] = []
         total, sweep_end = 0, False
         while True:
-            segment, k = settled.segment, settled.k
-            limit = segment.n if axis.max_samples is None else axis.limit(settled)
+            segment, k = current.segment, current.k
+            limit = segment.n if axis.max_samples is None else axis.limit(current)
             end = None if segment.breaks is None else _next(segment.breaks, k)
             if end is not None:
                 limit = min(limit, end)
@@ -58,7 +57,7 @@ class Whole:
                 part = SegmentSlice(segment, k, stop)
                 parts.append(part)
                 total += part.samples
-                settled = Cursor(segment, stop, settled.samples, settled.fingerprint)
+                current = Cursor(segment, stop, current.samples, current.fingerprint)
             if stop < segment.n:
                 break
             ended = stop > k and axis.ends_sweep(part)
@@ -67,10 +66,10 @@ class Whole:
                 break
             if ended and total == 0 and segment.plan.sweep >= axis.first_whole_sweep(start):
                 break  # a whole sweep without a sample: the minibatch would never be full
-            following = axis.settle(settled)
+            following = axis.advance_if_at_end(current)
             if following is None:
                 break
-            settled = following
+            current = following
         needed = None
         if count == 1:
             mine = tuple(parts)
@@ -87,7 +86,7 @@ class Whole:
                     slices.append(SegmentSlice(owned.segment, low, high))
             mine = tuple(slices)
             needed = None if mine else self._ownership.of(start.segment, index, count).segment
-        return Plan(start, mine, total, sweep_end, settled, held=needed)
+        return Plan(start, mine, total, sweep_end, current, held=needed)
 
 
 def _next(breaks: list[int], k: int) -> int | None:
@@ -97,11 +96,11 @@ def _next(breaks: list[int], k: int) -> int | None:
 
 
 def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
-    """Return the end of the run of sequences from index ``k`` that fits ``room`` samples. Stops once it is full.
+    """Return the end of the run of sequences from index ``k`` that fits ``room`` samples. Stops once ``room`` is full.
 
     Args:
         segment: segment of the sequences.
-        k: index of the first.
+        k: index of the first sequence.
         limit: index to stop at in any case, at least ``k``.
         room: number of samples.
         first: whether to take one sequence even if it is longer than ``room``.

@@ -1,4 +1,4 @@
-"""A corpus as blocks: runs of sequences within a chunk that are read separately.
+"""A corpus in blocks: runs of sequences of a chunk that are read separately.
 
 Blocks are in the order of the sequences, so ordinals and lengths are the corpus's own.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk
-from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, in_parts
+from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -26,20 +26,20 @@ from feedline.feed.protocol import (
     files_of,
     looks_at_all,
     read_slice,
-    required,
+    require,
 )
 from feedline.feed.timeline.block_order import Blocks
 
 
 class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
-    """The blocks of ``corpus`` as chunks; reading one costs what `Sliceable.read_slice` costs."""
+    """The blocks of ``corpus`` as chunks. Reading a block costs what `Sliceable.read_slice` costs."""
 
     def __init__(self, corpus: Deserializer, blocks: Blocks) -> None:
         self._corpus, self._blocks = corpus, blocks
         self.schema, self.name = corpus.schema, corpus.name
         if not can(corpus, RandomAccess):
             self._lacks = (RandomAccess,)
-        self._in_parts = in_parts(corpus)
+        self._in_parts = may_lack_parts(corpus)
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """Return the size of every block."""
@@ -48,8 +48,10 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         return [ChunkInfo(*row) for row in rows]
 
     def extents(self, chunk: int) -> Sequence[Extent]:
-        """Return what block number ``chunk`` is made from, if parts of the corpus's files may be missing: what its
-        views consist of, or all of the chunk where reading that looks at more."""
+        """Return the extents of block number ``chunk``, if parts of the files of the corpus may be missing.
+
+        They are the bytes of its views, or the extents of the whole chunk if reading a part of it looks at all of it.
+        """
         if not self._in_parts:
             return ()
         if looks_at_all(self._corpus):
@@ -61,7 +63,7 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         """Return the sequences of block number ``chunk``, whose extents were fetched."""
         if looks_at_all(self._corpus):
             first = int(self._blocks.first[chunk])
-            chunk_of_block = required(self._corpus, Fetchable).read_fetched(int(self._blocks.chunk[chunk]), pieces)
+            chunk_of_block = require(self._corpus, Fetchable).read_fetched(int(self._blocks.chunk[chunk]), pieces)
             return chunk_of_block.slice(first, first + int(self._blocks.table.sequences[chunk]))
         views, index, files = self._views_of(chunk)
         fetched = fetched_chunk(views, files, pieces)
@@ -86,7 +88,7 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         """Return the corpus's view of the sequences ``start:stop`` of block number ``chunk``."""
         blocks = self._blocks
         first, count = int(blocks.first[chunk]), int(blocks.table.sequences[chunk])
-        views = required(self._corpus, RandomAccess)
+        views = require(self._corpus, RandomAccess)
         return views.view(int(blocks.chunk[chunk]), first + start, first + (count if stop is None else stop))
 
     def digest(self) -> str:

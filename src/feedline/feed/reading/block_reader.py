@@ -1,4 +1,4 @@
-"""The reader of mapped files in windows: the blocks of a window, and of the next one, are fetched."""
+"""The reader of mapped files in windows. It fetches the blocks of a window, and of the next one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.packing.axis import SegmentSlice
 from feedline.feed.protocol import Deserializer
 from feedline.feed.reading.fetching_reader import FetchingReader
-from feedline.feed.reading.reader import Ints, SegmentSlice, Slots, Upcoming
+from feedline.feed.reading.reader import Ints, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import Timeline
 
-_LOOK_AT = 16  # blocks of a window that are checked for residency
+_LOOK_AT = 16  # limit of the blocks of a window that are checked for residency
 
 _log = logging.getLogger("feedline")
 
 
 class BlockReader(WindowReader, FetchingReader):
-    """Holds the blocks of the current windows that the page cache lacks; the others are copied from there."""
+    """Holds the blocks of the current windows that the page cache lacks. Other blocks are copied from there."""
 
     def __init__(
         self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
@@ -30,16 +31,16 @@ class BlockReader(WindowReader, FetchingReader):
         FetchingReader.__init__(self, corpus, timeline, chunks, stats, budget_bytes=budget_bytes)
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
-        """See `Reader.take`. For parts without sequences a chunk is mapped, and their windows are not fetched."""
+        """See `Reader.take`. For parts without sequences, maps a chunk, and does not fetch their windows."""
         return FetchingReader.take(self, parts)
 
     def _hold(self, chunks: Ints) -> tuple[Slots, Ints | None]:
         slots, first = self._slots_of(self._blocks.chunk[chunks]), self._blocks.first[chunks]
         numbers = chunks.tolist()
         if any(number in self._fetched for number in numbers) or self._lacks(chunks, _LOOK_AT):
-            self._begin(numbers)
+            self._fetch_blocks(numbers)
             for place, number in enumerate(numbers):
-                if number in self._fetched and (slot := self._slot(number)) >= 0:
+                if number in self._fetched and (slot := self._slot_of(number)) >= 0:
                     slots[place], first[place] = slot, 0
         return slots, first
 
@@ -54,7 +55,7 @@ class BlockReader(WindowReader, FetchingReader):
         return not missing or not self._lacks(np.array(missing, np.int64), _LOOK_AT)
 
     def _release(self, needed: set[int]) -> None:
-        self._drop([n for n, block in self._fetched.items() if block.slot is not None and n not in needed])
+        self._drop_blocks([n for n, block in self._fetched.items() if block.slot is not None and n not in needed])
 
     def _read_ahead(self, upcoming: Upcoming) -> None:
         if not self._budget_bytes:
@@ -66,7 +67,7 @@ class BlockReader(WindowReader, FetchingReader):
             _log.debug("%s: not read ahead: %s", self._corpus.name, error)
 
     def _fetch_ahead(self, upcoming: Upcoming) -> None:
-        """Begin to fetch the next blocks that there is room for, if the page cache lacks some of them."""
+        """Begin to fetch as many of the next blocks as there is room for, if the page cache lacks some of them."""
         table, room = self._blocks.table, self._budget_bytes - self._ahead
         numbers: list[int] = []
         while upcoming.passed < len(table):  # the axis may be endless, but one sweep is the whole corpus
@@ -79,7 +80,7 @@ class BlockReader(WindowReader, FetchingReader):
             numbers.append(number)
             upcoming.advance()
         if numbers and self._lacks(np.array(numbers, np.int64), _LOOK_AT):
-            self._begin(numbers)
+            self._fetch_blocks(numbers)
 
     def close(self) -> None:
         """See `Reader.close`."""

@@ -1,67 +1,44 @@
-"""Decide which pages of objects a bounded cache keeps, in the order in which chunks are read.
+"""Decide which pages of objects a bounded cache keeps, chunk by chunk, in the order in which chunks are read.
 
 A decision depends on the order and on earlier decisions, never on which bytes have arrived. So `fetch_plan` can make
-the same decisions without reading, and predicts exactly what a run fetches. A chunk is kept if there is room, or if
-enough pages are needed later than this chunk is needed again. Otherwise nothing is dropped for it. This is Belady's
-rule with bypass, by windows.
+the same decisions without reading, and predicts exactly which bytes a run fetches. A chunk is kept if there is room, or
+if enough pages in the cache are needed later than this chunk is needed again. Otherwise nothing is dropped for it. This
+is Belady's rule with bypass, in units of windows.
 
-Cost: a byte for each page of the objects that were read, some microseconds for each chunk, and the cost of `NextUses`.
+Cost: a byte for each page of the objects that were read, a few microseconds for each chunk, and the cost of `NextUses`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.reading.next_uses import NextUses
-from feedline.feed.remote.object_cache import CachedObject
-
-Range = tuple[CachedObject, int, int]
-"""Pages of an object, first and end."""
+from feedline.feed.remote.object_cache import CachedObject, KeepDecision, PageRange
 
 Mask = NDArray[np.bool_]
 
 
-class KeepDecision(NamedTuple):
-    """The decision about a chunk.
-
-    Attributes:
-        missing: runs of pages that have to be fetched.
-        keeps: whether they are kept.
-        drops: runs of pages that are dropped for them.
-    """
-
-    missing: list[Range]
-    keeps: bool
-    drops: list[Range]
-
-    @property
-    def pages(self) -> int:
-        """Number of pages to fetch."""
-        return sum(end - first for _, first, end in self.missing)
-
-
-class Keeping:
-    """Decides chunk by chunk, and counts the pages that are kept.
+class CachePolicy:
+    """The rule of a cache, and the pages that it keeps.
 
     Args:
-        budget_pages: most pages that are kept.
-        ranges_of: function that returns the pages of a chunk, as `remote.cache.together` does.
+        budget_pages: maximum of pages that are kept.
+        ranges_of: function that returns the pages of a chunk, as `object_cache.coalesce_extents` does.
         pages_kept: pages that are kept at the beginning, by key of their object.
         pages_held: pages that are never dropped, by key of their object.
 
     Attributes:
         count: number of pages that are kept.
-        most: the largest that ``count`` was.
+        peak: the largest value of ``count`` so far.
     """
 
     def __init__(
         self,
         budget_pages: int,
-        ranges_of: Callable[[int], Sequence[Range]],
+        ranges_of: Callable[[int], Sequence[PageRange]],
         pages_kept: dict[str, Mask] | None = None,
         pages_held: Mapping[str, Mask] | None = None,
     ) -> None:
@@ -70,15 +47,16 @@ class Keeping:
         self._held: Mapping[str, Mask] = {} if pages_held is None else pages_held
         for key, table in self._held.items():
             self._tables[key] = self._tables[key] | table if key in self._tables else table.copy()
-        self.count = self.most = sum(int(np.count_nonzero(table)) for table in self._tables.values())
+        self.count = self.peak = sum(int(np.count_nonzero(table)) for table in self._tables.values())
 
-    def begin(self, chunk: int, uses: NextUses, *, must: bool = False) -> KeepDecision:
+    def decide(self, chunk: int, uses: NextUses, *, must: bool = False) -> KeepDecision:
         """Decide about a chunk that is about to be read.
 
         Args:
-            chunk: its number.
-            uses: when chunks are needed next; counts this use as past.
-            must: whether to drop pages that are needed sooner, too, as other processes of this machine need this chunk.
+            chunk: number of the chunk.
+            uses: the next use of each chunk. The present use of this chunk counts as past from now on.
+            must: whether pages that are needed sooner may be dropped, too, because other processes of this machine need
+                the chunk.
         """
         uses.begin(chunk)
         ranges = self._ranges_of(chunk)
@@ -102,12 +80,14 @@ class Keeping:
         for cached, first, end in missing:
             self._table(cached)[first:end] = True
             self.count += end - first
-        self.most = max(self.most, self.count)
+        self.peak = max(self.peak, self.count)
         return decision._replace(keeps=True, drops=drops)
 
-    def _to_drop(self, chunk: int, mine: Sequence[Range], short: int, uses: NextUses, *, must: bool) -> list[Range]:
-        """Return at least ``short`` pages that may be dropped for a chunk, or none if there are too few."""
-        drops: list[Range] = []
+    def _to_drop(
+        self, chunk: int, mine: Sequence[PageRange], short: int, uses: NextUses, *, must: bool
+    ) -> list[PageRange]:
+        """Return at least ``short`` pages that may be dropped for a chunk, or no pages if there are too few."""
+        drops: list[PageRange] = []
         taken: list[int] = []
         for victim in uses.needed_later_than(chunk, all_of_them=must):
             taken.append(victim)
@@ -119,11 +99,11 @@ class Keeping:
         uses.put_back(taken)
         return []
 
-    def _droppable(self, chunk: int, without: Sequence[Range]) -> list[Range]:
+    def _droppable(self, chunk: int, without: Sequence[PageRange]) -> list[PageRange]:
         ranges = []
         for cached, first, end in self._ranges_of(chunk):
             table = self._table(cached)
-            # Pages at both ends may belong to neighbours, too, and stay as long as these do.
+            # Pages at both ends may belong to neighbours, too, and stay as long as the neighbours do.
             if first < end - 1 and first > 0 and table[first - 1]:
                 first += 1
             if first < end - 1 and end < len(table) and table[end]:

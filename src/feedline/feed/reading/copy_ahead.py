@@ -1,13 +1,16 @@
 """Large minibatches copied ahead by a native thread that never takes the GIL.
 
 After a minibatch, the next ones under the same size and partition are known: planning is a pure function of the cursor,
-so there is nothing to undo. `CopyAhead` plans them, starts copying, and returns one if the next request is exactly the
-expected one. Any other request (another size, another partition, a seek) drops them. It reads nothing: a minibatch that
-needs a chunk not yet in memory, or holds an unreadable sequence, is made when it is requested. If the reader stages
-sequences one by one (whole shuffles of data outside the page cache), staging is begun here instead, for as many
-minibatches as keep the disk busy. A first transform that works in other threads is begun here, too, as soon as a
-minibatch is copied. Cost: memory for up to `DEPTH` minibatches, or `STAGED` sequences, within the read-ahead budget,
-but for one transformed minibatch, which may exceed it; for small minibatches one comparison each.
+so there is nothing to undo. `CopyAhead` plans them, starts to copy them, and returns one if the next request is exactly
+the expected one. Any other request (another size, another partition, a seek) drops them.
+
+It reads nothing: a minibatch that needs a chunk that is not in memory yet, or that holds an unreadable sequence, is
+made when it is requested. If the reader stages sequences one by one (whole shuffles of data outside the page cache),
+staging is begun here instead, for as many minibatches as keep the disk busy. A first transform that works in other
+threads is begun here, too, as soon as a minibatch is copied.
+
+Cost: memory for up to `DEPTH` minibatches, or `STAGED` sequences, within the budget for reading ahead. Only a single
+transformed minibatch may exceed it. Small minibatches cost one comparison each.
 """
 
 from __future__ import annotations
@@ -26,21 +29,21 @@ from feedline.feed.reading.reader import Reader, Staging
 from feedline.feed.timeline import WindowPlan
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
-# Minimum size of a minibatch to be copied ahead. Starting a copy and waking the thread costs the consumer 8 to 20 us,
-# for any size, and copying costs it about 80 us per megabyte, so small copies are cheaper to do than to hand over.
+# Minimum size of a minibatch to be copied ahead. Starting a copy and waking the thread costs the consumer 8 to 20 µs,
+# for any size, and copying costs it about 80 µs per megabyte, so small copies are cheaper to do than to hand over.
 # CPU time of one next_minibatch() in the consumer's thread, median, in a slow loop on a busy 2-core server, copied in
-# the call -> ahead: 64 KiB 48 -> 60 us, 256 KiB 79 -> 73, 512 KiB 102 -> 78, 800 KB (256 x 784 float32) 120 -> 85, 3.2
-# MB 361 -> 131. The wall time of a step improves only if a core is free (3.2 MB: 283 -> 86 us for the fastest tenth of
+# the call -> ahead: 64 KiB 48 -> 60 µs, 256 KiB 79 -> 73, 512 KiB 102 -> 78, 800 KB (256 x 784 float32) 120 -> 85, 3.2
+# MB 361 -> 131. The wall time of a step improves only if a core is free (3.2 MB: 283 -> 86 µs for the fastest tenth of
 # steps); otherwise the median step is 5 to 20 % slower, and more on a crowded machine: read_ahead=0 disables copying
 # ahead.
 AHEAD_BYTES = 512 << 10
 
-# A second copy absorbs a thread that is scheduled late (3.2 MB, a core free: 107 -> 86 us per step); four did no
+# A second copy absorbs a thread that is scheduled late (3.2 MB, a core free: 107 -> 86 µs per step); four did no
 # better.
 DEPTH = 2
 
-# Minimum number of sequences staged ahead: many times the reads that a disk works on at once, so that it stays busy
-# while the consumer is idle or waits for a core. Never fewer than `DEPTH` minibatches.
+# Minimum number of sequences staged ahead: many times the reads that a disk works on at once, so that the disk stays
+# busy while the consumer is idle or waits for a core. Never fewer than `DEPTH` minibatches.
 STAGED = 4096
 # Memory per staged sequence beyond its own bytes: the rest of its first and last page.
 STAGED_BYTES = 8 << 10
@@ -50,7 +53,7 @@ class FirstStage(NamedTuple):
     """The first transform of a source, which works in other threads.
 
     Attributes:
-        transform: see above.
+        transform: the transform.
         schema: streams of the corpus.
         seed: seed of the source.
     """
@@ -66,7 +69,8 @@ class FirstStage(NamedTuple):
 
 
 BegunAhead = _native.Copy | _native.Staged | Begun | None
-"""A copy of a minibatch's sequences, their staging, or their first transform; None: it is made when requested."""
+"""A copy of the sequences of a minibatch, their staging, or their first transform. None if the minibatch is made when
+it is requested."""
 
 
 class _PlannedAhead(NamedTuple):
@@ -79,17 +83,17 @@ class _PlannedAhead(NamedTuple):
 
 
 class CopyAhead:
-    """The minibatches copied ahead, oldest first, each beginning where the one before ends.
+    """The minibatches copied ahead, oldest first. Each begins where the one before ends.
 
     Args:
-        packer, axis: rule and axis to plan minibatches with; planning must read nothing.
+        packer, axis: rule and axis to plan minibatches with. Planning must read nothing.
         chunks, reader: chunks to copy from.
-        budget_bytes: bytes that may be copied ahead; 0: none.
-        first: transform to begin ahead; None: none.
+        budget_bytes: bytes that may be copied ahead. 0: nothing is.
+        first: transform to begin ahead. None if there is none.
 
     Attributes:
         threshold: minimum bytes of a minibatch to be copied ahead.
-        used: number of minibatches taken that had been begun.
+        used: number of minibatches taken whose copy had begun.
     """
 
     def __init__(
@@ -134,7 +138,7 @@ class CopyAhead:
             return
         request = (size, index, count)
         if request != self._asked:
-            # For callers that alternate (the parts of all ranks in turn) every copy would be dropped.
+            # If requests alternate (the parts of all ranks in turn), every copy would be dropped.
             self._asked = request
             return
         waiting = self._waiting
@@ -161,7 +165,7 @@ class CopyAhead:
                     break
                 waiting.append(_PlannedAhead(cursor, request, plan, self._start(plan.parts)))
             except Exception:
-                # Planned again when requested, and raised then: the minibatches before it are valid.
+                # It is planned again when it is requested, and raises then. The minibatches before it are valid.
                 break
         if first is not None and stages and waiting:
             self._begin_staged(first)
@@ -174,7 +178,7 @@ class CopyAhead:
         try:
             begun = first.begin(head.plan.parts, self._chunks.unstage(head.begun, None))
         except Exception:
-            return  # some cannot be read, which counts when they are requested
+            return  # the errors of unreadable sequences are handled when they are requested
         self._waiting[0] = head._replace(begun=begun)
 
     def drop(self) -> None:
@@ -188,7 +192,7 @@ class CopyAhead:
             return None
         slots, index = reader.take(parts)
         if self._chunks.errors(slots, index):
-            return None  # the readable ones are copied on request
+            return None  # the readable sequences are copied on request
         if self._staging is not None and self._staging.stages:
             return self._staging.stage(slots, index)
         try:
@@ -196,5 +200,5 @@ class CopyAhead:
                 return self._first.begin(parts, self._chunks.gather(slots, index))
             return self._chunks.start(slots, index)
         except Exception:
-            # A truncated file, for example. Raised when requested: the minibatch before it is still to be delivered.
+            # Such as a truncated file. It is raised on request, as the minibatch before is still to be delivered.
             return None

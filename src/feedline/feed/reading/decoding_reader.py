@@ -1,7 +1,8 @@
 """The reader of chunks that are decoded: threads read and decode them ahead of the current window, one chunk each.
 
-By default the whole next window is read ahead, or as many bytes as given. Deserializers release the GIL meanwhile. If a
-corpus knows the parts of files that a chunk consists of, these are fetched ahead of the threads (see `ranges`).
+By default the whole next window is read ahead, otherwise as many bytes as the caller allows. Deserializers release the
+GIL meanwhile. If a corpus knows the parts of files that a chunk consists of, these are fetched ahead of the threads
+(see `ranges`).
 
 Threads end with the reader, and a forked child starts its own.
 """
@@ -19,24 +20,25 @@ import numpy as np
 from feedline.concurrency.thread_pool import Job, Threads
 from feedline.data import Chunk
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Selective, required
+from feedline.feed.packing.axis import SegmentSlice
+from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Selective, require
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
-from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Ints, SegmentSlice, Selecting, Slots, Upcoming
+from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Ints, Selecting, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import ChunkTable
 from feedline.feed.workers.limits import available, figure, fits_page_cache, give_back, situation
 
-# Memory that decoding a chunk takes, in decoded sizes and without its stored bytes, as arrays grow.
-_DECODING = 3
+# Memory that decoding a chunk takes besides its stored bytes, as a multiple of its decoded size: arrays grow.
+_DECODING_FACTOR = 3
 _SPARE_BYTES = 32 << 20  # left free for minibatches
-_WORTH_BYTES = 1 << 20  # smaller chunks come without a look at the memory that is free, which takes as long
+_MIN_CHECKED_BYTES = 1 << 20  # free memory is not checked for smaller chunks, as the check takes as long as they do
 
-# Minibatches whose sequences are read by themselves while the first window is being read: each of them is read twice.
+# Minibatches whose sequences are selected one by one while the first window is being read. Each sequence is read twice.
 _MAX_SELECTED = 8
 
-_A_WAIT_S = 1e-4  # seconds; shorter waits are not counted
+_MIN_WAIT_S = 1e-4  # shorter waits for the disk are not counted
 
 
 class _HeldChunk:
@@ -57,8 +59,11 @@ def ahead_bytes() -> int:
 
 
 def _expected_ratio(corpus: Deserializer, table: ChunkTable) -> float:
-    """Estimate the decoded bytes per stored byte from a schema of dense streams; 1 for other schemas, and
-    where a chunk would decode to more than most corpora allow: the schema may declare more than the data holds."""
+    """Estimate the decoded bytes per stored byte from a schema of dense streams.
+
+    Return 1 for other schemas, and if a chunk would decode to more than most corpora allow, as the schema may declare
+    more than the data holds.
+    """
     streams = corpus.schema.values()
     stored = int(table.bytes.sum())
     if not stored or any(stream.sparse or not stream.dtype.itemsize for stream in streams):
@@ -77,11 +82,10 @@ class DecodingReader(WindowReader, Selecting):
         chunks: chunk set to add chunks to.
         stats: statistics to update.
         total: number of chunks.
-        table: sizes of each chunk; None: unknown.
+        table: sizes of each chunk. None if unknown.
         threads: number of chunks read at a time.
-        budget_bytes: decoded bytes that may be read ahead of the current windows, 0 for none; None: the whole next
-            window, and as much of the following ones as fits into `MIN_AHEAD_BYTES` with it, while there is room in
-            memory.
+        budget_bytes: decoded bytes that may be read ahead of the current windows. None: the whole next window, and as
+            much of the following windows as fits into `MIN_AHEAD_BYTES` with it, while there is room in memory.
 
     Attributes:
         ranges: fetches the stored bytes of chunks.
@@ -106,17 +110,17 @@ class DecodingReader(WindowReader, Selecting):
         self._whole_window = budget_bytes is None
         self._budget_bytes = ahead_bytes() if budget_bytes is None else budget_bytes
         self._entries: dict[int, _HeldChunk] = {}
-        # Decoded bytes per stored byte: expected at first, then as seen so far.
+        # Decoded bytes per stored byte: estimated at first, then of the last chunk that was read.
         self._ratio = 1.0 if table is None else _expected_ratio(corpus, table)
-        self._seen = (0, 0)  # chunks read, their decoded bytes
-        self._asked_at = 0  # chunks read when reading ahead was last continued
-        self._selected = 0  # minibatches since the start, or a seek, that did not wait for their window
+        self._totals = (0, 0)  # number of chunks that were read, and their decoded bytes
+        self._continued_at = 0  # number of chunks that were read when reading ahead was last continued
+        self._selected = 0  # minibatches since the start or a seek that did not wait for their window
         self._pool: Threads | None = None
-        self.ranges = self._fresh()
-        lies_in = next(iter(corpus.paths()), corpus.name)
+        self.ranges = self._new_ranges()
+        location = next(iter(corpus.paths()), corpus.name)
         self._in_files = any(corpus.paths())
-        self.waits = Waits(lies_in, BLOCKS if budget_bytes is None else NOT_AHEAD)
-        self._may_keep: bool | None = None  # chunks, in the page cache; None: not decided
+        self.waits = Waits(location, BLOCKS if budget_bytes is None else NOT_AHEAD)
+        self._keeps_pages: bool | None = None  # whether chunks stay in the page cache. None: not decided
         self._pid = os.getpid()
         self._make_locks()
 
@@ -132,8 +136,8 @@ class DecodingReader(WindowReader, Selecting):
         return len(jobs) == len(chunks) and all(job is not None and job.done and not job.failed for job in jobs)
 
     def selects(self, parts: Sequence[SegmentSlice]) -> bool:
-        """See `Selecting.selects`: only of the first window after the start, or a seek, and for a few minibatches."""
-        window = parts[0][0].plan
+        """See `Selecting.selects`: for a few minibatches of the first window after the start or a seek."""
+        window = parts[0].segment.plan
         if (
             self._corpus.capability(Selective) is None
             or not self._budget_bytes
@@ -150,7 +154,7 @@ class DecodingReader(WindowReader, Selecting):
         return True
 
     def _job_of(self, chunk_id: int) -> Job[Chunk]:
-        """Return the job that reads a chunk; begins it if need be."""
+        """Return the job that reads a chunk, and begin it if necessary."""
         entry = self._entries.get(chunk_id)
         if entry is None or entry.job is None or entry.job.failed:
             self._submit(chunk_id)
@@ -159,14 +163,14 @@ class DecodingReader(WindowReader, Selecting):
         return entry.job
 
     def counts(self, ids: Ints) -> Ints:
-        """Return the number of sequences of each chunk, reading the missing ones; int64 (k,)."""
+        """Return the number of sequences of each chunk, int64 (k,). Reads the chunks that are not in memory."""
         return np.array([chunk.num_sequences for chunk in self.fetch(ids)], np.int64)
 
     def fetch(self, ids: Ints) -> list[Chunk]:
-        """Return the chunks ``ids``, reading them if necessary.
+        """Return the chunks ``ids``. Reads them if necessary.
 
         Raises:
-            Exception: reading a chunk raised this; the next request reads it again.
+            Exception: reading a chunk raised this. The next request reads the chunk again.
         """
         self._after_fork()
         submitted = set()
@@ -179,13 +183,13 @@ class DecodingReader(WindowReader, Selecting):
         try:
             chunks = [self._chunk_of(chunk_id, chunk_id in submitted) for chunk_id in ids.tolist()]
         finally:
-            self._waited(time.perf_counter() - began)
+            self._count_wait(time.perf_counter() - began)
         return chunks
 
     def _chunk_of(self, chunk_id: int, just_submitted: bool) -> Chunk:
         """Wait for a chunk that is being read.
 
-        If reading it ahead failed, read it again unless it was submitted just now: the cause may be gone.
+        If it was read ahead and that failed, read it again, as the cause may be gone.
         """
         while True:
             job = self._entries[chunk_id].job
@@ -202,11 +206,11 @@ class DecodingReader(WindowReader, Selecting):
             just_submitted = True
 
     def read_on(self, upcoming: Upcoming) -> None:
-        """Continue to read ahead if a chunk was read since the last call; otherwise costs next to nothing.
+        """Continue to read ahead if a chunk was read since the last call. Otherwise this costs almost nothing.
 
-        The size of a chunk is estimated before it is read, and known afterwards, so there may be more room.
+        The size of a chunk is estimated before it is read, and known afterwards, so there may be more room than before.
         """
-        if self._asked_at != self._seen[0]:
+        if self._continued_at != self._totals[0]:
             self._read_ahead(upcoming)
 
     def reset(self) -> None:
@@ -234,14 +238,14 @@ class DecodingReader(WindowReader, Selecting):
     # ---- internals --------------------------------------------------------------------------------
 
     def _make_locks(self) -> None:
-        """Make new locks: those inherited by a fork may be held by threads that do not exist here."""
-        self._lock = threading.Lock()  # guards the statistics that threads update, and `_decoding`
-        self._decoded = threading.Condition(self._lock)  # a chunk, or given up
-        self._decoding = 0  # bytes taken for chunks that are being decoded
+        """Make new locks. In a forked child, locks may be held by threads that do not exist there."""
+        self._lock = threading.Lock()  # guards the statistics that threads update, and `_decoding_bytes`
+        self._memory_freed = threading.Condition(self._lock)  # signalled when a chunk is decoded, or has failed
+        self._decoding_bytes = 0  # memory that is reserved for chunks that are being decoded
 
     def _hold(self, chunks: Ints) -> tuple[Slots, None]:
         self._after_fork()
-        # Windows of some orders share most of their chunks with the window before. A chunk that is held costs a
+        # Windows of some orders share most of their chunks with the window before. A chunk that is in memory costs one
         # look-up.
         entries, ids = self._entries, chunks.tolist()
         missing = [c for c in dict.fromkeys(ids) if (entry := entries.get(c)) is None or entry.slot < 0]
@@ -250,21 +254,21 @@ class DecodingReader(WindowReader, Selecting):
                 entries[chunk_id].slot = self._chunks.add(chunk)
         return np.array([entries[c].slot for c in ids], np.uint32), None
 
-    def _waited(self, seconds: float) -> None:
+    def _count_wait(self, seconds: float) -> None:
         stats, ranges = self._stats, self.ranges
         stats.wait_seconds += seconds
-        if seconds > _A_WAIT_S and ranges.disk_bytes:
+        if seconds > _MIN_WAIT_S and ranges.disk_bytes:
             # Attribute to the disk the share of this wait that the threads spent waiting for it.
             share = min(1.0, ranges.wait_seconds / max(stats.read_seconds, seconds))
             self.waits.add(seconds * share, ranges.disk_bytes)
-            if self.waits.slow and self._may_keep is None:
-                self._may_keep = self._whole_window and fits_page_cache(self._stored_bytes())
+            if self.waits.slow and self._keeps_pages is None:
+                self._keeps_pages = self._whole_window and fits_page_cache(self._stored_bytes())
 
     def _stored_bytes(self) -> int:
-        """Return the size of the corpus; where it is unknown, one that fits nowhere."""
+        """Return the stored size of the corpus. If it is unknown, return a size that fits nowhere."""
         return 2**63 if self._stored is None else int(self._stored.sum())
 
-    def _fresh(self) -> RangeFetcher:
+    def _new_ranges(self) -> RangeFetcher:
         return RangeFetcher(self._corpus, self._total, min(ROOM_BYTES, self._budget_bytes))
 
     def _release(self, needed: set[int]) -> None:
@@ -282,7 +286,7 @@ class DecodingReader(WindowReader, Selecting):
     def _read_ahead(self, upcoming: Upcoming) -> None:
         self._after_fork()
         self.ranges.uses.start(upcoming.again)
-        self._asked_at = self._seen[0]
+        self._continued_at = self._totals[0]
         if not self._budget_bytes:
             return
         used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
@@ -297,9 +301,12 @@ class DecodingReader(WindowReader, Selecting):
                 used, waiting = used + size, waiting + size
                 if used > self._budget_bytes and not (self._whole_window and upcoming.window == 0):
                     return
-                if self._whole_window and waiting >= _WORTH_BYTES:
+                if self._whole_window and waiting >= _MIN_CHECKED_BYTES:
                     free, looked = (free if looked else available()), True
-                    if free is not None and free < waiting + (1 + _DECODING) * size * self._threads + _SPARE_BYTES:
+                    if (
+                        free is not None
+                        and free < waiting + (1 + _DECODING_FACTOR) * size * self._threads + _SPARE_BYTES
+                    ):
                         return  # `read_on` continues when there is room
                 self._submit(chunk_id)
             upcoming.advance()
@@ -307,14 +314,14 @@ class DecodingReader(WindowReader, Selecting):
     def _estimate(self, chunk_id: int) -> int:
         if self._stored is not None:
             return int(int(self._stored[chunk_id & CHUNK_MASK]) * self._ratio)
-        chunks, decoded = self._seen
+        chunks, decoded = self._totals
         return decoded // chunks if chunks else self._budget_bytes
 
     def _submit(self, chunk_id: int) -> None:
         if self._pool is None:
             self._pool = Threads(self._threads)
         entry = _HeldChunk(self._estimate(chunk_id))
-        self.ranges.shared, self.ranges.keeps = self.shared, self._may_keep is True
+        self.ranges.shared, self.ranges.keeps = self.shared, self._keeps_pages is True
         self.ranges.want(entry, chunk_id)
         entry.job = self._pool.submit(lambda: self._read(chunk_id, entry))
         self._entries[chunk_id] = entry
@@ -323,27 +330,27 @@ class DecodingReader(WindowReader, Selecting):
         began = time.perf_counter()
         expected = self._estimate(chunk_id)
         if self._in_files and self._stored is not None:
-            room = int(self._stored[chunk_id & CHUNK_MASK]) + _DECODING * expected
-        else:  # before any was read, a corpus that is in no files may state any number of bytes
-            room = expected if self._seen[0] else 0
+            room = int(self._stored[chunk_id & CHUNK_MASK]) + _DECODING_FACTOR * expected
+        else:  # before the first chunk was read, a corpus that is not in files may state any number of bytes
+            room = expected if self._totals[0] else 0
         try:
-            self._make_room(chunk_id, room)
+            self._wait_for_memory(chunk_id, room)
         except BaseException:
-            self.ranges.forget(entry)  # nobody will take its bytes
+            self.ranges.forget(entry)  # nothing will take its bytes
             raise
         try:
             pieces = self.ranges.take(entry)
             chunk = (
                 self._corpus.read(chunk_id)
                 if pieces is None
-                else required(self._corpus, Fetchable).read_fetched(chunk_id, pieces)
+                else require(self._corpus, Fetchable).read_fetched(chunk_id, pieces)
             )
             del pieces
         finally:
-            with self._decoded:
-                self._decoding -= room
-                self._decoded.notify_all()
-        if room >= _WORTH_BYTES:
+            with self._memory_freed:
+                self._decoding_bytes -= room
+                self._memory_freed.notify_all()
+        if room >= _MIN_CHECKED_BYTES:
             give_back()
         size = chunk.nbytes
         with self._lock:
@@ -351,7 +358,7 @@ class DecodingReader(WindowReader, Selecting):
             self._stats.fetched_bytes = self.ranges.fetched_bytes
             self._stats.cached_bytes = self.ranges.cached_bytes
             entry.bytes = size
-            self._seen = (self._seen[0] + 1, self._seen[1] + size)
+            self._totals = (self._totals[0] + 1, self._totals[1] + size)
             if self._stored is not None and self._stored[chunk_id & CHUNK_MASK] > 0:
                 self._ratio = size / int(self._stored[chunk_id & CHUNK_MASK])
             stats = self._stats
@@ -363,40 +370,40 @@ class DecodingReader(WindowReader, Selecting):
             self._count_peak()
         return chunk
 
-    def _make_room(self, chunk_id: int, room: int) -> None:
-        """Wait until there is room to decode one more chunk.
+    def _wait_for_memory(self, chunk_id: int, room: int) -> None:
+        """Wait until there is memory to decode one more chunk, and reserve it.
 
         Raises:
             MemoryError: the chunk does not fit, although no other is being decoded.
         """
-        with self._decoded:
-            while room >= _WORTH_BYTES:
+        with self._memory_freed:
+            while room >= _MIN_CHECKED_BYTES:
                 free = available()
-                if free is None or free >= room + self._decoding + _SPARE_BYTES:
+                if free is None or free >= room + self._decoding_bytes + _SPARE_BYTES:
                     break
-                if not self._decoding:
+                if not self._decoding_bytes:
                     raise MemoryError(
                         f"expected room for {figure(room + _SPARE_BYTES)}, which chunk {chunk_id} of "
-                        f"{self._corpus.name} takes while it is decoded, beside {figure(self._stats.held_bytes)} of "
-                        f"chunks that are held; {situation()}\n"
+                        f"{self._corpus.name} takes while it is decoded, in addition to "
+                        f"{figure(self._stats.held_bytes)} of chunks that are held; {situation()}\n"
                         "  pass a smaller window, such as shuffle=fl.Window(bytes=64 << 20), which is another order; "
                         "raise the limit; or convert the data to a store, which needs no memory for its windows"
                     )
-                self._decoded.wait()
-            self._decoding += room
+                self._memory_freed.wait()
+            self._decoding_bytes += room
             self._count_peak()
 
     def _count_peak(self) -> None:
         stats = self._stats
-        stats.peak_bytes = max(stats.peak_bytes, stats.held_bytes + self._decoding + self.ranges.used_bytes)
+        stats.peak_bytes = max(stats.peak_bytes, stats.held_bytes + self._decoding_bytes + self.ranges.used_bytes)
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            # The threads stayed in the parent, and locks that they held, one per job, stay locked forever; so keep only
-            # adopted chunks.
+            # The threads stayed in the parent, and the locks that they held, one for each job, stay locked forever. So
+            # only chunks in slots are kept.
             self._pid, self._pool = os.getpid(), None
             self._make_locks()
-            self.ranges = self._fresh()
+            self.ranges = self._new_ranges()
             for chunk_id in [c for c, entry in self._entries.items() if entry.slot < 0]:
                 entry = self._entries.pop(chunk_id)
                 if entry.counted:

@@ -1,7 +1,7 @@
 """Make a minibatch from a plan: read chunks, skip unreadable sequences, copy, transform.
 
 A minibatch is delivered completely, or an error is raised and nothing is delivered. One window of chunks is held at a
-time, however many a minibatch spans. Cost: one native copy of all streams for the sequences of each window.
+time, even if a minibatch spans several. Cost: one native copy of all streams for the sequences of each window.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from feedline.data.faults import BadEntriesError
 from feedline.data.minibatch import Origins
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.joined_values import joined
+from feedline.feed.joined_values import join_values
 from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
-from feedline.feed.packing.runs import Content, LaneRun, cut
+from feedline.feed.packing.runs import Content, LaneRun, copy_pieces
 from feedline.feed.protocol import Deserializer, Ordered, is_sized, sources_of
 from feedline.feed.quarantine import LISTED, ListedError, QuarantineFile
 from feedline.feed.reading.copy_ahead import BegunAhead
-from feedline.feed.reading.lengths import no_frame
+from feedline.feed.reading.lengths import frame_error
 from feedline.feed.reading.reader import Reader, Selecting, Staging
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment
-from feedline.feed.timeline.elements import ended
+from feedline.feed.timeline.elements import ended_parts
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-# Gathered sequences: values by stream of the readable ones, their ordinals, and a mask of those among the sequences
-# requested (None: all). A plain tuple, as one is made for every minibatch.
+# Gathered sequences: the values of the readable sequences by stream, their ordinals, and a mask of them among the
+# requested sequences (None if all are readable). A plain tuple, as one is made for every minibatch.
 Gathered = tuple[dict[str, Value], Ints, Mask | None]
 
 
@@ -57,8 +57,8 @@ class Delivery:
         schema: streams after the transforms.
         seed: seed of random transforms.
         frame_mode: whether to refuse sequences of more than one sample in any stream.
-        quarantine: list of unreadable sequences; None: they raise.
-        skip: ordinals of sequences to leave out; None: none.
+        quarantine: list of unreadable sequences. None if they raise.
+        skip: ordinals of sequences to leave out. None if all are delivered.
         stats: statistics to update.
     """
 
@@ -94,14 +94,14 @@ class Delivery:
             plan: its plan.
             rank: this rank.
             label_samples: label samples of its position.
-            begun: its copy, or first transform, begun ahead; None: neither.
+            begun: its copy, or its first transform, begun ahead. None if neither was begun.
 
         Raises:
             DataError: a chunk, or without a quarantine a sequence, cannot be read.
         """
         parts = plan.parts
         if plan.pieces is not None:
-            return self._pieces(plan, rank, label_samples)
+            return self._lane_minibatch(plan, rank, label_samples)
         if not parts:
             # Even for an empty part, only a chunk shows which streams have several samples per sequence.
             self._reader.take((SegmentSlice(plan.held or plan.start.segment, 0, 0),))
@@ -112,24 +112,25 @@ class Delivery:
             samples = parts[0].samples
         else:
             samples = sum(part.samples for part in parts)
-        return self._delivered(plan, label_samples, len(ids), values=values, ids=ids, num_samples=samples)
+        return self._deliver(plan, label_samples, len(ids), values=values, ids=ids, num_samples=samples)
 
-    def _pieces(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
+    def _lane_minibatch(self, plan: Plan, rank: int, label_samples: int) -> Minibatch:
         assert plan.pieces is not None
         entered, window = set(plan.entered), plan.start.segment.plan
         runs = dict.fromkeys((*plan.entered, *(piece.run for piece in plan.pieces)))
         unread = [run for run in runs if run.content is None]
         now = [run for run in unread if run in entered or run.segment.plan is window]
-        # By window: sequences of this one that a restored lane holds are read before the next replaces it.
+        # In the order of windows: the sequences of this window that a restored lane holds are read before the next
+        # window replaces it.
         now.sort(key=lambda run: (run.segment.plan.sweep, run.segment.plan.number))
         if now:
-            self._keep(now, rank, self._gather(tuple(SegmentSlice(*run.place) for run in now), rank))
-        # The others entered before a restart, or in a lane of another rank.
+            self._store_content(now, rank, self._gather(tuple(SegmentSlice(*run.place) for run in now), rank))
+        # The other runs entered before a restart, or in a lane of another rank.
         if len(now) < len(unread):
             old = [run for run in unread if run not in entered and run.segment.plan is not window]
-            self._keep(old, rank, self._gather_again(old, rank))
-        values, ids, numbers, begins, samples = cut(self._schema, plan.pieces)
-        return self._delivered(
+            self._store_content(old, rank, self._gather_again(old, rank))
+        values, ids, numbers, begins, samples = copy_pieces(self._schema, plan.pieces)
+        return self._deliver(
             plan,
             label_samples,
             int(begins.sum()),
@@ -140,7 +141,7 @@ class Delivery:
             begins=begins,
         )
 
-    def _delivered(
+    def _deliver(
         self,
         plan: Plan,
         label_samples: int,
@@ -152,7 +153,7 @@ class Delivery:
         lanes: NDArray[np.int64] | None = None,
         begins: NDArray[np.bool_] | None = None,
     ) -> Minibatch:
-        """Return a minibatch, and count it, with ``sequences`` that begin in it."""
+        """Count a minibatch in which ``sequences`` sequences begin, and return it."""
         stats = self._stats
         stats.minibatches += 1
         stats.sequences += sequences
@@ -174,7 +175,7 @@ class Delivery:
     def _sweep_ends(self, position: Position, plan: Plan) -> Callable[[], tuple[str, ...]]:
         timeline, segment = self._axis.timeline, plan.after.segment
         after = timeline.position_of(segment.plan, segment.start + plan.after.k)
-        return functools.partial(ended, timeline, position[:2], after[:2])
+        return functools.partial(ended_parts, timeline, position[:2], after[:2])
 
     # ---- whole sequences --------------------------------------------------------------------------
 
@@ -184,7 +185,7 @@ class Delivery:
         for part in parts:
             if not holds(part.segment.plan):
                 selects = self._skip is None and self._selecting is not None and self._selecting.selects(parts)
-                gathered = self._selected(parts, rank) if selects else self._copy_by_window(parts, rank)
+                gathered = self._select(parts, rank) if selects else self._copy_by_window(parts, rank)
                 break
         else:
             if begun is None or isinstance(begun, (_native.Copy, _native.Staged)):
@@ -197,15 +198,15 @@ class Delivery:
         return gathered
 
     def _copy_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
-        """Copy like `_copy`, but release each window, or windows held together, before reading the next."""
+        """Copy like `_copy`, but release each window, or each group of windows, before the next is read."""
         done = []
-        for _, group in itertools.groupby(parts, lambda part: part.segment.plan.together):
+        for _, group in itertools.groupby(parts, lambda part: part.segment.plan.group_key):
             same = tuple(group)
             plans = [part.segment.plan for part in same]
             if not all(map(self._reader.holds, plans)):
                 self._reader.keep(plans, None)
             done.append(self._copy(same, rank))
-        return _together(done)
+        return _concatenate(done)
 
     def _copy(
         self, parts: tuple[SegmentSlice, ...], rank: int, begun: _native.Copy | _native.Staged | None = None
@@ -217,7 +218,7 @@ class Delivery:
             ids = segment.ordinals[a:b]
         else:
             ids = _column(parts, lambda s: s.ordinals, np.int64)
-        good = self._pass_over(self._chunks.errors(slots, index), ids, rank)
+        good = self._skip_unreadable(self._chunks.errors(slots, index), ids, rank)
         if good is not None:
             slots, index, ids = slots[good], index[good], ids[good]
         staging, chunks, which = self._staging, self._chunks, None
@@ -225,16 +226,16 @@ class Delivery:
             begun = staging.stage(slots, index)
         if isinstance(begun, _native.Staged):
             assert staging is not None
-            readable = self._pass_over(staging.settle(begun, ids), ids, rank)
+            readable = self._skip_unreadable(staging.wait(begun, ids), ids, rank)
             if readable is not None:
-                which, ids, good = np.flatnonzero(readable), ids[readable], _narrowed(good, readable)
+                which, ids, good = np.flatnonzero(readable), ids[readable], _narrow(good, readable)
         try:
             if begun is None:
                 values = chunks.gather(slots, index)
             else:
                 values = chunks.finish(begun) if isinstance(begun, _native.Copy) else chunks.unstage(begun, which)
         except BadEntriesError as found:
-            values, ids, good = self._without_bad(found, ids, good, rank)
+            values, ids, good = self._remove_bad(found, ids, good, rank)
         except DataError:
             if which is not None:
                 slots, index = slots[which], index[which]
@@ -244,36 +245,36 @@ class Delivery:
             if again is None:
                 raise
             values, ids, good = self._read_again(again, ids, good, rank)
-        if self._skip is not None:  # not marked in the chunk: some readers look at mapped chunks only once
+        if self._skip is not None:  # chunks do not mark them, as some readers look at mapped chunks only once
             listed = {i: LISTED for i, ordinal in enumerate(ids.tolist()) if ordinal in self._skip}
-            values, ids, good = self._without(listed, values, ids, good, rank)
+            values, ids, good = self._remove(listed, values, ids, good, rank)
         if self._frame_mode:
             self._check_frames(values, ids)
         return values, ids, good
 
     def _read_again(self, staged: _native.Staged, ids: Ints, good: Mask | None, rank: int) -> Gathered:
-        """Read one by one sequences that could not be copied together, and skip the unreadable ones."""
+        """Read sequences one by one that could not be copied in one call, and skip the unreadable ones."""
         assert self._staging is not None
-        readable = self._pass_over(self._staging.settle(staged, ids), ids, rank)
+        readable = self._skip_unreadable(self._staging.wait(staged, ids), ids, rank)
         which = None if readable is None else np.flatnonzero(readable)
         if readable is not None:
-            ids, good = ids[readable], _narrowed(good, readable)
+            ids, good = ids[readable], _narrow(good, readable)
         try:
             return self._chunks.unstage(staged, which), ids, good
         except BadEntriesError as error:
-            return self._without_bad(error, ids, good, rank)
+            return self._remove_bad(error, ids, good, rank)
 
-    def _without_bad(self, error: BadEntriesError, ids: Ints, good: Mask | None, rank: int) -> Gathered:
+    def _remove_bad(self, error: BadEntriesError, ids: Ints, good: Mask | None, rank: int) -> Gathered:
         values = values_of(makers(self._corpus.schema), error.arrays)
         errors = error.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
-        return self._without(errors, values, ids, good, rank)
+        return self._remove(errors, values, ids, good, rank)
 
     def _transform(self, gathered: Gathered, sweeps: Ints, rank: int, begun: Begun | None = None) -> Gathered:
         """Run the transforms in turn on gathered sequences.
 
         Args:
-            gathered: sequences; without values if the first transform has begun.
-            sweeps: int64, sweep of each sequence requested.
+            gathered: the sequences, without values if the first transform has begun.
+            sweeps: int64, sweep of each requested sequence.
             rank: this rank.
             begun: the first transform, begun ahead on all sequences.
         """
@@ -285,18 +286,19 @@ class Delivery:
                 keys = DrawKeys(self._seed, sweeps if good is None else sweeps[good], ids, stage)
                 done = transform.run_all(self._schemas[stage], values, keys)
             self._stats.transform_seconds += done.seconds
-            values, ids, good = self._without(done.errors, done.values, ids, good, rank)
+            values, ids, good = self._remove(done.errors, done.values, ids, good, rank)
         return values, ids, good
 
     def _check_frames(self, values: dict[str, Value], ids: Ints) -> None:
-        """Check streams that do not count towards the budget. They may be longer than the ones that count."""
+        """Check the streams that do not count towards the budget. They may be longer than the streams that do."""
         for name, value in values.items():
             if not value.one_sample_each and (value.lengths != 1).any():
                 bad = int(np.flatnonzero(value.lengths != 1)[0])
-                raise no_frame(self._corpus, int(value.lengths[bad]), int(ids[bad]), name)
+                raise frame_error(self._corpus, int(value.lengths[bad]), int(ids[bad]), name)
 
-    def _pass_over(self, errors: Mapping[int, DataError], ids: Ints, rank: int) -> Mask | None:
-        """Raise or record unreadable sequences; return a mask of the readable ones, or None if all are."""
+    def _skip_unreadable(self, errors: Mapping[int, DataError], ids: Ints, rank: int) -> Mask | None:
+        """Raise or record the errors of unreadable sequences. Return a mask of the readable ones, or None if all
+        are."""
         if not errors:
             return None
         good = np.ones(len(ids), np.bool_)
@@ -314,37 +316,37 @@ class Delivery:
             good[i] = False
         return good
 
-    def _without(
+    def _remove(
         self, errors: Mapping[int, DataError], values: dict[str, Value], ids: Ints, good: Mask | None, rank: int
     ) -> Gathered:
-        """Remove sequences that turned out to be unreadable; raise or record them."""
-        readable = self._pass_over(errors, ids, rank)
+        """Remove sequences that turned out to be unreadable, and raise or record their errors."""
+        readable = self._skip_unreadable(errors, ids, rank)
         if readable is None:
             return values, ids, good
         which = np.flatnonzero(readable)
-        return {name: value.select(which) for name, value in values.items()}, ids[which], _narrowed(good, readable)
+        return {name: value.select(which) for name, value in values.items()}, ids[which], _narrow(good, readable)
 
     # ---- runs in lanes ----------------------------------------------------------------------------
 
     def _gather_again(self, runs: Sequence[LaneRun], rank: int) -> Gathered:
-        """Gather sequences whose window may be gone: reads their chunks only, if these are known."""
+        """Gather sequences whose window may have been released. Reads only their chunks, if these are known."""
         parts = tuple(SegmentSlice(*run.place) for run in runs)
         in_memory = all(self._reader.holds(part.segment.plan) for part in parts)
-        gathered = self._copy(parts, rank) if in_memory or not is_sized(self._corpus) else self._selected(parts, rank)
+        gathered = self._copy(parts, rank) if in_memory or not is_sized(self._corpus) else self._select(parts, rank)
         return self._transform(gathered, sweeps_of(parts), rank) if self._transforms else gathered
 
-    def _selected(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
-        """Return the readable sequences of ``parts``, read by themselves."""
+    def _select(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
+        """Return the readable sequences of ``parts``, selected from the corpus one by one."""
         ids = _column(parts, lambda s: s.ordinals, np.int64)
         chunk = self._corpus.select(ids)
-        good = self._pass_over(chunk.errors, ids, rank)
+        good = self._skip_unreadable(chunk.errors, ids, rank)
         if good is not None:
             chunk, ids = chunk.take(np.flatnonzero(good)), ids[good]
         if self._frame_mode:
             self._check_frames(chunk.values, ids)
         return chunk.values, ids, good
 
-    def _keep(self, runs: Sequence[LaneRun], rank: int, gathered: Gathered) -> None:
+    def _store_content(self, runs: Sequence[LaneRun], rank: int, gathered: Gathered) -> None:
         """Store the gathered sequences in ``runs``, if each sequence has the same length in all streams."""
         values, ids, good = gathered
         lengths = np.array([b - a for run in runs for a, b in itertools.pairwise(run.ends)], np.int64)
@@ -363,7 +365,7 @@ class Delivery:
                         hint="leave out truncation_length to read sequences whole",
                     ),
                 )
-        values, ids, good = self._without(uneven, values, ids, good, rank)
+        values, ids, good = self._remove(uneven, values, ids, good, rank)
         rows = [0, *np.cumsum(lengths if good is None else lengths * good).tolist()]
         at = 0
         for run in runs:
@@ -371,7 +373,7 @@ class Delivery:
             at += run.b - run.a
 
 
-def _narrowed(good: Mask | None, which: Mask) -> Mask:
+def _narrow(good: Mask | None, which: Mask) -> Mask:
     """Restrict the mask ``good`` to the mask ``which`` of its true entries."""
     if good is None:
         return which
@@ -380,7 +382,7 @@ def _narrowed(good: Mask | None, which: Mask) -> Mask:
     return good
 
 
-def _together(parts: Sequence[Gathered]) -> Gathered:
+def _concatenate(parts: Sequence[Gathered]) -> Gathered:
     """Concatenate sequences that were gathered in several steps."""
     if len(parts) == 1:
         return parts[0]
@@ -391,7 +393,7 @@ def _together(parts: Sequence[Gathered]) -> Gathered:
             np.ones(len(ids), np.bool_) if mask is None else mask for ids, mask in zip(ordinals, masks, strict=True)
         )
         good = np.concatenate(list(all_of))
-    values = {name: joined([column[name] for column in columns]) for name in columns[0]}
+    values = {name: join_values([column[name] for column in columns]) for name in columns[0]}
     return values, np.concatenate(ordinals), good
 
 

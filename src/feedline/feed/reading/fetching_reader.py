@@ -1,20 +1,21 @@
 """The readers of mapped files larger than memory. They fetch data that the page cache lacks, and release it after use.
 
 Sequences are views of mapped files. Data in the page cache is copied from there at memory speed, and nothing is
-fetched. For other data every page fault would wait for the disk; so native threads (native/include/feedline/fetch.h)
-first read it into private memory. What they read ahead depends on the order:
+fetched. For other data every page fault would wait for the disk. So native threads (native/include/feedline/fetch.h)
+read it into private memory first. The order determines which data they read ahead:
 
 - in windows, the blocks of a window and of the next one (`block_reader`);
 - in the order of the corpus, the next blocks (`sequential_reader`);
 - in a whole shuffle, the sequences of the next minibatches, each by itself (`row_reader`).
 
-They bypass the page cache, unless all of the data fits into it well, ``read_ahead`` is left out, and the disk is slow
-or read at random places: then the data stays there for the next sweep. Processes of one machine that share the data
-do read blocks through the page cache, so that each comes from the disk once, and drop them from it after use.
+They bypass the page cache. The exception is data that easily fits into the page cache, if ``read_ahead`` is left out
+and the disk is slow or is read at random places. That data stays in the page cache for the next sweep. If several
+processes of one machine read the data, they read blocks through the page cache, so that each block is read from the
+disk once, and drop the blocks from it after use.
 
-Whether anything has to be fetched is determined while reading: the residency of a few pages is checked now and then, at
-a microsecond per check. Order and values are the same either way, and so are errors: a block that cannot be fetched is
-read sequence by sequence, so that only those are lost whose own bytes cannot be read.
+Whether data has to be fetched is determined while reading: the residency of a few pages is checked now and then, at a
+microsecond per check. Order and values are the same in both cases, and so are errors: a block that cannot be fetched is
+read sequence by sequence, so that only sequences with unreadable bytes are lost.
 """
 
 from __future__ import annotations
@@ -41,31 +42,32 @@ from feedline.feed.timeline import Segment, Timeline
 from feedline.feed.timeline.block_order import Blocks
 from feedline.feed.workers.limits import available, fits_page_cache
 
-# Reads in flight: random reads gain up to here (on a virtual disk, 32 give 0.9 of the speed, 512 give 1.0).
+# Reads in flight. More do not make random reads faster (on a virtual disk, 32 give 0.9 of the speed, 512 give 1.0).
 _DEPTH = 128
-# Blocks are handed to the threads in groups of this many bytes, or blocks.
+# Blocks are passed to the threads in groups of this many bytes, or of this many blocks.
 GROUP_BYTES = 4 << 20
 GROUP_BLOCKS = 64
-# Rows up to this many bytes are worth keeping in the page cache: a page holds many of them.
+# Rows up to this many bytes are worth keeping in the page cache, as a page holds many of them.
 _SMALL_ROW_BYTES = 512
-# Sequences up to this many bytes are read with their neighbours if these are kept, see `_native.Gatherer.stage`.
+# Sequences up to this many bytes are read with their neighbours if the neighbours are kept, see
+# `_native.Gatherer.stage`.
 _NEAR_BYTES = 64 << 10
-# Rows, 1, and bounds, 2.
-_ALL = 3
-# A segment of so few chunks is mapped as a whole, and the metadata of so many chunks is prefetched.
+# Bits of the mask of parts that the page cache keeps.
+_ROWS, _BOUNDS = 1, 2
+# A segment of at most this many chunks is mapped as a whole. The metadata of as many chunks is prefetched.
 FEW_CHUNKS = 4
 
 _log = logging.getLogger("feedline")
 
 
 class _BlockGroup:
-    """Blocks that are fetched together.
+    """Blocks that one native call fetches.
 
     Attributes:
         staged: the native fetch.
-        bytes: bytes of all of them.
-        left: number of them still needed.
-        faulty: blocks that cannot be read as a whole; None until known.
+        bytes: bytes of all these blocks.
+        left: number of these blocks that are still needed.
+        faulty: blocks that cannot be read as a whole. None until known.
     """
 
     __slots__ = ("bytes", "faulty", "left", "staged")
@@ -76,12 +78,12 @@ class _BlockGroup:
 
 
 class _FetchedBlock:
-    """A block that is being fetched, or held.
+    """A block that is being fetched, or is held.
 
     Attributes:
-        group: group that it is fetched with.
-        run: its number in the group.
-        slot: slot that holds it; -1: it cannot be read as a whole; None: not adopted yet.
+        group: group of the block.
+        run: number of the block in the group.
+        slot: slot that holds the block. -1: it cannot be read as a whole. None if it is not in a slot yet.
     """
 
     __slots__ = ("group", "run", "slot")
@@ -91,14 +93,14 @@ class _FetchedBlock:
         self.slot: int | None = None
 
 
-def _is_cut(file: MappedFile) -> bool:
+def _is_truncated(file: MappedFile) -> bool:
     try:
         return os.stat(file.path).st_size < file.size
     except OSError:
         return True
 
 
-def _sizes(value: Value) -> tuple[int, int]:
+def _part_sizes(value: Value) -> tuple[int, int]:
     """Return the bytes of a value's rows (or indices and values), and the bytes of its offsets."""
     bounds = 0 if value.one_sample_each else value.offsets.nbytes
     if isinstance(value, SparseValue):
@@ -116,7 +118,7 @@ class FetchingReader(MappedReader, Staging):
         timeline: order of the corpus.
         chunks: chunk set to add chunks to.
         stats: statistics to update.
-        budget_bytes: bytes that may be fetched ahead; None: the next window, or `MIN_AHEAD_BYTES`.
+        budget_bytes: bytes that may be fetched ahead. None: the next window, or `MIN_AHEAD_BYTES`.
 
     Attributes:
         backend: backend of the native fetcher, until it is created: ``"any"``, ``"io_uring"`` or ``"threads"``.
@@ -126,7 +128,7 @@ class FetchingReader(MappedReader, Staging):
     """
 
     scattered: ClassVar[bool] = False
-    """Whether sequences are fetched by themselves, from anywhere, and not as blocks."""
+    """Whether single sequences are fetched, from anywhere, rather than blocks."""
 
     def __init__(
         self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
@@ -136,20 +138,20 @@ class FetchingReader(MappedReader, Staging):
         self._whole_window = budget_bytes is None
         self._budget_bytes = MIN_AHEAD_BYTES if budget_bytes is None else budget_bytes
         self.backend, self.direct, self.forced = "any", True, False
-        lies_in = next(iter(corpus.paths()), corpus.name)
-        self.waits = Waits(lies_in, WHOLE if self.scattered else BLOCKS if budget_bytes is None else NOT_AHEAD)
+        location = next(iter(corpus.paths()), corpus.name)
+        self.waits = Waits(location, WHOLE if self.scattered else BLOCKS if budget_bytes is None else NOT_AHEAD)
         entries = len(timeline.table)
         self._blocks = timeline.blocks or Blocks.of(
             timeline.table, np.arange(entries, dtype=np.int64), np.zeros(entries, np.int64)
         )
         self._fetcher: _native.Fetcher | None = None
-        self._files: dict[int, tuple[MappedFile, int | None]] = {}  # by address; None: it could not be opened
-        self._sample: Chunk | None = None  # some chunk: shows the layout of sequences
-        self._keep: list[int] | None = None
+        self._files: dict[int, tuple[MappedFile, int | None]] = {}  # by address. None if it could not be opened
+        self._sample: Chunk | None = None  # any chunk, which shows the layout of sequences
+        self._kept_parts: list[int] | None = None
         self._keeps_all: bool | None = None  # None: not decided
         self._fetched: dict[int, _FetchedBlock] = {}  # by number of block
-        self._ahead = 0  # bytes of those not adopted yet
-        self._calm = 0  # minibatches or bytes since a fetch last missed the page cache
+        self._ahead = 0  # bytes of blocks that are not in slots yet
+        self._hits = 0  # minibatches or bytes that the page cache had since it last lacked some
         self._faulty = 0  # blocks that cannot be read as a whole
 
     # ---- called by the source ---------------------------------------------------------------------
@@ -172,38 +174,37 @@ class FetchingReader(MappedReader, Staging):
 
     def stage(self, slots: Slots, index: Ints) -> _native.Staged:
         """See `Staging.stage`."""
-        return self._chunks.stage(self._disk(), slots, index, None, self._kept())
+        return self._chunks.stage(self._disk(), slots, index, None, self._parts_to_keep())
 
     def stage_again(self, slots: Slots, index: Ints) -> _native.Staged | None:
-        """Switch to reading everything past the mapping if a file was truncated, and stage sequences that could not be
-        copied.
+        """See `Staging.stage_again`. If a file was truncated, reads everything past the mapping from now on.
 
-        Return None if no file was truncated: then the data was overwritten, and none of it can be trusted.
+        Return None if no file was truncated. Then the data was overwritten, and none of it can be trusted.
         """
         files = [file for file, number in self._files.values() if number is not None]
-        if not any(_is_cut(file) for file in files):
+        if not any(_is_truncated(file) for file in files):
             return None
         if not self.forced:
             self.forced, self._files = True, {}
             self._fetcher = None
             for file in files:
-                self._know(file)
+                self._register_file(file)
         return self.stage(slots, index)
 
-    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
-        """See `Staging.settle`."""
-        faults, missed = self._arrived(staged)
+    def wait(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """See `Staging.wait`."""
+        faults, missed = self._wait_for(staged)
         self._stats.peak_bytes = max(self._stats.peak_bytes, self._disk().memory)
-        self._calm = 0 if missed else self._calm + 1
+        self._hits = 0 if missed else self._hits + 1
         return {fault[0]: self._error(fault, int(ids[fault[0]])) for fault in faults}
 
     def reset(self) -> None:
         """See `Reader.reset`."""
-        self._drop([number for number, block in self._fetched.items() if block.slot is None])
+        self._drop_blocks([number for number, block in self._fetched.items() if block.slot is None])
 
     def close(self) -> None:
         """See `Reader.close`."""
-        self._drop(list(self._fetched))
+        self._drop_blocks(list(self._fetched))
         super().close()
         self._files.clear()
         self._fetcher = self._sample = None
@@ -236,19 +237,19 @@ class FetchingReader(MappedReader, Staging):
 
     def _prepare(self, chunks: Ints) -> None:
         for file in files_of(self._corpus, chunks.tolist()):
-            self._know(file)
+            self._register_file(file)
 
     def _map(self, chunk: int) -> Chunk:
         self._sample = super()._map(chunk)
         return self._sample
 
-    def _know(self, file: MappedFile) -> None:
+    def _register_file(self, file: MappedFile) -> None:
         """Add a file to the fetcher."""
         if file.address in self._files:
             return
         try:
-            # The shares of all processes lie in the same blocks: one process reads each, and the others find it in the
-            # page cache. In a whole shuffle, every process reads other sequences.
+            # All processes need the same blocks: one process reads a block, and the others find it in the page cache.
+            # In a whole shuffle, every process reads other sequences.
             share = self.shared and not self.scattered
             number = self._disk().add(
                 file.path,
@@ -270,15 +271,15 @@ class FetchingReader(MappedReader, Staging):
             )
         self._files[file.address] = file, number
 
-    def _kept(self) -> list[int]:
-        """Return, for each stream, a bit mask of parts that the page cache should keep, as each would cost another
-        read.
+    def _parts_to_keep(self) -> list[int]:
+        """Return for each stream a bit mask of the parts that the page cache should keep.
 
-        That is everything if it fits well, nobody has said how much memory to take, and it is worth it: where the disk
-        is slow, and in a whole shuffle of sequences that are read with their neighbours. Else small rows, and the
-        offsets of sequences and rows, as far as all of them fit; estimated from one chunk.
+        That is everything if the data easily fits, ``read_ahead`` is left out, and keeping it is worth the memory: if
+        the disk is slow, or in a whole shuffle of sequences that are read with their neighbours. Otherwise it is small
+        rows and the offsets of sequences and rows, each of which would cost another read. They are kept as far as all
+        of them fit, by an estimate from one chunk.
         """
-        if self._keep is None or (self._keeps_all is None and self.waits.slow):
+        if self._kept_parts is None or (self._keeps_all is None and self.waits.slow):
             chunk = self._sample
             assert chunk is not None
             total_bytes = int(self._timeline.table.bytes.sum())
@@ -286,27 +287,27 @@ class FetchingReader(MappedReader, Staging):
             if scattered or self.waits.slow:
                 self._keeps_all = self._whole_window and fits_page_cache(total_bytes)
             if self._keeps_all:
-                self._keep = [_ALL] * len(chunk.values)
-                return self._keep
+                self._kept_parts = [_ROWS | _BOUNDS] * len(chunk.values)
+                return self._kept_parts
             total = self._timeline.table.total_sequences / max(chunk.num_sequences, 1)
             room = MIN_AHEAD_BYTES
             if self.scattered:
                 room = max(room, (available() or 0) // 16)
             pieces = []
             for number, value in enumerate(chunk.values.values()):
-                rows, bounds = _sizes(value)
-                pieces.append((bounds * total, number, 2))
+                rows, bounds = _part_sizes(value)
+                pieces.append((bounds * total, number, _BOUNDS))
                 if rows <= _SMALL_ROW_BYTES * chunk.num_sequences:
-                    pieces.append((rows * total, number, 1))
-            self._keep = [0] * len(chunk.values)
+                    pieces.append((rows * total, number, _ROWS))
+            self._kept_parts = [0] * len(chunk.values)
             for nbytes, number, bit in sorted(pieces):
                 room -= int(nbytes)
                 if room >= 0:
-                    self._keep[number] |= bit
-        return self._keep
+                    self._kept_parts[number] |= bit
+        return self._kept_parts
 
-    def _arrived(self, staged: _native.Staged) -> tuple[list[tuple[int, int, int, str, int]], bool]:
-        """Wait for a fetch; return its faults, and whether the page cache lacked some of it."""
+    def _wait_for(self, staged: _native.Staged) -> tuple[list[tuple[int, int, int, str, int]], bool]:
+        """Wait for a fetch. Return its faults, and whether the page cache lacked some of the data."""
         began = time.perf_counter()
         faults = staged.faults()
         waited = time.perf_counter() - began
@@ -335,8 +336,8 @@ class FetchingReader(MappedReader, Staging):
             > 0
         )
 
-    def _begin(self, numbers: Iterable[int]) -> None:
-        """Begin to fetch these blocks, except empty ones and blocks that are being fetched."""
+    def _fetch_blocks(self, numbers: Iterable[int]) -> None:
+        """Begin to fetch these blocks, except for empty blocks and blocks that are being fetched."""
         table, group, nbytes = self._blocks.table, list[int](), 0
         for number in dict.fromkeys(numbers):  # two arcs may need parts of one block
             if number in self._fetched or not table.sequences[number]:
@@ -344,15 +345,17 @@ class FetchingReader(MappedReader, Staging):
             group.append(number)
             nbytes += int(table.bytes[number])
             if nbytes >= GROUP_BYTES or len(group) == GROUP_BLOCKS:
-                self._begin_group(group, nbytes)
+                self._fetch_group(group, nbytes)
                 group, nbytes = [], 0
         if group:
-            self._begin_group(group, nbytes)
+            self._fetch_group(group, nbytes)
 
-    def _begin_group(self, numbers: list[int], nbytes: int) -> None:
+    def _fetch_group(self, numbers: list[int], nbytes: int) -> None:
         blocks, ids = self._blocks, np.array(numbers, np.int64)
         slots = self._slots_of(blocks.chunk[ids])
-        staged = self._chunks.stage(self._disk(), slots, blocks.first[ids], blocks.table.sequences[ids], self._kept())
+        staged = self._chunks.stage(
+            self._disk(), slots, blocks.first[ids], blocks.table.sequences[ids], self._parts_to_keep()
+        )
         group = _BlockGroup(staged, nbytes, len(numbers))
         for run, number in enumerate(numbers):
             self._fetched[number] = _FetchedBlock(group, run)
@@ -360,14 +363,14 @@ class FetchingReader(MappedReader, Staging):
         self._stats.held_bytes += nbytes
         self._stats.peak_bytes = max(self._stats.peak_bytes, self._stats.held_bytes)
 
-    def _slot(self, number: int) -> int:
-        """Wait for a block that is being fetched; return its slot, or -1 if it cannot be read as a whole."""
+    def _slot_of(self, number: int) -> int:
+        """Wait for a block that is being fetched. Return its slot, or -1 if it cannot be read as a whole."""
         block, blocks = self._fetched[number], self._blocks
         if block.slot is None:
             group = block.group
             if group.faulty is None:
-                faults, missed = self._arrived(group.staged)
-                self._calm = 0 if missed else self._calm + group.bytes
+                faults, missed = self._wait_for(group.staged)
+                self._hits = 0 if missed else self._hits + group.bytes
                 group.faulty = {fault[0] for fault in faults}
             self._ahead -= int(blocks.table.bytes[number])
             if block.run in group.faulty:
@@ -380,7 +383,7 @@ class FetchingReader(MappedReader, Staging):
                 self._stats.chunks_read += 1
         return block.slot
 
-    def _drop(self, numbers: Iterable[int]) -> None:
+    def _drop_blocks(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             block = self._fetched.pop(number)
             if block.slot is None:

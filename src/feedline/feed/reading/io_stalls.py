@@ -1,6 +1,7 @@
-"""Account for waiting for the disk: whether the page cache should keep the data, and a warning, once, with advice.
+"""Measure how long a source waits for the disk, and warn once, with advice, if it waits too long.
 
-Waiting is warned of only if it takes most of the time over some seconds: some is normal, above all at the start.
+The warning comes only if waiting takes most of the time over some seconds. Some waiting is normal, above all at the
+start. The measure also determines whether the page cache should keep the data.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ import logging
 import time
 
 # Minimum seconds observed, minimum share of them spent waiting, and seconds after which counting restarts.
-MIN_S, SHARE, ANEW_S = 10.0, 0.5, 60.0
+MIN_S, SHARE, RESTART_S = 10.0, 0.5, 60.0
 
-# A slow disk delivers fewer bytes a second while a source waits for it, seen over so many seconds. A faster one is read
-# past the page cache at almost the speed at which the page cache could be filled, and copied from.
+# A disk is slow if it delivers fewer bytes a second while a source waits for it, over at least this many seconds. A
+# faster disk is read past the page cache almost as fast as data is copied through the page cache.
 SLOW_BYTES_S, SLOW_AFTER_S = 500e6, 0.5
 
-_told: set[tuple[str, str]] = set()  # per process, as every sweep of a loader creates a source
+_warned: set[tuple[str, str]] = set()  # per process, as every sweep of a loader creates a source
 
 _log = logging.getLogger("feedline")
 
@@ -36,22 +37,22 @@ class Waits:
 
     @property
     def slow(self) -> bool:
-        """Whether the source waits for a disk that is slower than the page cache by far."""
+        """Whether the source waits for a disk that is much slower than the page cache."""
         seconds = self._all_seconds
         return seconds >= SLOW_AFTER_S and self._all_bytes <= seconds * SLOW_BYTES_S
 
     def add(self, seconds: float, disk_bytes: int) -> None:
-        """Record a wait of ``seconds``; ``disk_bytes`` is the total that the source has read from the disk so far."""
+        """Record a wait of ``seconds``. ``disk_bytes`` are all bytes that the source has read from the disk so far."""
         now = time.perf_counter()
         self._all_seconds += seconds
         self._all_bytes = disk_bytes
-        if self._began is None or now - self._began > ANEW_S:
+        if self._began is None or now - self._began > RESTART_S:
             self._began, self._seconds, self._bytes = now - seconds, 0.0, disk_bytes
         self._seconds += seconds
         elapsed = now - self._began
-        if elapsed < MIN_S or self._seconds < SHARE * elapsed or (self._name, self._advice) in _told:
+        if elapsed < MIN_S or self._seconds < SHARE * elapsed or (self._name, self._advice) in _warned:
             return
-        _told.add((self._name, self._advice))
+        _warned.add((self._name, self._advice))
         _log.warning(
             "%s: %.0f %% of the last %.0f s were spent waiting for the disk, which delivered %.0f MB/s: %s",
             self._name,

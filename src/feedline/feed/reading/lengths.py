@@ -1,7 +1,7 @@
-"""The number of samples of each sequence of a segment, before it is delivered.
+"""The number of samples of each sequence of a segment, before the sequences are delivered.
 
-Taken from the corpus if chunk sizes are known before reading, else from the chunks of the window. The functions hold no
-reference to a source, so that an unused source is freed at once rather than by the cycle collector.
+It comes from the corpus if chunk sizes are known before reading, else from the chunks of the window. The functions hold
+no reference to a source, so that an unused source is freed at once rather than by the cycle collector.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Ints = NDArray[np.int64]
 Lengths = Callable[[Segment], Ints | None]
 
 
-def indexed(corpus: Deserializer) -> Lengths:
-    """Return the lengths from ``corpus``; None: one sample each."""
+def of_corpus(corpus: Deserializer) -> Lengths:
+    """Return a function that asks ``corpus`` for the lengths."""
     return lambda segment: corpus.lengths(segment.ordinals)
 
 
-def read(reader: DecodingReader) -> Lengths:
-    """Return the lengths from the chunks of the segment's window, which are read now if necessary."""
+def of_windows(reader: DecodingReader) -> Lengths:
+    """Return a function that takes the lengths from the chunks of the window, which it reads if necessary."""
 
     def of(segment: Segment) -> Ints | None:
         chunks = reader.fetch(segment.plan.chunks)
@@ -40,20 +40,20 @@ def read(reader: DecodingReader) -> Lengths:
     return of
 
 
-def single(lengths: Lengths, corpus: Deserializer) -> Lengths:
-    """Wrap ``lengths`` for frame mode: a sequence that does not have exactly one sample is a DataError."""
+def require_single(lengths: Lengths, corpus: Deserializer) -> Lengths:
+    """Return ``lengths`` for frame mode, in which a sequence with more or fewer samples than one is a DataError."""
 
     def of(segment: Segment) -> Ints | None:
         samples = lengths(segment)
         if samples is not None and (samples != 1).any():
             bad = int(np.flatnonzero(samples != 1)[0])
-            raise no_frame(corpus, int(samples[bad]), int(segment.ordinals[bad]))
+            raise frame_error(corpus, int(samples[bad]), int(segment.ordinals[bad]))
         return samples
 
     return of
 
 
-def no_frame(corpus: Deserializer, samples: int, ordinal: int, stream: str | None = None) -> DataError:
+def frame_error(corpus: Deserializer, samples: int, ordinal: int, stream: str | None = None) -> DataError:
     """Return the error for a sequence that cannot be fed in frame mode."""
     return DataError(
         f"expected sequences of one sample in frame mode, got one of {samples} samples",

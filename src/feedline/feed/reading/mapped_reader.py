@@ -1,4 +1,4 @@
-"""The reader of chunks that cost nothing to hold: views of memory, or of mapped files."""
+"""The reader of chunks that cost no memory to hold: views of memory, or of mapped files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from feedline.data import Chunk
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.protocol import Deserializer, RandomAccess, required
-from feedline.feed.reading.reader import Ints, Reader, SegmentSlice, Slots, Upcoming, together
+from feedline.feed.packing.axis import SegmentSlice
+from feedline.feed.protocol import Deserializer, RandomAccess, require
+from feedline.feed.reading.reader import Ints, Reader, Slots, Upcoming, concatenate_slots
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import ChunkTable, Segment, WindowPlan
 from feedline.feed.unique import distinct
@@ -30,7 +31,7 @@ class MappedReader(Reader):
         self._corpus, self._chunks, self._stats = corpus, chunks, stats
         self._mapped = np.full(len(table), -1, np.int64)  # slot of each chunk's view
         self._unmapped = len(self._mapped)
-        self._index: dict[int, Ints] = {}  # by chunk, where its sequences are in a view that holds others, too
+        self._index: dict[int, Ints] = {}  # by chunk: indices of its sequences in a view that has others, too
         self._views = object()  # marks segments whose slots are known
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
@@ -39,11 +40,11 @@ class MappedReader(Reader):
             for segment, _, _ in parts:  # one chunk shows the layout of its streams
                 entries = segment.plan.chunks[segment.place[:1] if segment.n else slice(1)]
                 self._locate(entries, np.zeros(len(entries), np.int64))
-            return together([])
-        return together([self._take(part) for part in parts])
+            return concatenate_slots([])
+        return concatenate_slots([self._take(part) for part in parts])
 
     def _take(self, part: SegmentSlice) -> tuple[Slots, Ints]:
-        """Return slot and index of each sequence of ``part`` in its chunk's view."""
+        """Return the slot and the index of each sequence of ``part`` in the view of its chunk."""
         segment, a, b = part
         if segment.held is not self._views:
             if not self._maps_all(segment):
@@ -55,15 +56,15 @@ class MappedReader(Reader):
         return segment.slots[a:b], segment.taken[a:b]
 
     def _maps_all(self, segment: Segment) -> bool:
-        """Return whether to map all chunks of a segment when the first is needed, so that it is looked up once."""
+        """Return whether to map all chunks of a segment when the first is needed, so that slots are looked up once."""
         return True
 
     def _locate(self, entries: Ints, index: Ints) -> tuple[Slots, Ints]:
-        """Return the slots of ``entries`` of a plan, and ``index`` in them as index in what these slots hold."""
+        """Return the slots of ``entries`` of a plan, and convert ``index`` in the entries to indices in the slots."""
         return self._in_views(entries, index)
 
     def _in_views(self, chunks: Ints, index: Ints) -> tuple[Slots, Ints]:
-        """Return the slots of ``chunks``, and ``index`` in these chunks as index in their views."""
+        """Return the slots of ``chunks``, and convert ``index`` in these chunks to indices in their views."""
         slots = self._slots_of(chunks)
         if not self._index or not len(chunks):
             return slots, index
@@ -75,7 +76,7 @@ class MappedReader(Reader):
         return slots, taken
 
     def _slots_of(self, chunks: Ints) -> Slots:
-        """Return the slots of ``chunks``, mapping them first if need be."""
+        """Return the slots of ``chunks``. Maps them first if necessary."""
         slots = self._mapped[chunks]
         if len(slots) and slots.min() < 0:
             missing = distinct(chunks[slots < 0])
@@ -86,11 +87,11 @@ class MappedReader(Reader):
         return slots.astype(np.uint32)
 
     def _prepare(self, chunks: Ints) -> None:
-        """Do what ``chunks`` need before they are mapped."""
+        """Prepare to map ``chunks``. By default nothing has to be done."""
 
     def _map(self, chunk: int) -> Chunk:
         began = time.perf_counter()
-        view, index = required(self._corpus, RandomAccess).view(chunk)
+        view, index = require(self._corpus, RandomAccess).view(chunk)
         slot = self._chunks.add(view)
         if index is not None:
             self._index[chunk] = index
@@ -101,7 +102,7 @@ class MappedReader(Reader):
         return view
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
-        """Return whether the chunks of ``parts`` are mapped: making a view may read."""
+        """Return whether the chunks of ``parts`` are mapped, as making a view may read."""
         return not self._unmapped or all(
             segment.held is self._views or (self._mapped[segment.plan.chunks[segment.place]] >= 0).all()
             for segment, _, _ in parts
@@ -115,7 +116,7 @@ class MappedReader(Reader):
         """Do nothing: there are no windows to release."""
 
     def read_on(self, upcoming: Upcoming) -> None:
-        """Do nothing: all that there is room for has been requested."""
+        """Do nothing: whatever there was room for has been requested."""
 
     def reset(self) -> None:
         """Do nothing: nothing is read ahead."""

@@ -1,7 +1,7 @@
-"""When chunks are needed again. A bounded cache drops the pages whose next use is furthest away.
+"""The next uses of chunks. A bounded cache drops the pages whose next use is furthest away.
 
-The order is known, so the windows that follow can be looked through without reading anything: as far as it takes to
-meet every chunk once, which is a sweep. That costs a look-up per chunk and sweep, and is done only when room is needed.
+The order is known, so the windows that follow can be listed without reading anything, until every chunk has occurred
+once, which takes a sweep. That costs a look-up per chunk and sweep, and is done only when room is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NEVER = 1 << 62
 
 
 class NextUses:
-    """Looks through the windows that follow the current one; thread-safe.
+    """Looks through the windows that follow the current one. Thread-safe.
 
     Args:
         total: number of chunks of the corpus.
@@ -37,7 +37,7 @@ class NextUses:
         self._last: list[int] | None = None  # chunks in order of need
 
     def start(self, windows: Callable[[], Iterator[Ints]]) -> None:
-        """Begin with the windows that follow, each the numbers of its chunks, unless this has begun already."""
+        """Begin with the windows that follow, as the numbers of their chunks, unless this has begun already."""
         if self._windows is None:
             with self._lock:
                 self._windows = windows()
@@ -51,7 +51,8 @@ class NextUses:
             self._now = self._next = self._looked = 0
 
     def begin(self, chunk: int) -> None:
-        """Count the coming use of a chunk as past: it is being read into memory, where it stays until it is used."""
+        """Count the next use of a chunk as past: the chunk is being read into memory, and stays there until it is
+        used."""
         with self._lock:
             self._look()
             uses = self._uses.get(chunk)
@@ -60,17 +61,17 @@ class NextUses:
             window = uses.popleft()
             if not uses:
                 del self._uses[chunk]
-            if window > self._now:  # all that comes before it has been read, or is held
+            if window > self._now:  # the windows before it have been read, or are held
                 for _ in range(window - self._now):
                     self._looked -= self._sizes.popleft()
                 self._now, self._last = window, None
 
     def needed_later_than(self, chunk: int, *, all_of_them: bool = False) -> Iterator[int]:
-        """Yield the chunks that are needed later than ``chunk`` is again, the last one first.
+        """Yield the chunks whose next use is later than the next use of ``chunk``, the latest first.
 
         Args:
             chunk: a chunk that is being read.
-            all_of_them: whether to go on with chunks that are needed sooner.
+            all_of_them: whether to continue with chunks that are needed sooner.
         """
         with self._lock:
             self._look()
@@ -91,21 +92,21 @@ class NextUses:
                 yield latest
 
     def put_back(self, chunks: list[int]) -> None:
-        """Let chunks that `needed_later_than` has yielded be yielded again: they were not dropped."""
+        """Let `needed_later_than` yield chunks again that were not dropped."""
         with self._lock:
             if self._last is not None:
                 self._last += reversed(chunks)
 
     def _sorted(self) -> list[int]:
         for chunk, uses in list(self._uses.items()):
-            while uses and uses[0] < self._now:  # it was held from an earlier window on
+            while uses and uses[0] < self._now:  # the chunk was held from an earlier window on
                 uses.popleft()
             if not uses:
                 del self._uses[chunk]
         return sorted(self._uses, key=lambda chunk: self._uses[chunk][0])
 
     def _look(self) -> None:
-        """Look at windows until every chunk has been seen, or twice as many entries as there are chunks."""
+        """Look at windows until every chunk has occurred, or they have twice as many entries as there are chunks."""
         while self._windows is not None and len(self._uses) < self._total and self._looked < 2 * self._total:
             window = next(self._windows, None)
             if window is None:

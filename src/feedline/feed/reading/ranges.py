@@ -1,14 +1,14 @@
 """Stored bytes of chunks, fetched ahead so that reading and decoding overlap.
 
-A chunk of text, of Parquet or of a compressed store is read whole, so its parts of files are known
-(`Fetchable.extents`). If the page cache holds them, the deserializer reads them as usual. If not, native threads
-read them ahead of the decoding threads, in large pieces, many at a time, bypassing the page cache: the decoders find
-their bytes in memory, and no other pages are evicted. Processes of one machine that read the same data go through the
-page cache, so that it is read from disk once. So does a process that waits for a slow disk, if all of the data fits.
-Objects in stores are fetched from the store, or from the cache of this node (`feedline.feed.remote`), in the same order
-and within the same room.
+A chunk of text, of Parquet or of a compressed store is read whole, so the parts of files that it consists of are known
+(`Fetchable.extents`). If the page cache holds them, the deserializer reads them as usual. If not, native threads read
+them ahead of the decoding threads, in large pieces, many at a time, bypassing the page cache: the decoders find their
+bytes in memory, and no other pages are evicted. Processes of one machine that read the same data use the page cache, so
+that the data is read from disk once. So does a process that waits for a slow disk, if all of the data fits. Objects in
+stores are fetched from the store, or from the cache of this node (`feedline.feed.remote`), in the same order and within
+the same room.
 
-Cost: memory for the chunks being decoded, and for `ROOM_BYTES` bytes or one chunk ahead of them.
+Cost: memory for the chunks that are being decoded, and for `ROOM_BYTES` bytes or one chunk ahead of them.
 """
 
 from __future__ import annotations
@@ -27,25 +27,32 @@ from feedline import _native
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import object_at
 from feedline.feed.protocol import Deserializer, Extent, Piece, Unread, chunk_extents
-from feedline.feed.reading.cache_policy import KeepDecision, Keeping, Range
+from feedline.feed.reading.cache_policy import CachePolicy
 from feedline.feed.reading.next_uses import NextUses
-from feedline.feed.remote.object_cache import Arrival, Cache, CachedObject, together
+from feedline.feed.remote.object_cache import (
+    Cache,
+    CachedObject,
+    KeepDecision,
+    ObjectFetch,
+    PageRange,
+    coalesce_extents,
+)
 from feedline.feed.remote.pages import PAGE_BYTES
 
 ROOM_BYTES = 64 << 20
 """Stored bytes fetched before a thread is ready to decode them."""
 
 _DEPTH = 64
-_FILES = 32  # open files, besides those in use
+_FILES = 32  # open files, apart from files in use
 _LOOK_AT = 64  # pages of an extent checked for residency
 
-_STAYS = KeepDecision(missing=[], keeps=True, drops=[])  # of objects of which nothing is dropped
+_KEEP_ALL = KeepDecision(missing=[], keeps=True, drops=[])  # for pinned objects
 
 _log = logging.getLogger("feedline")
 
 
 class _RangeFile:
-    """A file known to the fetcher; mapped to query its residency, never to be read."""
+    """A file that the fetcher reads. It is mapped only to find out which pages are in memory."""
 
     __slots__ = ("map", "number", "users")
 
@@ -62,9 +69,9 @@ class _RangeFile:
 
 
 class _RangeJob:
-    """A chunk to fetch; begun if it has a fetch, or its bytes are arriving from stores."""
+    """A chunk to fetch. It has begun if it has a native fetch, or a fetch from stores."""
 
-    __slots__ = ("arrival", "chunk", "extents", "fetch", "files", "remote", "size")
+    __slots__ = ("chunk", "extents", "fetch", "files", "object_fetch", "remote", "size")
 
     def __init__(self, chunk: int, extents: Sequence[Extent]) -> None:
         self.chunk, self.extents = chunk, extents
@@ -72,37 +79,37 @@ class _RangeJob:
         self.fetch: _native.Fetch | None = None
         objects = [object_at(extent.path) for extent in extents]
         self.remote = [cached for cached in objects if isinstance(cached, CachedObject)]
-        self.arrival: Arrival | None = None
+        self.object_fetch: ObjectFetch | None = None
         self.files: list[_RangeFile] = []
 
     @property
     def known(self) -> dict[str, CachedObject]:
-        """The objects of a chunk that is in objects only, by path."""
+        """The objects by path, for a chunk that consists of parts of objects only."""
         return {extent.path: cached for cached, extent in zip(self.remote, self.extents, strict=True)}
 
     def spans(self) -> Iterator[tuple[CachedObject, tuple[int, int]]]:
-        """Yield the objects of a chunk that is in objects only, each with the first and last byte of its part."""
+        """Yield each object, with the begin and end of its part, for a chunk that consists of parts of objects only."""
         for cached, extent in zip(self.remote, self.extents, strict=False):
             yield cached, (extent.offset, extent.offset + extent.size)
 
 
 class RangeFetcher:
-    """Fetches the extents of chunks ahead; thread-safe.
+    """Fetches the extents of chunks ahead. Thread-safe.
 
     Args:
         corpus: corpus whose chunks are fetched.
-        chunks: number of them.
-        room: bytes that may be fetched ahead; one chunk is always allowed.
+        chunks: number of chunks.
+        room: bytes that may be fetched ahead. One chunk always may.
 
     Attributes:
         backend, direct, forced: as in `FetchingReader`.
         shared: whether other processes of this machine read the same data.
         keeps: whether data read from now on stays in the page cache.
-        wait_seconds: seconds that threads waited for the disk, summed.
+        wait_seconds: seconds that threads waited for the disk, summed over threads.
         asked_bytes: bytes of local files in the chunks that were taken.
         disk_bytes: bytes read from the disk.
         fetched_bytes, cached_bytes: bytes of objects that came from stores, and that the cache had.
-        uses: when chunks are needed next.
+        uses: the next uses of chunks.
     """
 
     def __init__(self, corpus: Deserializer, chunks: int, room: int = ROOM_BYTES) -> None:
@@ -113,108 +120,108 @@ class RangeFetcher:
         self.uses = NextUses(chunks)
         self._lock = threading.Lock()
         self._fetcher: _native.Fetcher | None = None
-        self._files: OrderedDict[tuple[str, bool], _RangeFile] = OrderedDict()  # by path, and whether it is kept
+        self._files: OrderedDict[tuple[str, bool], _RangeFile] = OrderedDict()  # by path and `keeps`
         self._jobs: dict[Hashable, _RangeJob] = {}
         self._queue: deque[Hashable] = deque()
-        self._used = 0  # bytes of jobs that were begun and not taken
+        self._used = 0  # bytes of jobs that have begun and were not taken yet
         self._failing: list[tuple[str, int, int, int]] = []
-        self._keeping: tuple[Cache, Keeping] | None = None
-        self._before: list[Arrival] = []  # may still be under way
+        self._policy: tuple[Cache, CachePolicy] | None = None
+        self._earlier: list[ObjectFetch] = []  # may not have ended yet
 
     def fail(self, path: str, begin: int, end: int, error: int) -> None:
-        """Make reads of these bytes fail, as a failing disk would; for tests, before anything is read."""
+        """Make reads of these bytes fail, as a failing disk would. For tests, before anything is read."""
         self._failing.append((path, begin, end, error))
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that were fetched, or are being fetched, and not taken."""
+        """Bytes that were fetched, or are being fetched, and were not taken yet."""
         return self._used
 
     def want(self, key: Hashable, chunk: int) -> None:
-        """Fetch a chunk when there is room, after those requested before; ``key`` identifies it."""
+        """Fetch a chunk when there is room, after the chunks that were requested before. ``key`` identifies it."""
         extents = chunk_extents(self._corpus, chunk)
         if not extents:
             return
         with self._lock:
             self._jobs[key] = _RangeJob(chunk, extents)
             self._queue.append(key)
-            self._begin()
+            self._begin_queued()
 
     def take(self, key: Hashable) -> list[Piece] | None:
-        """Return the bytes of the extents of a chunk, waiting for them; None: read the chunk as usual."""
+        """Wait for the bytes of the extents of a chunk, and return them. None: read the chunk as usual."""
         with self._lock:
             job = self._jobs.pop(key, None)
             if job is None:
                 return None
-            if job.fetch is None and job.arrival is None:  # still queued, but needed now
-                self._begin_before(key)
+            if job.fetch is None and job.object_fetch is None:  # still queued, but needed now
+                self._begin_earlier(key)
                 fetch = self._start(job)
             else:
                 fetch = job.fetch
                 self._used -= job.size
-            self._begin()
+            self._begin_queued()
         if job.remote:
-            if job.arrival is None and not all(cached.has(*span) for cached, span in job.spans()):
+            if job.object_fetch is None and not all(cached.has(*span) for cached, span in job.spans()):
                 with self._lock:
-                    job.arrival = self._begin_arrival(job)
-            if job.arrival is not None:
-                return self._arrived(job, job.arrival)
+                    job.object_fetch = self._begin_object_fetch(job)
+            if job.object_fetch is not None:
+                return self._wait_for_objects(job, job.object_fetch)
             with self._lock:
                 self.cached_bytes += job.size
         with self._lock:
             self.asked_bytes += job.size
-        return None if fetch is None else self._result(job, fetch)
+        return None if fetch is None else self._wait_for_fetch(job, fetch)
 
-    def _arrived(self, job: _RangeJob, arrival: Arrival) -> list[Piece]:
+    def _wait_for_objects(self, job: _RangeJob, object_fetch: ObjectFetch) -> list[Piece]:
         began = time.perf_counter()
         try:
-            return arrival.result()
+            return object_fetch.result()
         finally:
             with self._lock:
                 self.wait_seconds += time.perf_counter() - began
-                self.fetched_bytes += arrival.fetched_bytes
-                self.cached_bytes += arrival.cached_bytes
-                self._let_go(job)
+                self.fetched_bytes += object_fetch.fetched_bytes
+                self.cached_bytes += object_fetch.cached_bytes
+                self._release_files(job)
 
-    def _begin_arrival(self, job: _RangeJob) -> Arrival:
+    def _begin_object_fetch(self, job: _RangeJob) -> ObjectFetch:
         caches = {cached.cache for cached in job.remote}
         if self.shared or len(caches) > 1:
             self.uses.begin(job.chunk)
             later = self.uses.needed_later_than(job.chunk, all_of_them=self.shared)
             victims = (chunk_extents(self._corpus, chunk) for chunk in later)
-            return Arrival(job.extents, victims, must_keep=self.shared, known=job.known)
-        if any(arrival.drifted for arrival in self._before):
-            self._keeping = None
-        if all(cached.stays for cached in job.remote):
+            return ObjectFetch(job.extents, victims, must_keep=self.shared, known=job.known)
+        if any(object_fetch.missed_decision for object_fetch in self._earlier):
+            self._policy = None
+        if all(cached.pinned for cached in job.remote):
             self.uses.begin(job.chunk)
-            fate = _STAYS
+            decision = _KEEP_ALL
         else:
-            fate = self._decided(job, caches.pop())
-        # Each begins after those before it, or which of two neighbours fetches the page that they share, and in how
-        # many requests, would depend on threads.
-        self._before = [arrival for arrival in self._before if not arrival.ended]
-        arrival = Arrival(job.extents, fate=fate, before=tuple(self._before), known=job.known)
-        self._before.append(arrival)
-        return arrival
+            decision = self._decide(job, caches.pop())
+        # A fetch begins after all earlier ones. Otherwise threads would determine which of two neighbours fetches the
+        # page that they share, and in how many requests.
+        self._earlier = [object_fetch for object_fetch in self._earlier if not object_fetch.ended]
+        object_fetch = ObjectFetch(job.extents, decision=decision, before=tuple(self._earlier), known=job.known)
+        self._earlier.append(object_fetch)
+        return object_fetch
 
-    def _decided(self, job: _RangeJob, cache: Cache) -> KeepDecision:
+    def _decide(self, job: _RangeJob, cache: Cache) -> KeepDecision:
         """Decide whether a chunk is kept, in the order of need."""
-        if self._keeping is None or self._keeping[0] is not cache:
+        if self._policy is None or self._policy[0] is not cache:
             budget = cache.budget_bytes // PAGE_BYTES
-            self._keeping = cache, Keeping(budget, self._together, cache.tables(), cache.held())
-        return self._keeping[1].begin(job.chunk, self.uses)
+            self._policy = cache, CachePolicy(budget, self._ranges_of, cache.kept_pages(), cache.held_pages())
+        return self._policy[1].decide(job.chunk, self.uses)
 
-    def _together(self, chunk: int) -> list[Range]:
-        return together(chunk_extents(self._corpus, chunk))
+    def _ranges_of(self, chunk: int) -> list[PageRange]:
+        return coalesce_extents(chunk_extents(self._corpus, chunk))
 
-    def _result(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:
+    def _wait_for_fetch(self, job: _RangeJob, fetch: _native.Fetch) -> list[Piece]:
         began = time.perf_counter()
         try:
             pieces = fetch.result()
         finally:
             with self._lock:
                 self.wait_seconds += time.perf_counter() - began
-                self._let_go(job)
+                self._release_files(job)
         assert self._fetcher is not None
         self.disk_bytes = self._fetcher.disk_bytes
         return [Unread(*piece) if isinstance(piece, tuple) else memoryview(piece) for piece in pieces]
@@ -225,20 +232,20 @@ class RangeFetcher:
             job = self._jobs.pop(key, None)
             if job is None:
                 return
-            if job.fetch is not None or job.arrival is not None:
+            if job.fetch is not None or job.object_fetch is not None:
                 self._used -= job.size
-            if job.arrival is not None:
-                job.arrival.cancel()
-                self._keeping = None  # its decision was not carried out
-            self._let_go(job)
+            if job.object_fetch is not None:
+                job.object_fetch.cancel()
+                self._policy = None  # its decision was not carried out
+            self._release_files(job)
             job.fetch = None
 
     def close(self) -> None:
         """Stop the threads and close the files."""
         with self._lock:
             for job in self._jobs.values():
-                if job.arrival is not None:
-                    job.arrival.cancel()
+                if job.object_fetch is not None:
+                    job.object_fetch.cancel()
             self._jobs.clear()
             self._queue.clear()
             self._files.clear()
@@ -247,35 +254,35 @@ class RangeFetcher:
 
     # ---- called with the lock held ----------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin_queued(self) -> None:
         while self._queue:
             job = self._jobs.get(self._queue[0])
-            if job is not None and job.fetch is None and job.arrival is None:
+            if job is not None and job.fetch is None and job.object_fetch is None:
                 if self._used and self._used + job.size > self._room:
                     return
-                if self._start(job) is not None or job.arrival is not None:
+                if self._start(job) is not None or job.object_fetch is not None:
                     self._used += job.size
             self._queue.popleft()
 
-    def _begin_before(self, key: Hashable) -> None:
-        """Begin the chunks that are queued before one that a thread needs now. A bounded cache decides in the order of
-        need, whichever thread comes first."""
+    def _begin_earlier(self, key: Hashable) -> None:
+        """Begin to fetch the chunks that are queued before one that a thread needs now. A bounded cache decides in the
+        order of need, whichever thread comes first."""
         if key not in self._queue:
             return
         while (first := self._queue.popleft()) != key:
             job = self._jobs.get(first)
-            if job is None or job.fetch is not None or job.arrival is not None:
+            if job is None or job.fetch is not None or job.object_fetch is not None:
                 continue
-            if self._start(job) is not None or job.arrival is not None:
+            if self._start(job) is not None or job.object_fetch is not None:
                 self._used += job.size
 
     def _start(self, job: _RangeJob) -> _native.Fetch | None:
         """Begin to fetch a chunk, unless the page cache holds it or its files cannot be opened."""
         if job.remote:
             if len(job.remote) < len(job.extents):
-                return None  # a chunk of local files and of objects is read part by part
-            if not all(cached.stays_there(*span) for cached, span in job.spans()):
-                job.arrival = self._begin_arrival(job)
+                return None  # a chunk of both local files and objects is read part by part
+            if not all(cached.has_pinned(*span) for cached, span in job.spans()):
+                job.object_fetch = self._begin_object_fetch(job)
                 return None
         try:
             ranges, lacking = [], self.forced
@@ -296,12 +303,12 @@ class RangeFetcher:
         except (OSError, ValueError) as error:
             # Reading the chunk raises this again, with context.
             _log.debug("%s: not fetched ahead: %s", self._corpus.name, error)
-        self._let_go(job)
+        self._release_files(job)
         return None
 
     def _open(self, path: str) -> _RangeFile:
         if self._fetcher is None:
-            # Pieces are freed once decoded. Page faults cost little compared with decoding.
+            # Memory is not reused: page faults cost little compared with decoding.
             self._fetcher = _native.Fetcher(self.backend, _DEPTH, 0)
         key = path, self.keeps
         file = self._files.get(key)
@@ -318,7 +325,7 @@ class RangeFetcher:
         self._files.move_to_end(key)
         return file
 
-    def _let_go(self, job: _RangeJob) -> None:
+    def _release_files(self, job: _RangeJob) -> None:
         for file in job.files:
             file.users -= 1
         job.files = []

@@ -15,25 +15,26 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.timeline import Segment, WindowPlan
+from feedline.feed.packing.axis import SegmentSlice
+from feedline.feed.timeline import WindowPlan
 
 Ints = NDArray[np.int64]
 Slots = NDArray[np.uint32]
 
 MIN_AHEAD_BYTES = 64 << 20
-"""Bytes read ahead by default, or the next window, whichever is more; less where memory is short."""
+"""Bytes read ahead by default, or the next window if it is larger. Less if memory is short."""
 
 
 class Upcoming:
-    """The chunks of the windows that follow, one at a time in order of need; a reader stops when it runs out of room.
+    """The chunks of the windows that follow, one at a time in order of need. A reader stops when it runs out of room.
 
-    Created for each current window, and owned by the code that walks the windows. The windows of a corpus of unknown
-    chunk sizes refer to the reader, which must not refer back to them.
+    There is one for each current window, and the code that walks the windows owns it. The windows of a corpus of
+    unknown chunk sizes refer to the reader, so the reader must not refer to them.
 
     Attributes:
-        window: number of windows from the current one to the one with the chunk that was considered last.
-        passed: number of chunks before it.
-        again: function that returns all these windows from the first one on.
+        window: number of the window of the last chunk that was looked at. 0 is the first window that follows.
+        passed: number of chunks before that chunk.
+        again: function that returns all these windows, from the first one on.
     """
 
     __slots__ = ("_chunks", "_next", "_windows", "again", "passed", "window")
@@ -46,7 +47,7 @@ class Upcoming:
         self.window, self.passed = -1, 0
 
     def look(self) -> int | None:
-        """Return the next chunk; None at the end of the axis."""
+        """Return the next chunk, or None at the end of the axis."""
         while self._next is None:
             self._next = next(self._chunks, None)
             if self._next is None:
@@ -61,22 +62,18 @@ class Upcoming:
         self._next, self.passed = None, self.passed + 1
 
 
-SegmentSlice = tuple[Segment, int, int]
-"""The sequences a..b-1 of a segment."""
-
-
 class Reader(abc.ABC):
-    """Brings sequences into memory; see the module. Some readers do more, see `Staging` and `Selecting`.
+    """Brings sequences into memory. See the module, and `Staging` and `Selecting` for readers that do more.
 
     Attributes:
-        shared: whether other processes of this machine read the same data at the same time, for their shares of it.
+        shared: whether other processes of this machine read the same data at the same time, for their parts of it.
     """
 
     shared = False
 
     @property
     def asked_bytes(self) -> int:
-        """Bytes of local files that were asked for so far, see `Stats`; 0 if unknown."""
+        """Bytes of local files that were requested so far, see `Stats`. 0 if unknown."""
         return 0
 
     @abc.abstractmethod
@@ -85,14 +82,14 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
-        """Read the chunks that ``parts`` need; return slot and index of each of their sequences.
+        """Read the chunks that ``parts`` need, and return slot and index of each of their sequences.
 
         For a part without sequences at least one chunk is read, as only a chunk shows the layout of its streams.
         """
 
     @abc.abstractmethod
     def holds(self, plan: WindowPlan) -> bool:
-        """Return whether all chunks of a window are held in memory, or need not be."""
+        """Return whether all chunks of a window are in memory, or need not be."""
 
     @abc.abstractmethod
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
@@ -100,7 +97,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def read_on(self, upcoming: Upcoming) -> None:
-        """Continue to read ahead if there is more room by now."""
+        """Continue to read ahead if there is more room than before."""
 
     @abc.abstractmethod
     def reset(self) -> None:
@@ -124,34 +121,35 @@ class Staging(abc.ABC):
         """Begin to read sequences."""
 
     @abc.abstractmethod
-    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
-        """Wait for staged sequences; return the errors of those, with ordinals ``ids``, that cannot be read."""
+    def wait(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """Wait for staged sequences, with ordinals ``ids``. Return the errors of unreadable ones, by index."""
 
     @abc.abstractmethod
     def stage_again(self, slots: Slots, index: Ints) -> _native.Staged | None:
-        """Begin to read sequences that could not be copied because a mapped file was truncated or its disk fails; None
-        if that would not help.
+        """Begin to read sequences that could not be copied, because a mapped file was truncated or its disk fails.
+        Return None if that would not help.
         """
 
 
 class Selecting(abc.ABC):
-    """A reader whose first window takes so long that sequences of it should come by themselves meanwhile."""
+    """A reader whose first window takes long, so that the first minibatches are read sequence by sequence."""
 
     @abc.abstractmethod
     def selects(self, parts: Sequence[SegmentSlice]) -> bool:
-        """Return whether sequences of ``parts`` should be selected from the corpus by themselves, as their window is
-        still being read; begins to read it."""
+        """Return whether to select the sequences of ``parts`` from the corpus one by one, because their window is still
+        being read. Begins to read the window."""
 
 
 def upcoming(reader: Reader, window: WindowPlan, following: Callable[[], Iterator[Ints]]) -> Upcoming:
-    """Return the chunks to read ahead in the current ``window``: of the windows ``following`` it, after its own if it
-    is not held. A minibatch may reach a window of which this rank takes nothing yet."""
+    """Return the chunks to read ahead while ``window`` is the current one: the chunks of the windows that ``following``
+    yields. If the window is not held yet, its own chunks come first: a minibatch may end in a window of which this rank
+    takes nothing yet."""
     if reader.holds(window):
         return Upcoming(following)
     return Upcoming(lambda: itertools.chain((window.chunks,), following()))
 
 
-def together(parts: Sequence[tuple[Slots, Ints]]) -> tuple[Slots, Ints]:
+def concatenate_slots(parts: Sequence[tuple[Slots, Ints]]) -> tuple[Slots, Ints]:
     """Concatenate slots and indices of several parts."""
     if len(parts) == 1:
         return parts[0]

@@ -14,7 +14,7 @@ from feedline.errors import DataError
 from feedline.feed.arguments import Arcs
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.remote import check_room
-from feedline.feed.formats.fetched_views import in_parts
+from feedline.feed.formats.fetched_views import may_lack_parts
 from feedline.feed.protocol import (
     Deserializer,
     Ordered,
@@ -43,8 +43,8 @@ DEFAULT_WINDOW = Window(bytes=256 << 20)
 _IN_ARCS = {name: order for name, order in ORDERS.items() if issubclass(order, ArcOrder)}
 
 # Maximum stored bytes of a corpus on disk that is shuffled as a whole by default. A good disk delivers random rows of 3
-# KB at a tenth of its speed: 4 GiB of them in 18 s, once, as they then are in the page cache of any machine that
-# trains. A corpus of 1 TiB would take hours per sweep.
+# KB at a tenth of its speed: 4 GiB of them in 18 s. That happens once, as they are then in the page cache of any
+# machine for training. A corpus of 1 TiB would take hours per sweep.
 WHOLE_BYTES = 4 << 30
 
 
@@ -55,16 +55,16 @@ class ReadyCorpus(NamedTuple):
         timeline: order of the corpus.
         reader: reader that brings its chunks, or the blocks that the order names, into memory.
         lengths: function that returns the samples of sequences.
-        settled: paths of objects that `files.remote.settle` has to fetch before the reader is used.
+        paths_to_fetch: paths of objects that `files.remote.materialize` has to fetch before the reader is used.
     """
 
     timeline: Timeline
     reader: Reader
     lengths: lengths.Lengths
-    settled: Sequence[str]
+    paths_to_fetch: Sequence[str]
 
 
-def opened(
+def choose_reader(
     corpus: Deserializer,
     chunks: ChunkSet,
     stats: Stats,
@@ -75,7 +75,7 @@ def opened(
     threads: int,
     read_ahead: int | None,
 ) -> ReadyCorpus:
-    """Choose the order and the reader; see `MinibatchSource` for the arguments.
+    """Choose the order and the reader. See `MinibatchSource` for the arguments.
 
     Raises:
         DataError: the corpus is empty.
@@ -87,10 +87,10 @@ def opened(
             corpus, chunks, stats, order=order, seed=seed, shuffle=shuffle, threads=threads, read_ahead=read_ahead
         )
     timeline, fetched_first = order_of(corpus, order=order, seed=seed, shuffle=shuffle)
-    settled = {path for part in fetched_first for path in part.paths()}
+    paths_to_fetch = {path for part in fetched_first for path in part.paths()}
     for part in fetched_first:
         check_room(part.paths(), f"{part.name}, which is shuffled as a whole", "pass shuffle=fl.Window(...)")
-    parted = in_parts(corpus, settled)
+    parted = may_lack_parts(corpus, paths_to_fetch)
     read_from = corpus if timeline.blocks is None else BlockCorpus(corpus, timeline.blocks)
     reader: Reader
     if fetches_ahead(corpus) and not parted:
@@ -109,7 +109,7 @@ def opened(
             threads=threads,
             budget_bytes=read_ahead,
         )
-    return ReadyCorpus(timeline, reader, lengths.indexed(corpus), sorted(settled))
+    return ReadyCorpus(timeline, reader, lengths.of_corpus(corpus), sorted(paths_to_fetch))
 
 
 def order_of(
@@ -118,11 +118,11 @@ def order_of(
     """Choose the order of a corpus that knows its sizes, without reading it.
 
     Returns:
-        The order, and the parts of the corpus, or the corpus itself, that have to be fetched first: they lie in object
-        stores and are shuffled as a whole, so any of their sequences may be the next one.
+        The order, and the parts of the corpus (or the corpus itself) that have to be fetched first: they are in object
+        stores and shuffled as a whole, so that any of their sequences may be the next one.
 
     Raises:
-        DataError, ValueError: as for `opened`.
+        DataError, ValueError: as for `choose_reader`.
     """
     _check_order(corpus, order, shuffle)
     table = ChunkTable(corpus.chunks())
@@ -137,13 +137,11 @@ def _check_order(corpus: Deserializer, order: str | Arcs, shuffle: bool | str | 
     if isinstance(order, Arcs):
         _check_arcs(corpus, order)
     elif order in _IN_ARCS:
-        raise ValueError(
-            f"expected order=fl.Arcs(count, version={order[-1]}), got {order!r}; the state that names it says how many"
-        )
+        raise ValueError(f"expected order=fl.Arcs(count, version={order[-1]}), got {order!r}; the state has the count")
     elif order not in names:
-        raise ValueError(f"expected order to be a fl.Arcs, or one of {', '.join(map(repr, names))}, got {order!r}")
+        raise ValueError(f"expected order to be an fl.Arcs, or one of {', '.join(map(repr, names))}, got {order!r}")
     if not isinstance(shuffle, (bool, Window)) and shuffle != "whole":
-        raise TypeError(f'expected shuffle to be True, False, "whole" or a fl.Window, got {shuffle!r}')
+        raise TypeError(f'expected shuffle to be True, False, "whole" or an fl.Window, got {shuffle!r}')
 
 
 def _check_arcs(corpus: Deserializer, order: Arcs) -> None:
@@ -154,13 +152,13 @@ def _check_arcs(corpus: Deserializer, order: Arcs) -> None:
     """
     if not is_sized(corpus):
         raise ValueError(
-            f"expected a corpus that knows the sizes of its chunks before reading for {order}, got "
-            f"{corpus.name}; implement chunk_info, or convert it to a store"
+            f"expected a corpus that knows the sizes of its chunks before reading for {order}, got {corpus.name}; "
+            "implement `UserDeserializer.chunk_info`, or convert it to a store"
         )
     if corpus.capability(Ordered) is not None:
         raise ValueError(
-            f"expected a corpus without an order of its own for {order}, got {corpus.name}; leave it out, or write "
-            "what it delivers to a store with fl.convert and open that"
+            f"expected a corpus without an order of its own for {order}, got {corpus.name}; leave the order out, or "
+            "convert the corpus to a store with fl.convert and open the store"
         )
 
 
@@ -182,7 +180,7 @@ class _Orders:
         if self._shuffle == "whole" and not can(corpus, RandomAccess):
             raise ValueError(
                 f'expected a corpus with random access for shuffle="whole", got {corpus.name}, whose chunks are read '
-                "and decoded whole: give a fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
+                "and decoded whole: pass an fl.Window, or convert it once with fl.convert(..., shuffle=seed)"
             )
         if (order == "feedline-2" or (isinstance(order, Arcs) and order.version == 2)) and not can(corpus, Sliceable):
             raise ValueError(
@@ -190,7 +188,7 @@ class _Orders:
                 "chunks are read whole"
             )
         if order == "cntk" and corpus.capability(Ordered) is None:
-            return self._noted(ORDERS[order](table, seed, shuffled, window), corpus)
+            return self._note(ORDERS[order](table, seed, shuffled, window), corpus)
         if window is None:
             if not shuffled:
                 window = self._in_order(corpus)
@@ -200,13 +198,13 @@ class _Orders:
                 window = DEFAULT_WINDOW
         if isinstance(order, Arcs):
             version = order.version or (2 if self._in_blocks(corpus, window) else 1)
-            return self._noted(_IN_ARCS[f"arcs-{version}"](table, seed, shuffled, window, order.count), corpus)
+            return self._note(_IN_ARCS[f"arcs-{version}"](table, seed, shuffled, window, order.count), corpus)
         if order != "feedline":
             if corpus.capability(Ordered) is not None:
                 raise ValueError(
                     f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
                 )
-            return self._noted(ORDERS[order](table, seed, shuffled, window), corpus)
+            return self._note(ORDERS[order](table, seed, shuffled, window), corpus)
         return self._current(corpus, seed, window)
 
     def _current(self, corpus: Deserializer, seed: int, window: Window | None) -> Timeline:
@@ -219,32 +217,32 @@ class _Orders:
             timeline: Timeline = ordered.own_order(seed, self._shuffled, window, order_of)
             return timeline
         name = "feedline-2" if self._in_blocks(corpus, window) else "feedline-1"
-        return self._noted(ORDERS[name](ChunkTable(corpus.chunks()), seed, self._shuffled, window), corpus)
+        return self._note(ORDERS[name](ChunkTable(corpus.chunks()), seed, self._shuffled, window), corpus)
 
     def _in_order(self, corpus: Deserializer) -> Window | None:
-        """Return the window of a corpus that is not shuffled; None: it need not be read in windows.
+        """Return the window of a corpus that is not shuffled, or None if it need not be read in windows.
 
-        The window changes nothing about the order, except for batches of like length, which are made within windows. A
-        corpus of these keeps the windows that its files would have on a disk, so it is fetched as a whole.
+        The window does not change the order, except for batches of like length, which are made within windows. A corpus
+        of such batches needs the windows that its files would have on a disk, so it is fetched as a whole.
         """
         if not can(corpus, RandomAccess):
             return Window(chunks=1)
-        if not in_parts(corpus, {path for part in self.fetched_first for path in part.paths()}):
+        if not may_lack_parts(corpus, {path for part in self.fetched_first for path in part.paths()}):
             return None
         if says_where_batches_end(corpus):
             self.fetched_first.append(corpus)
             return None
         return Window(chunks=1)
 
-    def _noted(self, timeline: Timeline, corpus: Deserializer) -> Timeline:
-        """Note a corpus that is shuffled as a whole, and of which parts may be missing."""
-        if timeline.shuffle and timeline.window is None and in_parts(corpus):
+    def _note(self, timeline: Timeline, corpus: Deserializer) -> Timeline:
+        """Note a corpus for `fetched_first` if it is shuffled as a whole and parts of its files may be missing."""
+        if timeline.shuffle and timeline.window is None and may_lack_parts(corpus):
             self.fetched_first.append(corpus)
         return timeline
 
     def _in_blocks(self, corpus: Deserializer, window: Window | None) -> bool:
         """Return whether windows of a corpus are filled with blocks."""
-        # Windows of chunks name their own unit, and a whole shuffle is the same over any blocks.
+        # A window that counts chunks names its own unit, and a whole shuffle does not depend on blocks.
         return self._shuffled and can(corpus, Sliceable) and window is not None and window.chunks is None
 
 
@@ -268,8 +266,8 @@ def _unsized(
         raise ValueError(f'expected order="feedline" for a corpus without chunk_info, got {order!r}')
     if shuffle == "whole":
         raise ValueError(
-            'expected shuffle=True or a fl.Window for a corpus without chunk_info, got "whole": what it holds is '
-            "known only once it is read; implement chunk_info, or convert it to a store"
+            'expected shuffle=True or an fl.Window for a corpus without chunk_info, got "whole": its content is '
+            "known only once it is read; implement `UserDeserializer.chunk_info`, or convert it to a store"
         )
     if num_chunks(corpus) < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")
@@ -277,10 +275,10 @@ def _unsized(
         corpus, chunks, stats, total=num_chunks(corpus), table=None, threads=threads, budget_bytes=read_ahead
     )
     window = shuffle if isinstance(shuffle, Window) else None
-    # The reader looks through the windows that follow: if they referred to it in turn, a source that is dropped would
-    # live, and read on, until the next collection of garbage.
+    # The reader looks through the windows that follow. If they referred to the reader in turn, a dropped source would
+    # stay alive, and continue to read, until the next garbage collection.
     weakly = weakref.proxy(reader)
     timeline = UnsizedOrder(
         num_chunks(corpus), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
     )
-    return ReadyCorpus(timeline, reader, lengths.read(weakly), [])
+    return ReadyCorpus(timeline, reader, lengths.of_windows(weakly), [])

@@ -1,4 +1,4 @@
-"""The reader of mapped files in a whole shuffle: sequences that the page cache lacks are fetched one by one."""
+"""The reader of mapped files in a whole shuffle. It fetches the sequences that the page cache lacks one by one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import ClassVar
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.packing.axis import SegmentSlice
 from feedline.feed.protocol import Deserializer
 from feedline.feed.reading.fetching_reader import FetchingReader
-from feedline.feed.reading.reader import Ints, SegmentSlice, Slots
+from feedline.feed.reading.reader import Ints, Slots
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Timeline
 
-# How often, in seconds, the page cache is checked again while it holds everything, and for how many sequences.
+# Seconds between checks of the page cache while it holds everything, and number of sequences that are checked.
 _LOOK_EVERY_S = 0.005
 _LOOK_AT = 4
-# How many minibatches must have been in the page cache before fetching stops.
-_CALM_MINIBATCHES = 16
+# Fetching stops once this many minibatches in a row were in the page cache.
+_WARM_MINIBATCHES = 16
 
 
 class RowReader(FetchingReader):
@@ -47,7 +48,7 @@ class RowReader(FetchingReader):
         return slots, index
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
-        """Return True: chunks are mapped for sequences that are staged ahead."""
+        """Return True: the chunks of sequences that are staged ahead are mapped."""
         return True
 
     def finds(self, ordinals: Ints) -> bool:
@@ -65,10 +66,10 @@ class RowReader(FetchingReader):
         """Return slots and indices as `take` does, of sequences that the page cache may lack."""
         return self.in_files(ordinals)
 
-    def settle(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
-        """See `Staging.settle`."""
-        errors = super().settle(staged, ids)
-        if self._calm >= _CALM_MINIBATCHES:
+    def wait(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
+        """See `Staging.wait`."""
+        errors = super().wait(staged, ids)
+        if self._hits >= _WARM_MINIBATCHES:
             self._cold = False
         return errors
 
@@ -79,4 +80,4 @@ class RowReader(FetchingReader):
             return
         self._look_at_s = now + _LOOK_EVERY_S
         if self.forced or self._chunks.lacking(self._disk(), slots, index, None, most=_LOOK_AT, pages=1):
-            self._cold, self._calm = True, 0
+            self._cold, self._hits = True, 0

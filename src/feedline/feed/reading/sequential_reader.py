@@ -1,4 +1,4 @@
-"""The reader of mapped files in the order of the corpus: the next blocks that the page cache lacks are fetched."""
+"""The reader of mapped files in the order of the corpus. It fetches the next blocks that the page cache lacks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.packing.axis import SegmentSlice
 from feedline.feed.protocol import Deserializer
 from feedline.feed.reading.fetching_reader import FEW_CHUNKS, GROUP_BLOCKS, GROUP_BYTES, FetchingReader
-from feedline.feed.reading.reader import Ints, SegmentSlice, Slots, Upcoming
+from feedline.feed.reading.reader import Ints, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.timeline.block_order import Blocks
 from feedline.feed.unique import distinct
 
-# Blocks that are checked for residency together.
+# Number of blocks that one check for residency covers.
 _LOOK_BLOCKS = 32
-# How many bytes must have been in the page cache before fetching stops.
-_CALM_BYTES = 32 << 20
-# Bytes of past blocks that are kept, for minibatches that were copied ahead and dropped.
+# Fetching stops once this many bytes in a row were in the page cache.
+_WARM_BYTES = 32 << 20
+# Bytes of past blocks that are kept, in case minibatches that were copied ahead are dropped.
 _PAST_BYTES = 8 << 20
 
 _log = logging.getLogger("feedline")
@@ -38,10 +39,10 @@ class SequentialReader(FetchingReader):
             self._blocks = Blocks(timeline.table)
         self._next = 0  # the next block to fetch
         self._wraps = False  # whether another sweep follows
-        self._past: deque[int] = deque()  # adopted blocks, oldest first
+        self._past: deque[int] = deque()  # blocks that were used, oldest first
         self._cold = False
-        self._covered: Segment | None = None  # a segment in the page cache, whose chunks are known
-        self._seen = (0, 0)  # range of sequences that need not be checked again
+        self._covered: Segment | None = None  # a segment in the page cache whose slots are known
+        self._checked_range = (0, 0)  # range of sequences that need not be checked again
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
         """See `Reader.ready`."""
@@ -64,7 +65,7 @@ class SequentialReader(FetchingReader):
         return self._from_blocks(ordinals) if len(ordinals) else self.in_files(ordinals)
 
     def keep(self, plans: list[WindowPlan], upcoming: Upcoming | None) -> None:
-        """See `Reader.keep`; there are no windows to release."""
+        """See `Reader.keep`. There are no windows to release."""
         if upcoming is not None:
             self._wraps = upcoming.look() is not None
 
@@ -96,20 +97,20 @@ class SequentialReader(FetchingReader):
         return numbers
 
     def _from_blocks(self, ordinals: Ints) -> tuple[Slots, Ints]:
-        """Return slots and indices of sequences in blocks that have been fetched, waiting for those missing."""
+        """Return slots and indices of sequences in fetched blocks. Waits for missing blocks."""
         blocks, numbers = self._blocks, self._blocks_of(ordinals)
         needed = distinct(numbers).tolist()
         if any(number not in self._fetched for number in needed):
             # A seek, or the first read: fetch these blocks before any that are needed later.
-            self._begin(needed)
+            self._fetch_blocks(needed)
             for number in needed:
                 if number in self._fetched:
-                    self._slot(number)
+                    self._slot_of(number)
         self._fetch_on(needed[-1])
         slots, index = np.empty(len(ordinals), np.uint32), np.empty(len(ordinals), np.int64)
         for number in needed:
             at = numbers == number
-            slot = self._slot(number)
+            slot = self._slot_of(number)
             index[at] = ordinals[at] - blocks.table.starts[number]
             if slot < 0:
                 slots[at] = self._slots_of(blocks.chunk[number : number + 1])[0]
@@ -118,8 +119,8 @@ class SequentialReader(FetchingReader):
                 slots[at] = slot
             if number not in self._past:
                 self._past.append(number)
-        self._let_go(set(needed))
-        if self._calm >= _CALM_BYTES and not self.forced:
+        self._drop_past(set(needed))
+        if self._hits >= _WARM_BYTES and not self.forced:
             self._cold = False
         return slots, index
 
@@ -127,33 +128,34 @@ class SequentialReader(FetchingReader):
         """Return `_in_cache` for sequences ``a`` to ``b - 1`` of a segment. Remember a segment that the page cache
         holds as a whole."""
         in_cache = self._in_cache(int(segment.ordinals[a]), int(segment.ordinals[b - 1]))
-        low, high = self._seen
+        low, high = self._checked_range
         covers = segment.held is self._views and low <= segment.ordinals[0] and segment.ordinals[-1] < high
         self._covered = segment if in_cache and covers else None
         return in_cache
 
     def _in_cache(self, first: int, last: int) -> bool:
-        """Return whether the page cache holds sequences ``first`` to ``last``, or did when last checked."""
-        low, high = self._seen
+        """Return whether the page cache holds sequences ``first`` to ``last``, or held them when it was last
+        checked."""
+        low, high = self._checked_range
         return (low <= first and last < high) or not self._lacking(first, last)
 
     def _lacking(self, first: int, last: int) -> bool:
         """Return whether the page cache lacks some of the blocks from sequence ``first`` to beyond ``last``.
 
-        It looks ahead, so that missing blocks are fetched before they are needed: at `_LOOK_BLOCKS` blocks, again after
-        half of them.
+        It checks `_LOOK_BLOCKS` blocks, and again when half of them were used, so that missing blocks are fetched
+        before they are needed.
         """
         starts = self._blocks.table.starts
         low, high = (int(np.searchsorted(starts, ordinal, side="right")) - 1 for ordinal in (first, last))
         end = min(max(high + 1, low + _LOOK_BLOCKS), len(self._blocks.table))
-        self._seen = (int(starts[low]), int(starts[max(high + 1, (low + end) // 2)]))
+        self._checked_range = (int(starts[low]), int(starts[max(high + 1, (low + end) // 2)]))
         if not self._lacks(np.arange(low, end), 8):
             return False
-        self._cold, self._calm, self._next, self._seen = True, 0, high + 1, (0, 0)
+        self._cold, self._hits, self._next, self._checked_range = True, 0, high + 1, (0, 0)
         return True
 
     def _fetch_on(self, last: int) -> None:
-        """Begin to fetch the blocks after number ``last`` that there is room for, in whole groups."""
+        """Begin to fetch as many of the blocks after number ``last`` as there is room for, in whole groups."""
         table = self._blocks.table
         total = len(table)
         ahead = (self._next - last - 1) % total
@@ -178,7 +180,7 @@ class SequentialReader(FetchingReader):
                 self._next = start
                 return
             try:
-                self._begin(group)
+                self._fetch_blocks(group)
             except Exception as error:
                 # Raised when the data is needed. The minibatches before it are valid.
                 _log.debug("%s: not read ahead: %s", self._corpus.name, error)
@@ -186,10 +188,10 @@ class SequentialReader(FetchingReader):
                 return
             room -= nbytes
 
-    def _let_go(self, needed: set[int]) -> None:
+    def _drop_past(self, needed: set[int]) -> None:
         nbytes = sum(int(self._blocks.table.bytes[number]) for number in self._past)
         while self._past and nbytes > _PAST_BYTES and self._past[0] not in needed:
             number = self._past.popleft()
             nbytes -= int(self._blocks.table.bytes[number])
             if number in self._fetched:
-                self._drop([number])
+                self._drop_blocks([number])

@@ -14,22 +14,23 @@ class Stats:
 
     Attributes:
         chunks_read: chunks read (and decoded), repeats included.
-        held_bytes: decoded bytes of chunks in private memory; a mapped chunk counts nothing, as its pages belong to
-            the file.
-        peak_bytes: the most that ``held_bytes`` was, with the stored bytes that were fetched ahead and, for each chunk
-            that was being decoded, its stored bytes and three times its decoded bytes.
+        held_bytes: decoded bytes of chunks in private memory. A mapped chunk does not count, as its pages belong to the
+            file.
+        peak_bytes: the largest value of ``held_bytes``, with the stored bytes that were fetched ahead and, for each
+            chunk that was being decoded, its stored bytes and three times its decoded bytes.
         read_seconds: time spent reading and decoding, summed over threads.
         wait_seconds: time that ``next_minibatch`` waited for chunks.
-        transform_seconds: time spent in transforms, summed over threads; decoding pictures is one.
+        transform_seconds: time spent in transforms, such as decoding pictures, summed over threads.
         minibatches, sequences, samples: number delivered to this rank.
         skipped: unreadable sequences skipped by this rank.
-        asked_bytes: bytes of local files that were asked for, wherever they were: of mapped files, such as stores, the
-            values that were copied, of others the parts with the chunks; 0 if the format does not know.
-        disk_bytes: bytes fetched, mostly past the page cache, as it did not hold them: whole pages, so that it may be
-            more than was asked for.
+        asked_bytes: bytes of local files that were requested, from the disk or the page cache. For mapped files, such
+            as stores, the values that were copied, for other files the parts with the chunks. 0 if the format does not
+            know.
+        disk_bytes: bytes that were fetched, mostly past the page cache, because it did not hold them. They are whole
+            pages, so they may be more than the requested bytes.
         fetched_bytes, cached_bytes: bytes of chunks that came from object stores, and that the cache of objects had.
         corpora: for each corpus of a mixture, its share of the sequences since the beginning of the order, over all
-            ranks, and the share that its weights declare; empty for other corpora.
+            ranks, and the share that its weights declare. Empty for other corpora.
     """
 
     chunks_read: int = 0

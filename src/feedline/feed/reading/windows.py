@@ -1,4 +1,4 @@
-"""Windows of chunks, or of blocks: read ahead, held in memory while in use, then released."""
+"""Windows of chunks or blocks: they are read ahead, held in memory while in use, then released."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from feedline.feed.reading.reader import Ints, Reader, SegmentSlice, Slots, Upcoming, together
+from feedline.feed.packing.axis import SegmentSlice
+from feedline.feed.reading.reader import Ints, Reader, Slots, Upcoming, concatenate_slots
 from feedline.feed.timeline import WindowPlan
 
 
@@ -16,9 +17,9 @@ class _HeldWindow(NamedTuple):
     """A window in memory.
 
     Attributes:
-        chunks: int64 (k,), its chunks.
+        chunks: int64 (k,), chunks of the window.
         slots: (k,), slot of each chunk.
-        first: int64 (k,), offset to add to indices within each chunk; None: no offset.
+        first: int64 (k,), offset to add to indices within each chunk. None if there are no offsets.
     """
 
     chunks: Ints
@@ -50,7 +51,7 @@ class WindowReader(Reader):
 
     def take(self, parts: Sequence[SegmentSlice]) -> tuple[Slots, Ints]:
         """See `Reader.take`."""
-        return together([self._take(part) for part in parts])
+        return concatenate_slots([self._take(part) for part in parts])
 
     def _take(self, part: SegmentSlice) -> tuple[Slots, Ints]:
         segment, a, b = part
@@ -63,7 +64,7 @@ class WindowReader(Reader):
                 f"expected a window with chunks {window.chunks} at {plan.key}, got one with {plan.chunks}"
             )
         if segment.held is not window:
-            # Also if the window was released after a failed minibatch, and has been read again.
+            # Also after the window was released because a minibatch failed, and was read again.
             place, first = segment.place, window.first
             segment.slots = window.slots[place]
             segment.taken = segment.index if first is None else segment.index + first[place]
@@ -73,8 +74,8 @@ class WindowReader(Reader):
         return segment.slots[a:b], segment.taken[a:b]
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
-        """See `Reader.ready`. A window that shares most of its chunks with the one before is held ahead of need once
-        the others are read."""
+        """See `Reader.ready`. A window that shares most of its chunks with the window before it is held ahead of need
+        once its other chunks are read."""
         plans = [segment.plan for segment, _, _ in parts]
         return all(self.holds(plan) or (plan.gradual and self._has_read(plan.chunks)) for plan in plans)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from feedline.errors import DataError
 from feedline.feed.remote.file_systems import FileSystemStore
-from feedline.feed.remote.object_store import BucketStore
+from feedline.feed.remote.object_store import ObjectStore
 from feedline.feed.remote.stores import AZURE, WEB, Store, scheme_of, without_credentials
 from feedline.feed.remote.web import WebStore
 
-_BUCKETS = {"s3": "s3", "s3a": "s3", "gs": "gs", **dict.fromkeys(AZURE, "az")}
+_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", **dict.fromkeys(AZURE, "az")}
 
 
 def open_store(address: str, options: Mapping[str, Any]) -> tuple[Store, str]:
@@ -29,15 +29,15 @@ def open_store(address: str, options: Mapping[str, Any]) -> tuple[Store, str]:
         location, _, query = location.partition("#")[0].partition("?")
     place, _, key = location.partition("/")
     kind: type[Store] = FileSystemStore
-    if scheme in _BUCKETS or scheme in WEB:
-        kind = WebStore if scheme in WEB else BucketStore
+    if scheme in _OBJECT_STORES or scheme in WEB:
+        kind = WebStore if scheme in WEB else ObjectStore
         if not place:
             raise DataError("expected an address with a bucket or a host, got none", path=without_credentials(address))
         if "@" not in place:
-            scheme = _BUCKETS.get(scheme, scheme)
+            scheme = _OBJECT_STORES.get(scheme, scheme)
     root = f"{scheme}://{place}?{query}" if query else f"{scheme}://{place}"
-    # Changed credentials in the environment make another store.
-    return _kept(kind, root, _Options(options), hash(tuple(sorted(os.environ.items())))), key
+    # Other credentials in the environment make another store.
+    return _cached_store(kind, root, _Options(options), hash(tuple(sorted(os.environ.items())))), key
 
 
 class _Options(dict[str, Any]):
@@ -48,5 +48,5 @@ class _Options(dict[str, Any]):
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(kind: type[Store], root: str, options: _Options, environment: int) -> Store:
+def _cached_store(kind: type[Store], root: str, options: _Options, environment: int) -> Store:
     return kind(root, options)

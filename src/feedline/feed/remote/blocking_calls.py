@@ -1,6 +1,6 @@
 """Blocking calls, awaited on an event loop.
 
-`asyncio.to_thread` is not used: the end of the process would wait for a call of another library that never returns.
+`asyncio.to_thread` is not used, as the process could not end while a call of another library never returns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 async def run_in(submit: Callable[[Callable[[], None]], object], call: Callable[[], Result]) -> Result:
-    """Await a call in another thread. If this is cancelled, a call that has not begun is skipped.
+    """Await a call in another thread. If the task is cancelled, a call that has not begun is skipped.
 
     Args:
         submit: function that makes a thread call a function.
@@ -51,7 +51,7 @@ async def run_in(submit: Callable[[Callable[[], None]], object], call: Callable[
 
 
 async def in_own_thread(call: Callable[[], Result]) -> Result:
-    """Await a call that may block forever, in a separate thread, for which the end of the process does not wait.
+    """Await a call that may block forever, in a separate thread. The end of the process does not wait for it.
 
     Raises:
         Exception: an exception of the call.

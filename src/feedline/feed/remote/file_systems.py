@@ -56,7 +56,7 @@ class FileSystemStore(Store):
         self._connect = functools.partial(fsspec.core.url_to_fs, root, skip_instance_cache=True, **options)
         self._connected: Any = None
         self._connecting = threading.Lock()
-        # With a leading slash if paths have one: without it, a path may be relative to a folder of the user.
+        # With a leading slash if paths have one. Without it, a path could be relative to a folder of the user.
         self._base = kind._strip_protocol(f"{root}/x").removesuffix("x")
         self._piece = _FIRST_PIECE
         # By path: the next request for the object's properties, and the lock that it waits for.
@@ -65,7 +65,7 @@ class FileSystemStore(Store):
 
     @property
     def _system(self) -> Any:
-        """The file system. Only for separate threads, as the constructor of some connects."""
+        """The file system. Only for separate threads, as some file systems connect in their constructor."""
         with self._connecting:
             if self._connected is None:
                 self._connected, _ = self._connect()
@@ -109,8 +109,8 @@ class FileSystemStore(Store):
         about = await self._info(path)
         return self._info_of(path, about) if about is not None and about.get("type", "file") == "file" else None
 
-    async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
-        """See `Store.listed`."""
+    async def list_objects(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
+        """See `Store.list_objects`."""
         path = self._path(folder.rstrip("/"))
 
         def ask() -> list[tuple[str, Mapping[str, Any]]]:
@@ -150,7 +150,7 @@ class FileSystemStore(Store):
             fitting = int(size / max(time.monotonic() - began, 1e-3))
             self._piece = max(_MIN_PIECE, min(_MAX_PIECE, 4 * size, fitting))
             # Checked after the piece has arrived: if the object has not changed, the piece is right.
-            now = await self._now(path)
+            now = await self._current_info(path)
             if now is None or not info.is_same(now):
                 raise StoreFault("no object" if now is None else f"an object of {now}", kind="changed")
             if not piece:
@@ -158,12 +158,13 @@ class FileSystemStore(Store):
             yield piece
             begin += len(piece)
 
-    async def _now(self, path: str) -> ObjectInfo | None:
-        """Return the object at a path after this call. Calls during a request share the next one."""
-        coming = self._next.get(path)
-        if coming is None or coming.done():
-            coming = self._next[path] = asyncio.ensure_future(self._ask_in_turn(path))
-        return await asyncio.shield(coming)
+    async def _current_info(self, path: str) -> ObjectInfo | None:
+        """Return the properties of the object at a path, as they are after this call. Calls during a request share the
+        next request."""
+        request = self._next.get(path)
+        if request is None or request.done():
+            request = self._next[path] = asyncio.ensure_future(self._ask_in_turn(path))
+        return await asyncio.shield(request)
 
     async def _ask_in_turn(self, path: str) -> ObjectInfo | None:
         async with self._turns.setdefault(path, asyncio.Lock()):
@@ -182,7 +183,7 @@ class FileSystemStore(Store):
             if body.whole is not None:
                 await in_own_thread(lambda: self._system.pipe_file(path, body.whole))
             else:
-                # If the file cannot be discarded, it stays incomplete, and has no record.
+                # A file that cannot be discarded stays incomplete, and has no record.
                 file = await in_own_thread(lambda: self._system.open(path, "wb"))
                 try:
                     async for part in body.parts():
@@ -202,7 +203,7 @@ class FileSystemStore(Store):
 
 
 def _nanoseconds(when: Any) -> int:
-    """Return a file system's time in nanoseconds since 1970, or 0 if it is no time."""
+    """Return a time of a file system in nanoseconds since 1970, or 0 if it is not a time."""
     if isinstance(when, str):
         try:
             when = datetime.datetime.fromisoformat(when)
@@ -210,7 +211,7 @@ def _nanoseconds(when: Any) -> int:
             try:
                 when = email.utils.parsedate_to_datetime(when)
             except ValueError:
-                # Unknown text still changes with the object.
+                # Text that cannot be parsed still changes with the object.
                 return int.from_bytes(hashlib.blake2b(when.encode(), digest_size=6).digest(), "big")
     if isinstance(when, datetime.datetime):
         when = when.timestamp()

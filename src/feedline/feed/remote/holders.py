@@ -1,7 +1,7 @@
 """The users of a cache: one file per process, locked for as long as the process lives.
 
-The file lists pages in use, which must not be dropped, and the room that is reserved for pages on their way. The lock
-ends with the process, even if it is killed, and its pages are free again.
+The file lists the pages in use, which must not be dropped, and the room that is reserved for pages that are being
+fetched. The lock ends with the process, even if the process is killed, and its pages are free again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLAIMS = ".claims"
 
 
 class CacheHolder:
-    """This process, in the folder of holders. Called with the cache locked.
+    """The entry of this process in the folder of holders. Callers lock the cache.
 
     Args:
         folder: the folder.
@@ -53,7 +53,7 @@ class CacheHolder:
         self._free += range(slots - 1, before - 1, -1)
 
     def lease(self, number: int, first: int, end: int) -> int:
-        """Enter pages of an object as in use, and return the slot."""
+        """Enter pages of an object as pages in use, and return their slot."""
         if not self._free:
             self._map(2 * len(self._slots))
         slot = self._free.pop()
@@ -61,16 +61,16 @@ class CacheHolder:
         return slot
 
     def release(self, slot: int) -> None:
-        """Clear the slot of pages that are not in use any more."""
+        """Clear the slot of pages that are no longer in use."""
         self._slots[slot] = (0, 0, 0)
         self._free.append(slot)
 
     def reserve(self, pages: int) -> None:
-        """Add to the pages on their way, or subtract from them."""
+        """Add to the number of reserved pages, or subtract from it if ``pages`` is negative."""
         self._reserved[0] += pages
 
     def claim(self, keys: Sequence[str]) -> None:
-        """Enter objects whose pages other processes should not drop to make room for others."""
+        """Enter objects whose pages other processes should not drop to make room for other objects."""
         self._claims.write("".join(f"{key}\n" for key in keys))
         self._claims.flush()
 
@@ -87,7 +87,7 @@ class CacheHolder:
         return HolderView(int(self._reserved[0]), self._slots)
 
     def others(self) -> Iterator[tuple[Path, HolderView]]:
-        """Yield the other living processes, and remove the files of dead ones."""
+        """Yield the other living processes, and remove the files of dead processes."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -133,13 +133,13 @@ class HolderView:
     """The pages that a process holds.
 
     Attributes:
-        reserved: number of pages on their way.
+        reserved: number of reserved pages.
     """
 
     def __init__(self, reserved: int, slots: NDArray[np.void]) -> None:
         self.reserved, self._slots = reserved, slots
 
-    def used(self, number: int) -> NDArray[np.int64]:
+    def pages_in_use(self, number: int) -> NDArray[np.int64]:
         """Return the pages of an object that are in use, int64 (n, 2): first and end."""
         mine = self._slots[self._slots["object"] == number]
         return np.stack([mine["first"], mine["end"]], axis=1).astype(np.int64)

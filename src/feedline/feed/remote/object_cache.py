@@ -1,8 +1,8 @@
 """A bounded folder with parts of objects, shared by the processes of a node.
 
-Readers look for bytes here first. If several processes need the same bytes, one of them fetches them. Fetched pages are
-kept while there is room. To make room, the pages that are needed last are dropped first. The cache never holds more
-than ``budget_bytes``, and never drops pages that another process is using.
+Readers look for bytes here first. If several processes need the same bytes, one of them fetches the bytes. Fetched
+pages are kept while there is room. To make room, the pages that are needed last are dropped first. The cache never
+holds more than ``budget_bytes``, and never drops pages that another process is using.
 
 ::
 
@@ -10,7 +10,7 @@ than ``budget_bytes``, and never drops pages that another process is using.
     state                   magic, bytes of a page, number of pages that are kept
     holders/                see `holders`
     objects/KEY/            see `pages`. KEY is a hash of the complete address, without credentials, and the version
-    names/                  see `mirror`
+    names/                  see `placeholders`
 
 Bytes that cannot be kept (no room, a full disk) still reach readers that fetch them into memory.
 """
@@ -34,7 +34,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, Union
+from typing import Any, NamedTuple, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +49,11 @@ from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checks
 from feedline.feed.remote.requests import (
     PART_BYTES,
     Patience,
-    fetched,
+    fetch_range,
     in_thread,
-    kept_running,
+    keep_running,
     loop,
-    rest,
+    stop_if_idle,
     wait_for,
 )
 from feedline.feed.remote.stores import ObjectInfo, Store
@@ -63,9 +63,9 @@ MIN_BYTES = 64 << 20
 
 _MAGIC = b"feedcch1"
 _OPEN_FILES = 256
-_TOGETHER_BYTES = 64 << 10  # gap between extents that one request fetches
-_OTHERS_S = 0.01  # between checks whether another process has fetched
-_ORDER_S = 0.002  # between checks whether earlier decisions were carried out
+_MAX_GAP_BYTES = 64 << 10  # gap between extents that one request fetches
+_OTHERS_S = 0.01  # seconds between checks whether another process has fetched the pages
+_ORDER_S = 0.002  # seconds between checks whether earlier decisions were carried out
 _ROOM_S, _ROOM_TRIES = 5.0, 20  # time and attempts to wait for room
 _PART = PART_BYTES // PAGE_BYTES
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
@@ -74,8 +74,11 @@ _log = logging.getLogger("feedline")
 
 Result = TypeVar("Result")
 
-Coming = Union["asyncio.Future[Room | None]", None]
-"""The reservation of room for pages to keep. None: they are not kept."""
+RoomReservation = Union["asyncio.Future[Room | None]", None]
+"""The reservation of room for pages to keep. None if the pages are not kept."""
+
+PageRange = tuple["CachedObject", int, int]
+"""Pages of an object, as first and end."""
 
 
 class CachedObject:
@@ -86,9 +89,9 @@ class CachedObject:
         key: name of the object's folder in the cache.
         number: the first 8 bytes of ``key``, which identify the object in files of holders.
         pages: number of pages of the object.
-        stays: whether none of its pages is dropped while this process lives.
+        pinned: whether no page of the object is dropped while this process lives.
         mapped: whether an array is a map of its file.
-        following: the object that is read next if all objects are read. None: this is the last one.
+        following: the object that is read next if all objects are read in turn. None if this is the last one.
         held: pages that are held, by lease.
     """
 
@@ -99,15 +102,15 @@ class CachedObject:
         self.key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         self.number = int(self.key[:16], 16)
         self.pages = -(-self.size // PAGE_BYTES)
-        self.stays = self.mapped = False
+        self.pinned = self.mapped = False
         self.following: CachedObject | None = None
-        self._stay: Lease | None = None
+        self._pin: Lease | None = None
         self.held: dict[Lease, tuple[int, int]] = {}
         self.turns: dict[int, asyncio.Lock] = {}
 
     def descriptor(self) -> int:
         """See `RemoteObject.descriptor`."""
-        with self.cache.opened(self) as pages:
+        with self.cache.open_pages(self) as pages:
             # By the descriptor, not by the path: the cache may have been deleted.
             return os.open(f"/proc/self/fd/{pages.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -128,7 +131,7 @@ class CachedObject:
     @property
     def whole(self) -> bool:
         """See `RemoteObject.whole`."""
-        return self.stays and self.has(0, self.size)
+        return self.pinned and self.has(0, self.size)
 
     @property
     def room_bytes(self) -> int:
@@ -138,7 +141,7 @@ class CachedObject:
     def has(self, begin: int, end: int) -> bool:
         """Return whether bytes are in the file and undamaged."""
         first, last = pages_of(begin, end)
-        with self.cache.opened(self) as pages:
+        with self.cache.open_pages(self) as pages:
             return pages.has(first, last) and not pages.damaged(first, last)
 
     def read(self, begin: int, into: memoryview, ahead: tuple[int, int] | None = None) -> None:
@@ -147,12 +150,12 @@ class CachedObject:
         lease = self.cache.lease(self, first, last)
         try:
             self._begin(ahead)
-            wait_for(self.cache.copied(self, first, last, begin - first * PAGE_BYTES, into))
+            wait_for(self.cache.copy_into(self, first, last, begin - first * PAGE_BYTES, into))
         finally:
             lease.release()
 
     def _begin(self, ahead: tuple[int, int] | None) -> None:
-        """Begin to fetch bytes that are likely to be read, and the beginning of the next object."""
+        """Begin to fetch bytes that will probably be read, and the beginning of the next object."""
         if ahead is None or self.seems_whole(*ahead):
             return
         start, stop = ahead
@@ -163,35 +166,35 @@ class CachedObject:
             loop().begin(self.cache.bring_ahead(self.following, *pages_of(0, size)))
 
     def seems_whole(self, begin: int, end: int) -> bool:
-        """Return whether bytes are in the file, unless it is damaged."""
-        with self.cache.opened(self) as pages:
+        """Return whether bytes are in the file. They may be damaged."""
+        with self.cache.open_pages(self) as pages:
             return pages.has(*pages_of(begin, end))
 
-    def stays_there(self, begin: int, end: int) -> bool:
-        """See `RemoteObject.stays_there`."""
-        return self.stays and self.seems_whole(begin, end)
+    def has_pinned(self, begin: int, end: int) -> bool:
+        """See `RemoteObject.has_pinned`."""
+        return self.pinned and self.seems_whole(begin, end)
 
-    def stay(self) -> None:
-        """Keep all pages while the object is used."""
-        if not self.stays and self.size:
-            self._stay = self.cache.lease(self, *pages_of(0, self.size))
-            self.stays = True
+    def pin(self) -> None:
+        """Keep all pages in the cache while the object is used."""
+        if not self.pinned and self.size:
+            self._pin = self.cache.lease(self, *pages_of(0, self.size))
+            self.pinned = True
 
-    def go(self) -> None:
+    def unpin(self) -> None:
         """Allow pages to be dropped again."""
-        if self._stay is not None:
-            self._stay.release()
-        self.stays = False
+        if self._pin is not None:
+            self._pin.release()
+        self.pinned = False
 
-    def settle(self, path: str) -> None:
-        """See `RemoteObject.settle`."""
+    def materialize(self, path: str) -> None:
+        """See `RemoteObject.materialize`."""
         if not self.size:
             return
-        self.stay()
+        self.pin()
         try:
             self.hold(0, self.size).release()
         except BaseException:
-            self.go()
+            self.unpin()
             raise
         self.link(Path(path))
 
@@ -203,7 +206,7 @@ class CachedObject:
         try:
             self._begin(ahead)
             if not self.has(begin, min(end, self.size)):
-                wait_for(_Transfer(self).all(first, last))
+                wait_for(_PageTransfer(self).all(first, last))
         except BaseException:
             lease.release()
             raise
@@ -211,7 +214,7 @@ class CachedObject:
 
 
 class Lease:
-    """Pages that are not dropped until this is released.
+    """Pages that are not dropped until the lease is released.
 
     Attributes:
         of: the object, if its reader holds the pages.
@@ -249,7 +252,7 @@ class Cache:
         self._depth = 0
         self._open: OrderedDict[str, ObjectPages] = OrderedDict()
         self._objects: dict[str, list[CachedObject]] = {}  # in use, by key
-        self._told = False
+        self._warned = False
         self._opening = 0  # callers of `cache_at` that have not entered their objects yet
         hint = "pass cache=<a folder of yours with room>"
         try:
@@ -257,11 +260,11 @@ class Cache:
             for name in ("objects", "holders", "names"):
                 place = folder / name
                 if place.is_symlink():
-                    raise NotADirectoryError(errno.ENOTDIR, f"a link in the place of its folder {name}")
+                    raise NotADirectoryError(errno.ENOTDIR, f"a link in place of its folder {name}")
                 place.mkdir(mode=0o700, exist_ok=True)
             self._lock = open_own(folder / "lock")
             with self._locked():
-                self._state = self._mapped_state()
+                self._state = self._map_state()
                 self._holder = CacheHolder(folder / "holders")
                 self._count(alone=not any(True for _ in self._holder.others()))
         except OSError as error:
@@ -269,7 +272,7 @@ class Cache:
                 f"expected a folder to keep parts of objects in, got: {error.strerror}", path=str(folder), hint=hint
             ) from error
         self._running = contextlib.ExitStack()
-        self._running.enter_context(kept_running())
+        self._running.enter_context(keep_running())
 
     # ---- the folder -------------------------------------------------------------------------------
 
@@ -287,7 +290,7 @@ class Cache:
                 if self._depth == 0:
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _mapped_state(self) -> NDArray[np.int64]:
+    def _map_state(self) -> NDArray[np.int64]:
         descriptor = open_own(self.folder / "state")
         try:
             head = np.frombuffer(_MAGIC, np.int64)
@@ -327,7 +330,7 @@ class Cache:
         self._state[2] = total
 
     @contextlib.contextmanager
-    def opened(self, cached: CachedObject) -> Iterator[ObjectPages]:
+    def open_pages(self, cached: CachedObject) -> Iterator[ObjectPages]:
         """A context in which file and table of an object are open."""
         with self._mutex:
             pages = self._open.get(cached.key)
@@ -356,7 +359,7 @@ class Cache:
                         self._open.pop(idle).close()
 
     def enter(self, objects: Sequence[CachedObject]) -> None:
-        """Begin to use objects. Pages of unused objects are dropped first."""
+        """Begin to use objects. Their pages are dropped after the pages of unused objects."""
         with self._locked():
             for cached in objects:
                 self._objects.setdefault(cached.key, []).append(cached)
@@ -364,8 +367,8 @@ class Cache:
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[bool]:
-        """A context in which the cache stays open, although no object is used yet. It yields False if the cache is
-        closed."""
+        """A context in which the cache stays open although no object is used yet. Yields False if the cache is closed
+        already."""
         with self._mutex:
             self._opening += 1
             available = self._lock >= 0
@@ -377,10 +380,10 @@ class Cache:
             self.leave(())
 
     def leave(self, objects: Sequence[CachedObject]) -> None:
-        """End the use of objects, including ones that stay. If this process uses no other objects, close the cache."""
+        """End the use of objects, pinned ones included. If this process uses no other objects, close the cache."""
         with self._mutex:
             for cached in objects:
-                cached.go()
+                cached.unpin()
                 users = self._objects.get(cached.key, [])
                 if cached in users:
                     users.remove(cached)
@@ -397,7 +400,7 @@ class Cache:
             os.close(self._lock)
             self._lock = -1
         self._running.close()
-        rest()
+        stop_if_idle()
 
     # ---- room -------------------------------------------------------------------------------------
 
@@ -406,16 +409,16 @@ class Cache:
         with self._locked():
             return Lease(self, self._holder.lease(cached.number, first, end))
 
-    def tables(self) -> dict[str, NDArray[np.bool_]]:
+    def kept_pages(self) -> dict[str, NDArray[np.bool_]]:
         """Return a mask of the kept pages of each object that this process uses, by key."""
         tables = {}
         for cached, *_ in list(self._objects.values()):
             if cached.size and (self.folder / "objects" / cached.key).exists():
-                with self.opened(cached) as pages:
+                with self.open_pages(cached) as pages:
                     tables[cached.key] = pages.table != 0
         return tables
 
-    def held(self) -> dict[str, NDArray[np.bool_]]:
+    def held_pages(self) -> dict[str, NDArray[np.bool_]]:
         """Return a mask of the held pages of each object of which this process holds some, by key."""
         masks: dict[str, NDArray[np.bool_]] = {}
         for cached in [cached for users in list(self._objects.values()) for cached in users]:
@@ -438,22 +441,22 @@ class Cache:
         """
         if pages * PAGE_BYTES > self.budget_bytes:
             return None
-        room = self._reserved(pages)
+        room = self._try_reserve(pages)
         if room is None:
             with self._locked():
                 self._drop_unclaimed(pages)
-            room = self._reserved(pages)
+            room = self._try_reserve(pages)
         if room is None:
-            # Computing the victims may read from the corpus, so this runs without the lock.
+            # Without the lock, as computing the victims may read from the corpus.
             for extents in victims:
                 with self._locked():
                     dropped = self._drop(extents, self._views())
-                if dropped and (room := self._reserved(pages)) is not None:
+                if dropped and (room := self._try_reserve(pages)) is not None:
                     break
         if room is None and must:
             with self._locked():
                 self._drop_any(pages)
-            room = self._reserved(pages)
+            room = self._try_reserve(pages)
         return room
 
     async def room(self, pages: int, victims: Iterable[Sequence[Extent]] = (), *, must: bool = False) -> Room | None:
@@ -462,10 +465,10 @@ class Cache:
         try:
             return await asyncio.shield(reservation)
         except asyncio.CancelledError:
-            reservation.add_done_callback(_given_back)
+            reservation.add_done_callback(_release_room)
             raise
 
-    def _reserved(self, pages: int) -> Room | None:
+    def _try_reserve(self, pages: int) -> Room | None:
         with self._locked():
             if self._short(pages, self._views()) > 0:
                 return None
@@ -490,7 +493,7 @@ class Cache:
                 if name not in claimed:
                     with contextlib.suppress(OSError):
                         about = os.stat(self.folder / "objects" / name / "data")
-                        if not any(len(view.used(int(name[:16], 16))) for view in views):
+                        if not any(len(view.pages_in_use(int(name[:16], 16))) for view in views):
                             candidates.append((about.st_mtime_ns, name, about.st_size))
         for _, name, size in sorted(candidates):
             if short <= 0:
@@ -517,7 +520,7 @@ class Cache:
             if not isinstance(cached, CachedObject) or cached.cache is not self:
                 continue
             first, end = pages_of(extent.offset, extent.offset + extent.size)
-            with self.opened(cached) as pages:
+            with self.open_pages(cached) as pages:
                 # Neighbours may share the pages at both ends, which stay as long as the neighbours do.
                 if first < end - 1 and first > 0 and pages.has(first - 1, first):
                     first += 1
@@ -526,19 +529,19 @@ class Cache:
                 dropped += self._drop_pages(cached, pages, first, end, views=views)
         return dropped
 
-    def drop(self, ranges: Iterable[tuple[CachedObject, int, int]]) -> None:
+    def drop(self, ranges: Iterable[PageRange]) -> None:
         """Drop pages that are not being used."""
         with self._locked():
             views = self._views()
             for cached, first, end in ranges:
-                with self.opened(cached) as pages:
+                with self.open_pages(cached) as pages:
                     self._drop_pages(cached, pages, first, end, views=views)
 
     def _drop_pages(
         self, cached: CachedObject, pages: ObjectPages, first: int, end: int, *, views: Sequence[HolderView]
     ) -> int:
         dropped = 0
-        for a, b in _without(first, end, np.concatenate([view.used(cached.number) for view in views])):
+        for a, b in _without(first, end, np.concatenate([view.pages_in_use(cached.number) for view in views])):
             if pages.table[a:b].any():
                 dropped += pages.drop(a, b)
         self._state[2] -= dropped
@@ -548,7 +551,7 @@ class Cache:
         views = self._views()
         short = self._short(pages_wanted, views)
         for cached, *_ in list(self._objects.values()):
-            with self.opened(cached) as pages:
+            with self.open_pages(cached) as pages:
                 for a, b in pages.runs():
                     for at in range(a, b, _PART):
                         if short <= 0:
@@ -561,21 +564,21 @@ class Cache:
         """Fetch pages into the file, and ignore errors: a reader that needs the pages tries again, and gets the
         error."""
         with contextlib.suppress(DataError, OSError):
-            await _Transfer(cached, patient=False).all(first, end)
+            await _PageTransfer(cached, patient=False).all(first, end)
 
-    async def copied(self, cached: CachedObject, first: int, end: int, skip: int, into: memoryview) -> None:
-        """Fill memory with the bytes from ``skip`` bytes after the beginning of the pages."""
-        with self.opened(cached) as pages:
+    async def copy_into(self, cached: CachedObject, first: int, end: int, skip: int, into: memoryview) -> None:
+        """Fill memory with bytes of the pages, from byte ``skip`` of the first page on."""
+        with self.open_pages(cached) as pages:
             missing = sum(b - a for a, b in pages.missing(first, end))
             data = np.empty(pages.bytes_of(first, end), np.uint8).data
         room = asyncio.ensure_future(self.room(missing)) if missing else None
         try:
             if room is not None:
                 await room
-            await _Transfer(cached, room).all(first, end, data)
+            await _PageTransfer(cached, room).all(first, end, data)
         finally:
             if room is not None:
-                await _closed(room)
+                await _close_room(room)
         into[:] = data[skip : skip + len(into)]
 
     def _keep_at_last(self, pages: ObjectPages, first: int, data: memoryview) -> None:
@@ -603,15 +606,15 @@ class Cache:
                 raise
             with contextlib.suppress(OSError, DataError):
                 pages.punch(first, end)
-            # From now on, room is made by dropping pages that are kept.
+            # From now on, new pages replace pages that are kept.
             self.budget_bytes = min(self.budget_bytes, self.kept_bytes)
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 _log.warning("%s: no more than %d bytes are kept: %s", self.folder, self.budget_bytes, error.strerror)
             return False
         sums = checksums(data)
         with self._locked():
-            # Counted before they are written: a process that is killed in between counts too many pages, not too few.
+            # Counted before they are marked: a process that is killed in between counts too many pages, not too few.
             self._state[2] += sum(b - a for a, b in pages.missing(first, end))
             pages.mark(first, sums)
             room.take(end - first)
@@ -620,23 +623,24 @@ class Cache:
     def too_small(self, pages: int) -> DataError:
         """Return the error for a lack of room."""
         return DataError(
-            f"expected room for {pages * PAGE_BYTES} bytes in a cache of {self.budget_bytes} bytes, "
-            "got none: all else is in use",
+            f"expected room for {pages * PAGE_BYTES} bytes in a cache of {self.budget_bytes} bytes, got none: the "
+            "rest is in use",
             path=str(self.folder),
             hint="raise the cache_bytes of fl.Remote",
         )
 
 
-class _Transfer:
-    """Pages of one object on their way into memory, into its file, or both.
+class _PageTransfer:
+    """Fetches pages of one object into memory, into its file, or both.
 
     Args:
         cached: the object.
-        room: room that was reserved for the pages. Pages that are needed only in the file reserve room themselves.
+        room: room that was reserved for the pages. If the pages are needed only in the file, room is reserved for them
+            here.
         patient: whether to wait for room that others are using.
     """
 
-    def __init__(self, cached: CachedObject, room: Coming = None, *, patient: bool = True) -> None:
+    def __init__(self, cached: CachedObject, room: RoomReservation = None, *, patient: bool = True) -> None:
         self._cache, self._object, self._room, self._patient = cached.cache, cached, room, patient
 
     async def all(self, first: int, end: int, into: memoryview | None = None) -> int:
@@ -649,11 +653,11 @@ class _Transfer:
             DataError: the pages cannot be fetched, or there is no room for them in the file.
         """
         parts = parts_of(first, end)
-        with self._cache.opened(self._object) as self._pages:
+        with self._cache.open_pages(self._object) as self._pages:
             return sum(await _all(self._part(a, b, self._pages.part_of(into, first, a, b)) for a, b in parts))
 
     async def _part(self, first: int, end: int, into: memoryview | None) -> int:
-        """Do the same for pages within one multiple of `PART_BYTES`."""
+        """Fetch pages within one multiple of `PART_BYTES` as `all` does."""
         pages = self._pages
         async with self._object.turns.setdefault(first // _PART, asyncio.Lock()):
             while not pages.has(first, end) or not await self._from_file(first, end, into):
@@ -669,8 +673,8 @@ class _Transfer:
         return 0
 
     async def _from_store(self, first: int, end: int, into: memoryview | None) -> int | None:
-        """Fetch the missing pages while others are locked out. Return their bytes, or None if pages in the file are
-        damaged."""
+        """Fetch the missing pages, while other processes are locked out. Return the number of their bytes, or None if
+        pages in the file are damaged."""
         cache, pages = self._cache, self._pages
         missing = pages.missing(first, end)
         for a, b in _without(first, end, np.array(missing, np.int64).reshape(-1, 2)):
@@ -694,7 +698,7 @@ class _Transfer:
         return sum(pages.bytes_of(a, b) for a, b in missing)
 
     async def _own_room(self, pages: int) -> Room:
-        """Reserve room for pages that must be in the file, and wait for other users to release some.
+        """Reserve room for pages that must be in the file. Wait until other users release some, if necessary.
 
         Raises:
             DataError: there is no room.
@@ -707,23 +711,22 @@ class _Transfer:
                 await asyncio.sleep(_ROOM_S / _ROOM_TRIES)
         raise self._cache.too_small(pages)
 
-    async def _fetch(self, first: int, data: memoryview, room: Room | Coming) -> None:
-        """Fetch pages into memory. If fetching is given up, also by Ctrl-C, the complete pages that have arrived are
-        kept.
+    async def _fetch(self, first: int, data: memoryview, room: Room | RoomReservation) -> None:
+        """Fetch pages into memory. If fetching is given up, also by Ctrl-C, keep the complete pages that have arrived.
 
         Raises:
             DataError: the pages cannot be fetched.
         """
         cached = self._object
-        come = [0]  # bytes, after each piece
+        arrived = [0]  # bytes so far, after each piece
         try:
-            await fetched(
-                cached.store, cached.info, first * PAGE_BYTES, data, patience=cached.patience, heard=come.append
+            await fetch_range(
+                cached.store, cached.info, first * PAGE_BYTES, data, patience=cached.patience, on_bytes=arrived.append
             )
         except BaseException:
             if isinstance(room, asyncio.Future):
                 room = room.result() if room.done() and not room.cancelled() and not room.exception() else None
-            complete = come[-1] // PAGE_BYTES
+            complete = arrived[-1] // PAGE_BYTES
             if room is not None and complete:
                 self._cache._keep(self._pages, first, data[: complete * PAGE_BYTES], room)
             raise
@@ -743,13 +746,23 @@ class _Transfer:
         return False
 
 
-class Fate(Protocol):
-    """A decision about fetched pages. See `feedline.feed.reading.cache_policy`."""
+class KeepDecision(NamedTuple):
+    """The decision whether fetched pages are kept. See `feedline.feed.reading.cache_policy`.
+
+    Attributes:
+        missing: runs of pages that have to be fetched.
+        keeps: whether these pages are kept.
+        drops: runs of pages that are dropped to make room for them.
+    """
+
+    missing: list[PageRange]
+    keeps: bool
+    drops: list[PageRange]
 
     @property
-    def keeps(self) -> bool: ...  # noqa: D102  # see the class
-    @property
-    def drops(self) -> Sequence[tuple[CachedObject, int, int]]: ...  # noqa: D102
+    def pages(self) -> int:
+        """Number of pages to fetch."""
+        return sum(end - first for _, first, end in self.missing)
 
 
 class Room:
@@ -759,7 +772,7 @@ class Room:
         self._cache, self._left = cache, pages
 
     def take(self, pages: int) -> None:
-        """Use up room for pages."""
+        """Use up room for some pages."""
         pages, cache = min(pages, self._left), self._cache
         self._left -= pages
         with cache._mutex:
@@ -768,26 +781,27 @@ class Room:
                     cache._holder.reserve(-pages)
 
     def close(self) -> None:
-        """Release the rest of the room."""
+        """Release the unused room."""
         self.take(self._left)
 
 
-class Arrival:
-    """Parts of objects of one cache on their way into memory.
+class ObjectFetch:
+    """Fetches parts of objects of one cache into memory.
 
     Args:
         extents: the parts.
         victims: parts of objects that may be dropped to keep them.
-        must_keep: whether to drop any page that is not in use, as other processes on this machine will need these
-            parts, too.
-        fate: decision whether the parts are kept, and which pages are dropped for them. It replaces ``victims``.
-        before: arrivals with earlier decisions.
-        known: the objects by the paths in ``extents``. The paths may be settled, or forgotten, while bytes arrive.
+        must_keep: whether any page that is not in use may be dropped, because other processes on this machine will need
+            these parts, too.
+        decision: decision whether the parts are kept, and which pages are dropped for them. It replaces ``victims``.
+        before: fetches with earlier decisions.
+        known: the objects by the paths in ``extents``. While bytes arrive, the paths may be unregistered, or become
+            local files.
 
     Attributes:
         fetched_bytes: bytes that came from stores.
         cached_bytes: bytes that were in the cache.
-        drifted: whether the decision could not be carried out.
+        missed_decision: whether the decision could not be carried out.
     """
 
     def __init__(
@@ -796,22 +810,22 @@ class Arrival:
         victims: Iterable[Sequence[Extent]] = (),
         *,
         must_keep: bool = False,
-        fate: Fate | None = None,
-        before: Sequence[Arrival] = (),
+        decision: KeepDecision | None = None,
+        before: Sequence[ObjectFetch] = (),
         known: Mapping[str, CachedObject],
     ) -> None:
         self.fetched_bytes = self.cached_bytes = 0
-        self.drifted = False
+        self.missed_decision = False
         self._extents, self._victims, self._must = extents, victims, must_keep
-        self._fate, self._before = fate, before
-        self._objects, self._ranges = known, together(extents, known)
+        self._decision, self._before = decision, before
+        self._objects, self._ranges = known, coalesce_extents(extents, known)
         self._leases: list[Lease] = []
         self._rooms: list[asyncio.Future[Room | None]] = []
         self._started = self._dropped = False
         try:
-            if fate is None:
+            if decision is None:
                 self._take_leases()
-            elif not any(arrival.overlaps(fate.drops) for arrival in before if not arrival.ended):
+            elif not any(fetch.overlaps(decision.drops) for fetch in before if not fetch.ended):
                 self._drop_now()
             self._outcome, self._cancel = loop().begin(self._run())
         except BaseException:
@@ -824,85 +838,86 @@ class Arrival:
 
     def _drop_now(self) -> None:
         """Drop the pages that the decision names."""
-        if self._fate is not None and self._fate.drops:
-            self._fate.drops[0][0].cache.drop(self._fate.drops)
+        if self._decision is not None and self._decision.drops:
+            self._decision.drops[0][0].cache.drop(self._decision.drops)
         self._dropped = True
 
-    async def _after(self, ready: Callable[[Arrival], bool]) -> None:
-        """Wait until all arrivals with earlier decisions have ended, or are ready."""
-        for arrival in self._before:
-            while not arrival.ended and not ready(arrival):
+    async def _wait_for_earlier(self, ready: Callable[[ObjectFetch], bool]) -> None:
+        """Wait until all fetches with earlier decisions have ended, or are ready."""
+        for fetch in self._before:
+            while not fetch.ended and not ready(fetch):
                 await asyncio.sleep(_ORDER_S)
 
     async def _run(self) -> list[Piece]:
         buffers, work = [], []
         try:
-            decided: Coming = None
-            if self._fate is not None:
-                # All earlier arrivals have begun, and have dropped the pages that are needed here.
-                await self._after(lambda a: a._started and (a._dropped or not self.overlaps(a.drops)))
+            decided: RoomReservation = None
+            if self._decision is not None:
+                # All earlier fetches have begun, and have dropped the pages that are fetched here.
+                await self._wait_for_earlier(lambda a: a._started and (a._dropped or not self.overlaps(a.drops)))
                 self._take_leases()
-                if self._fate.keeps and self._missing():
-                    decided = asyncio.ensure_future(self._decided_room())  # bytes arrive meanwhile
+                if self._decision.keeps and self._missing():
+                    decided = asyncio.ensure_future(self._wait_for_room())  # bytes arrive meanwhile
                     self._rooms.append(decided)
             for page_range in self._ranges:
                 cached, first, end = page_range
-                with cached.cache.opened(cached) as pages:
+                with cached.cache.open_pages(cached) as pages:
                     buffers.append(np.empty(pages.bytes_of(first, end), np.uint8).data)
                 room = decided
-                if self._fate is None and (missing := self._missing(page_range)):
+                if self._decision is None and (missing := self._missing(page_range)):
                     room = asyncio.ensure_future(cached.cache.room(missing, self._victims, must=self._must))
                     self._rooms.append(room)
                     await room
-                work.append(_Transfer(cached, room).all(first, end, buffers[-1]))
+                work.append(_PageTransfer(cached, room).all(first, end, buffers[-1]))
             self._started = True
             self.fetched_bytes = sum(await _all(work))
             self.cached_bytes = sum(map(len, buffers)) - self.fetched_bytes
         finally:
             for reservation in self._rooms:
-                await _closed(reservation)
-            if self._fate is not None:
-                self._release()  # pages in memory need not be in the file, as no other reader needs them
+                await _close_room(reservation)
+            if self._decision is not None:
+                self._release()  # the pages are in memory, and no other reader needs them in the file
         return self._pieces(buffers)
 
-    def _missing(self, *ranges: tuple[CachedObject, int, int]) -> int:
-        """Return the number of pages of these ranges, or of all, that are not in the files."""
+    def _missing(self, *ranges: PageRange) -> int:
+        """Return the number of pages of these ranges, by default of all ranges, that are not in the files."""
         missing = 0
         for cached, first, end in ranges or self._ranges:
-            with cached.cache.opened(cached) as pages:
+            with cached.cache.open_pages(cached) as pages:
                 missing += sum(b - a for a, b in pages.missing(first, end))
         return missing
 
-    async def _decided_room(self) -> Room | None:
-        """Make room for all missing pages by the decision, or return None if there is no room."""
-        # Earlier decisions must be carried out first. No deadlock is possible, as arrivals wait only for earlier ones.
-        await self._after(lambda arrival: self._dropped or not arrival.overlaps(self.drops))
+    async def _wait_for_room(self) -> Room | None:
+        """Make room for all missing pages as decided. Return None if there is no room."""
+        # Earlier decisions must be carried out first. No deadlock is possible, as fetches wait only for earlier ones.
+        await self._wait_for_earlier(lambda fetch: self._dropped or not fetch.overlaps(self.drops))
         if not self._dropped:
             await in_thread(self._drop_now)
-        # Every decision counts on the room that earlier decisions made. An arrival that took room out of turn would
-        # leave an earlier one without room.
-        await self._after(lambda arrival: arrival.has_room)
+        # Every decision relies on the room that earlier decisions made. A fetch that took room out of turn would leave
+        # an earlier one without room.
+        await self._wait_for_earlier(lambda fetch: fetch.has_room)
         while True:
-            # Checked first: an arrival that ends during the search for room releases its excess, such as a shared page.
-            last = all(arrival.ended for arrival in self._before)
+            # Checked first: a fetch that ends during the search for room releases the room that it does not need, such
+            # as the room for a shared page.
+            last = all(fetch.ended for fetch in self._before)
             room = await self._ranges[0][0].cache.room(self._missing())
             if room is not None or last:
-                self.drifted = room is None
+                self.missed_decision = room is None
                 return room
             await asyncio.sleep(_ORDER_S)
 
     @property
-    def drops(self) -> Sequence[tuple[CachedObject, int, int]]:
-        """Pages that the decision drops."""
-        return () if self._fate is None else self._fate.drops
+    def drops(self) -> Sequence[PageRange]:
+        """The pages that the decision drops."""
+        return () if self._decision is None else self._decision.drops
 
-    def overlaps(self, ranges: Sequence[tuple[CachedObject, int, int]]) -> bool:
-        """Return whether any of these pages are on their way."""
+    def overlaps(self, ranges: Sequence[PageRange]) -> bool:
+        """Return whether any of these pages are being fetched."""
         return any(o is p and first < b and a < end for o, first, end in self._ranges for p, a, b in ranges)
 
     @property
     def has_room(self) -> bool:
-        """Whether this arrival needs no room, has reserved it, or failed to."""
+        """Whether this fetch needs no room, has reserved it, or failed to."""
         return self._started and all(room.done() for room in self._rooms)
 
     @property
@@ -924,7 +939,7 @@ class Arrival:
         return pieces
 
     def result(self) -> list[Piece]:
-        """Wait for the bytes. Return one piece for each part.
+        """Wait for the bytes, and return one piece for each part.
 
         Raises:
             DataError: they cannot be fetched.
@@ -946,14 +961,14 @@ class Arrival:
                 self._leases.pop().release()
 
 
-def _given_back(reservation: asyncio.Future[Room | None]) -> None:
-    """Release room that no caller waits for any more."""
+def _release_room(reservation: asyncio.Future[Room | None]) -> None:
+    """Release room that nobody waits for any more."""
     if not reservation.cancelled() and reservation.exception() is None and (room := reservation.result()) is not None:
         room.close()
 
 
-async def _closed(room: asyncio.Future[Room | None]) -> None:
-    """Release the rest of room, even if it is still being reserved."""
+async def _close_room(room: asyncio.Future[Room | None]) -> None:
+    """Release unused room, even if it is still being reserved."""
     room.cancel()
     (outcome,) = await asyncio.gather(room, return_exceptions=True)
     if isinstance(outcome, Room):
@@ -966,7 +981,7 @@ _caches_lock = threading.Lock()
 
 @contextlib.contextmanager
 def cache_at(folder: Path, budget_bytes: int) -> Iterator[Cache]:
-    """A context with this process's cache in a folder. Other threads do not close it before objects are entered.
+    """A context with the cache of this process in a folder. Other threads do not close it before objects are entered.
 
     Raises:
         DataError: the folder is not writable, others can write to it, or it is too small.
@@ -998,13 +1013,13 @@ async def _all(work: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
 
 
 def parts_of(first: int, end: int) -> list[tuple[int, int]]:
-    """Cut pages at multiples of `PART_BYTES` of the object."""
+    """Cut a range of pages at multiples of `PART_BYTES` of the object."""
     cuts = [first, *range((first // _PART + 1) * _PART, end, _PART), end]
     return [(a, b) for a, b in itertools.pairwise(cuts) if b > a]
 
 
 def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield the runs of pages that are not in ``used``, int64 (n, 2)."""
+    """Yield the runs of pages of a range that are not in ``used``, int64 (n, 2)."""
     at = first
     for a, b in sorted(used.tolist()):
         if b <= at:
@@ -1018,16 +1033,14 @@ def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[in
         yield at, end
 
 
-def together(
-    extents: Sequence[Extent], objects: Mapping[str, CachedObject] | None = None
-) -> list[tuple[CachedObject, int, int]]:
-    """Return the pages to fetch for extents, with close ones joined into one request.
+def coalesce_extents(extents: Sequence[Extent], objects: Mapping[str, CachedObject] | None = None) -> list[PageRange]:
+    """Return the pages to fetch for extents. Extents that are close are joined, so that one request fetches them.
 
     Args:
-        extents: parts of files. Files that are not objects any more are left out.
+        extents: parts of files. Files that are not objects, or not any more, are left out.
         objects: the objects by path. None: the objects that are registered now.
     """
-    ranges: list[tuple[CachedObject, int, int]] = []
+    ranges: list[PageRange] = []
     for extent in sorted(extents, key=lambda e: (e.path, e.offset)):
         if not extent.size:
             continue
@@ -1035,7 +1048,7 @@ def together(
         if not isinstance(cached, CachedObject):
             continue
         first, end = pages_of(extent.offset, extent.offset + extent.size)
-        if ranges and ranges[-1][0] is cached and first - ranges[-1][2] <= _TOGETHER_BYTES // PAGE_BYTES:
+        if ranges and ranges[-1][0] is cached and first - ranges[-1][2] <= _MAX_GAP_BYTES // PAGE_BYTES:
             ranges[-1] = (cached, ranges[-1][1], max(end, ranges[-1][2]))
         else:
             ranges.append((cached, first, end))

@@ -39,7 +39,7 @@ _SIGNED_FOR = datetime.timedelta(minutes=5)
 _MIN_SECRET = 4  # characters: a shorter value may be a part of any word
 
 
-class BucketStore(Store):
+class ObjectStore(Store):
     """A store that obstore reads."""
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
@@ -49,7 +49,7 @@ class BucketStore(Store):
             import obstore.store
         except ImportError as error:
             raise DataError(
-                "expected the package obstore to read from object stores, got none",
+                "the package obstore, which reads from object stores, is not installed",
                 path=self.address,
                 hint=install_line("remote"),
             ) from error
@@ -66,15 +66,16 @@ class BucketStore(Store):
             client.setdefault("allow_http", True)
         # `requests` repeats failed requests, with the same counts and waits for all stores.
         retry = {"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=600)}
-        # Writes are the exception: to repeat one part of an object is better than to repeat all of them.
+        # Writes are the exception: it is better to repeat one part of an object than all of them.
         backoff = {"init_backoff": datetime.timedelta(seconds=0.1), "max_backoff": datetime.timedelta(seconds=1)}
         parts = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=600), "backoff": {**backoff, "base": 2}}
         self._web = WebClient({name: client[name] for name in client if name in WEB_OPTIONS})
-        self._store = self._opened(client, retry, options)
-        self._writes = self._opened({**client, "timeout": _WRITE_TIMEOUT}, parts, options)
+        self._store = self._open_store(client, retry, options)
+        self._writes = self._open_store({**client, "timeout": _WRITE_TIMEOUT}, parts, options)
 
     def _check(self, options: Mapping[str, Any], client: Mapping[str, Any]) -> None:
-        """Check the names of options: obstore panics if an option of its client is among the options of the store."""
+        """Check the names of options, as obstore panics if an option of its client is among the options of the
+        store."""
         for name in options:
             if _PREFIX.sub("", str(name).lower()) in _CLIENT_OPTIONS:
                 raise OptionError(
@@ -90,7 +91,7 @@ class BucketStore(Store):
                 hint=f"it knows {', '.join(sorted(_CLIENT_OPTIONS))}",
             )
 
-    def _opened(self, client: Mapping[str, Any], retry: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    def _open_store(self, client: Mapping[str, Any], retry: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
         try:
             return self._obstore.store.from_url(self.root, client_options=client, retry_config=retry, **options)
         except BaseException as error:  # exceptions of obstore and pyo3, including panics
@@ -98,7 +99,7 @@ class BucketStore(Store):
                 raise
             raise OptionError(
                 "expected an address and storage_options that obstore understands: "
-                + _unquoted(str(error), {**client, **options}),
+                + _hide_values(str(error), {**client, **options}),
                 path=self.address,
             ) from None
 
@@ -112,8 +113,8 @@ class BucketStore(Store):
                 return None
             raise
 
-    async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
-        """See `Store.listed`."""
+    async def list_objects(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
+        """See `Store.list_objects`."""
         # obstore's prefixes are complete parts of a name, and it lists the empty object of a folder without its slash.
         prefix = folder.removesuffix("/")
         with faults():
@@ -136,7 +137,7 @@ class BucketStore(Store):
             response = await self._obstore.get_async(self._store, info.key, options=options)
             if not info.is_same(now := _info(response.meta)):
                 raise StoreFault(f"an object of {now}", kind="changed")
-            # Pieces of any size, as they arrive: on a slow line, waiting for a larger piece would look like a stall.
+            # Pieces of any size, as they arrive. On a slow line, waiting for a larger piece would look like a stall.
             async for piece in response.stream(min_chunk_size=1):
                 yield piece
 
@@ -152,7 +153,7 @@ class BucketStore(Store):
                     done = await self._obstore.put_async(self._writes, key, body.parts(), use_multipart=True, **parts)
         except StoreFault as fault:
             if fault.kind == "missing" and not _NO_BUCKET.search(fault.answer):
-                # The upload may be complete, and only its answer lost.
+                # The upload may be complete, and only the answer is lost.
                 raise StoreFault(fault.answer, again=True) from fault
             raise
         etag = done.get("e_tag")
@@ -186,17 +187,17 @@ class BucketStore(Store):
                 raise
 
     async def retry_after(self, key: str) -> float | None:
-        """Ask for one byte: obstore does not pass on the header with the time to wait."""
+        """Ask for one byte, as obstore does not pass on the header with the time to wait."""
         try:
             url = await self._obstore.sign_async(self._store, "GET", key, _SIGNED_FOR)
-            async with self._web.answered("GET", url, {"Range": "bytes=0-0"}) as answer:
+            async with self._web.request("GET", url, {"Range": "bytes=0-0"}) as answer:
                 return answer.wait_s
-        except Exception:  # the same as a missing header
+        except Exception:  # as if the header were missing
             return None
 
 
 def etag_of(meta: Mapping[str, Any]) -> str:
-    """Return the ETag of an object in the form of HTTP: Azure's listings leave out the quotes."""
+    """Return the ETag of an object as in HTTP. Listings of Azure leave out the quotes."""
     etag = meta.get("e_tag") or ""
     return etag if not etag or etag.startswith(('"', "W/")) else f'"{etag}"'
 
@@ -207,7 +208,7 @@ def _info(meta: Any) -> ObjectInfo:
 
 
 def _take_account(root: str, options: dict[str, Any]) -> None:
-    """Remove an option that repeats a part of the address: obstore accepts it in only one of them.
+    """Remove an option that repeats a part of the address, as obstore accepts it in only one place.
 
     Raises:
         OptionError: the option and the address differ.
@@ -222,16 +223,16 @@ def _take_account(root: str, options: dict[str, Any]) -> None:
             continue
         if options[name] != named[kind[1]]:
             raise OptionError(
-                f"expected the {kind[1]} of the address in {name}, got another one", path=without_credentials(root)
+                f"expected {name} to name the {kind[1]} of the address, got another one", path=without_credentials(root)
             )
         del options[name]
 
 
-def _unquoted(message: str, options: Mapping[str, Any]) -> str:
+def _hide_values(message: str, options: Mapping[str, Any]) -> str:
     """Return the first line of a message, with names of options in place of their values, which may be secret."""
     message = next(iter(message.splitlines()), "")
     for name, value in options.items():
-        message = message.replace(f'"{value}"', f"what {name} says")
+        message = message.replace(f'"{value}"', f"the value of {name}")
         if len(str(value)) >= _MIN_SECRET:
             message = message.replace(str(value), f"<{name}>")
     return message

@@ -1,9 +1,9 @@
 """The file of an object: sparse, with a table of the pages that are in it and their checksums.
 
-A page is in the file once its checksum is in the table, which is entered after the page was written. So a process that
-is killed at any moment leaves no incomplete page that looks complete. Dropping works in the opposite order. Pages that
-were written before the machine was restarted, or by another process, are compared with their checksums before the first
-read.
+A page is in the file once its checksum is in the table. The checksum is entered after the page was written, so a
+process that is killed at any moment leaves no incomplete page that looks complete. Dropping works in the opposite
+order. Pages that were written before a restart of the machine, or by another process, are compared with their checksums
+before they are first read.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def pages_of(begin: int, end: int) -> tuple[int, int]:
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Set the size of a file before it is mapped, and allocate all of its space: a lack of space later would kill the
-    process.
+    """Set the size of a file before it is mapped, and allocate all of its space, as a lack of space later would kill
+    the process.
 
     Raises:
         OSError: there is no space.
@@ -111,20 +111,20 @@ class ObjectPages:
         self.table = self.table.copy()  # unmaps it
 
     def has(self, first: int, end: int) -> bool:
-        """Return whether all of these pages are in the file."""
+        """Return whether all pages of a range are in the file."""
         return bool(self.table[first:end].all())
 
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return the runs of pages that are not in the file, as (first, end)."""
+        """Return the runs of pages of a range that are not in the file, as (first, end)."""
         lacking = self.table[first:end] == 0
         return [(first + a, first + b) for a, b in _runs_of(lacking)] if lacking.any() else []
 
     def bytes_of(self, first: int, end: int) -> int:
-        """Return the bytes of pages: the last one of an object may be shorter."""
+        """Return the number of bytes of pages. The last page of an object may be shorter."""
         return max(0, min(end * PAGE_BYTES, self.size) - first * PAGE_BYTES)
 
     def write(self, first: int, data: memoryview) -> None:
-        """Write complete pages, which are not in the file yet.
+        """Write complete pages that are not in the file yet.
 
         Raises:
             OSError: the disk is full, or fails.
@@ -134,7 +134,7 @@ class ObjectPages:
             done += os.pwrite(self.descriptor, data[done:], at + done)
 
     def mark(self, first: int, sums: NDArray[np.uint32]) -> None:
-        """Enter pages that were written into the table, with their `checksums`."""
+        """Enter pages that were written in the table, with their `checksums`."""
         end = first + len(sums)
         self.table[first:end] = sums
         self._trusted[first:end] = True
@@ -147,7 +147,7 @@ class ObjectPages:
         return data[at : at + self.bytes_of(first, end)]
 
     def read(self, first: int, end: int, into: memoryview | None) -> list[int]:
-        """Read pages into memory, if any, and return the `damaged` ones."""
+        """Read pages into memory, unless it is None, and return the `damaged` ones."""
         done, at = 0, first * PAGE_BYTES
         while into is not None and done < len(into):
             got = os.preadv(self.descriptor, [into[done:]], at + done)
@@ -157,7 +157,7 @@ class ObjectPages:
         return self.damaged(first, end, into)
 
     def damaged(self, first: int, end: int, data: memoryview | None = None) -> list[int]:
-        """Return the damaged pages, apart from pages that this process has written or compared before.
+        """Return the damaged pages. Pages that this process has written or compared before count as undamaged.
 
         Args:
             first: the first page.
@@ -180,7 +180,7 @@ class ObjectPages:
         return wrong
 
     def drop(self, first: int, end: int) -> int:
-        """Remove pages from table and file, and return how many were in them.
+        """Remove pages from the table and the file, and return how many there were.
 
         Raises:
             DataError: the file system cannot free a part of a file.
@@ -205,7 +205,7 @@ class ObjectPages:
             raise OSError(number, os.strerror(number))
 
     def sweep(self) -> int:
-        """Free pages that were written but not entered, as by a killed process. Return the number of pages in the
+        """Free pages that were written but not entered, such as by a killed process. Return the number of pages in the
         table."""
         at = 0
         while at < self.size:
@@ -238,7 +238,7 @@ class ObjectPages:
         self._flock(fcntl.F_UNLCK, first, end)
 
     def _flock(self, kind: int, first: int, end: int) -> None:
-        # A lock of the open file description: it ends with the process, and not with any other descriptor of the file.
+        # A lock of the open file description. It ends with the process, and not when another descriptor is closed.
         request = struct.pack(_FLOCK, kind, os.SEEK_SET, first, max(1, end - first), 0)
         fcntl.fcntl(self._table_file, fcntl.F_OFD_SETLK, request)
 

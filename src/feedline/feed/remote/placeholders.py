@@ -1,8 +1,8 @@
 """Names of objects as a folder of placeholders, which formats list like a folder of files.
 
-The names come from one request for a list, or one for each object of a web server, and are recorded next to the
-placeholders, where other processes of this node that open the same addresses find them. Placeholders are empty:
-`files.remote` opens the objects in their place.
+The names come from one request for a list, or from one request for each object of a web server. They are recorded next
+to the placeholders, so that other processes of this node find them when they open the same addresses. Placeholders are
+empty: `files.remote` opens the objects in their place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces
 from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.object_cache import CachedObject, cache_at
 from feedline.feed.remote.pages import PAGE_BYTES
-from feedline.feed.remote.requests import Patience, listing, looked_up, wait_for
+from feedline.feed.remote.requests import Patience, listing, request_lookup, wait_for
 from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault, is_address, scheme_of
 
 DEFAULT_BYTES = 16 << 30
@@ -44,14 +44,14 @@ _MAX_NAME = 255  # bytes, of file systems
 _log = logging.getLogger("feedline")
 
 
-class LookedUp(NamedTuple):
-    """The objects of addresses, and paths between them. A pickled copy opens again without asking a store.
+class Lookup(NamedTuple):
+    """The objects of addresses that were looked up, and paths among them. A pickled copy is opened without any request.
 
     Attributes:
-        places: for each address its store's address, the key or pattern in the store, and the objects, or for a path
+        places: for each address the address of its store, the key or pattern in the store, and the objects. For a path
             the path.
         single: whether there is one address that was not in a list.
-        listed: the objects that some of these objects list, and the addresses of their stores.
+        listed: objects that are listed in these objects, by the addresses of their stores.
         options: options of the stores.
         patience: limits for waiting.
     """
@@ -63,11 +63,11 @@ class LookedUp(NamedTuple):
     listed: tuple[tuple[str, list[ObjectInfo]], ...] = ()
 
 
-class Mirror:
+class Placeholders:
     """Objects, and the folder of their placeholders.
 
     Args:
-        looked: the objects.
+        lookup: the objects.
         cache: folder for parts of them. None: ``objects`` in the user's cache folder.
         cache_bytes: limit of the folder.
 
@@ -75,7 +75,7 @@ class Mirror:
         folder: the folder of placeholders.
         paths: the path, or a list of paths, to open in place of the addresses.
         cache: the cache.
-        total_bytes: sizes of all objects together.
+        total_bytes: sum of the sizes of all objects.
         objects: the objects by the paths of their placeholders.
         roomy: whether the cache has room for all objects, so that no page is dropped.
 
@@ -84,18 +84,18 @@ class Mirror:
         ValueError: the cache is too small.
     """
 
-    def __init__(self, looked: LookedUp, cache: str | os.PathLike[str] | None, cache_bytes: int | None) -> None:
+    def __init__(self, lookup: Lookup, cache: str | os.PathLike[str] | None, cache_bytes: int | None) -> None:
         with cache_at(
             user_cache() / "objects" if cache is None else Path(cache),
             DEFAULT_BYTES if cache_bytes is None else cache_bytes,
         ) as self.cache:
-            self._enter(looked)
+            self._enter(lookup)
 
-    def _enter(self, looked: LookedUp) -> None:
+    def _enter(self, lookup: Lookup) -> None:
         folders: list[str] = []
         objects: dict[tuple[str, str], tuple[Store, ObjectInfo]] = {}
-        for root, infos in [*(place[::2] for place in looked.places if not isinstance(place, str)), *looked.listed]:
-            store = open_store(root, looked.options)[0]
+        for root, infos in [*(place[::2] for place in lookup.places if not isinstance(place, str)), *lookup.listed]:
+            store = open_store(root, lookup.options)[0]
             folders.append(store.place)
             objects.update(((store.place, info.key), (store, info)) for info in infos)
         about = sorted((store.place, info.key, info.version) for store, info in objects.values())
@@ -103,17 +103,17 @@ class Mirror:
         self.folder = self.cache.folder / "names" / name
         self.total_bytes = sum(info.size for _, info in objects.values())
         self.objects = {
-            str(self._place(store, info.key)): CachedObject(self.cache, store, info, looked.patience)
+            str(self._place(store, info.key)): CachedObject(self.cache, store, info, lookup.patience)
             for store, info in objects.values()
         }
         folder_of = iter(folders)
         paths = [
             place if isinstance(place, str) else str(self.folder / next(folder_of) / place[1])
-            for place in looked.places
+            for place in lookup.places
         ]
-        self.paths: Any = paths[0] if looked.single else paths
+        self.paths: Any = paths[0] if lookup.single else paths
         self._lay_out()
-        # Also by the paths of the files themselves, which are the kernel's names of maps.
+        # Also by the paths of the files, which are the names of maps in the kernel.
         registered: dict[str, remote.RemoteObject] = {**self.objects, **{o.place(): o for o in self.objects.values()}}
         remote.register(registered)
         errors.show_paths({str(self.folder / store.place): store.address for store, _ in objects.values()})
@@ -121,7 +121,7 @@ class Mirror:
         in_order = list(self.objects.values())
         for cached, following in itertools.pairwise(in_order):
             cached.following = following
-        # The finalizer does not leave the cache, as chunks that are views of its files may still be in use.
+        # The finalizer does not leave the cache, because chunks that are views of its files may still be in use.
         self._known = registered
         self._finalizer = weakref.finalize(self, remote.unregister, self._known)
         self._finalizer.atexit = False
@@ -129,7 +129,7 @@ class Mirror:
         self.roomy = pages * PAGE_BYTES <= self.cache.budget_bytes
         if self.roomy:
             for cached in self.objects.values():
-                cached.stay()
+                cached.pin()
 
     def _place(self, store: Store, key: str) -> Path:
         """Return the path of a placeholder.
@@ -180,7 +180,7 @@ class Mirror:
             f"{what}, whose rows are read from all over the files",
             "convert it to a store, tar, Parquet or JSON Lines, which are read by ranges",
         )
-        remote.settle(list(self.objects))
+        remote.materialize(list(self.objects))
 
     @property
     def whole(self) -> bool:
@@ -188,15 +188,15 @@ class Mirror:
         return self.roomy and all(not o.size or o.seems_whole(0, o.size) for o in self.objects.values())
 
     def close(self) -> None:
-        """Forget the objects. Fetched pages stay in the cache until their room is needed, so chunks that are views of
-        its files must not be used any more."""
+        """Unregister the objects. Fetched pages stay in the cache until their room is needed, so chunks that are views
+        of its files must not be used any more."""
         if self._finalizer.detach() is not None:
             remote.unregister(self._known)
             self.cache.leave(list(self.objects.values()))
 
 
 def without_file(what: Any) -> Any:
-    """Return paths for addresses that begin with ``file://``."""
+    """Return paths in place of addresses that begin with ``file://``."""
     if isinstance(what, (list, tuple)):
         return [without_file(item) for item in what]
     if isinstance(what, str) and scheme_of(what) == "file":
@@ -204,7 +204,7 @@ def without_file(what: Any) -> Any:
     return what
 
 
-def look_up(what: Any, options: Mapping[str, Any], patience: Patience) -> LookedUp:
+def look_up(what: Any, options: Mapping[str, Any], patience: Patience) -> Lookup:
     """Look up the objects of addresses in their stores.
 
     Args:
@@ -219,44 +219,44 @@ def look_up(what: Any, options: Mapping[str, Any], patience: Patience) -> Looked
     single = isinstance(what, (str, os.PathLike))
     items = [what] if single else list(what)
     places = [wait_for(_look_up(item, options, patience)) if is_address(item) else os.fspath(item) for item in items]
-    return LookedUp(places, single, dict(options), patience)
+    return Lookup(places, single, dict(options), patience)
 
 
-def look_up_listed(looked: LookedUp, mirror: Mirror, paths: Sequence[str]) -> LookedUp | None:
-    """Look up the objects that other objects list.
+def look_up_listed(lookup: Lookup, placeholders: Placeholders, paths: Sequence[str]) -> Lookup | None:
+    """Look up the objects that are listed in other objects.
 
     Args:
-        looked: the listing objects.
-        mirror: their placeholders.
-        paths: paths that the placeholders of listed objects would have. Other paths are left out.
+        lookup: the objects with the lists.
+        placeholders: placeholders of these objects.
+        paths: paths that placeholders of the listed objects would have. Other paths are left out.
 
     Returns:
-        ``looked`` with the objects that exist. None: all of them were looked up before.
+        ``lookup`` with the listed objects that exist. None if all of them were looked up before.
 
     Raises:
         DataError: a store does not answer.
     """
     normalised = [os.path.normpath(path) for path in paths]
-    roots = {root for root, _ in looked.listed}
+    roots = {root for root, _ in lookup.listed}
     listed = []
-    for root in {place[0]: None for place in looked.places if not isinstance(place, str) and place[0] not in roots}:
-        store = open_store(root, looked.options)[0]
-        folder = f"{mirror.folder / store.place}/"
+    for root in {place[0]: None for place in lookup.places if not isinstance(place, str) and place[0] not in roots}:
+        store = open_store(root, lookup.options)[0]
+        folder = f"{placeholders.folder / store.place}/"
         keys = {
             path[len(folder) :]
             for path in normalised
-            if path.startswith(folder) and path not in mirror.objects and _is_text(path)
+            if path.startswith(folder) and path not in placeholders.objects and _is_text(path)
         }
         if keys:
-            infos = wait_for(_of_keys(store, keys, looked.patience))
+            infos = wait_for(_of_keys(store, keys, lookup.patience))
             listed.append((root, [_of_this_run(store, info) for info in infos]))
-    return looked._replace(listed=(*looked.listed, *listed)) if listed else None
+    return lookup._replace(listed=(*lookup.listed, *listed)) if listed else None
 
 
 async def _of_keys(store: Store, keys: set[str], patience: Patience) -> list[ObjectInfo]:
     if store.lists:
         folder = os.path.commonpath([os.path.dirname(key) for key in keys])
-        infos = await _listed(store, f"{folder}/" if folder else "", patience)
+        infos = await _list_data(store, f"{folder}/" if folder else "", patience)
         return [info for info in infos if info.key in keys]
     return await _heads(store, sorted(keys), patience)
 
@@ -274,7 +274,7 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
     companions = [pair for name in names if (pair := _belonging_to(name)) is not None and pair not in names]
     if not store.lists and (glob.has_magic(pattern) or not pattern):
         raise DataError(
-            "expected the address of an object, got a pattern or a folder: a web server does not list what it has",
+            "expected the address of an object, got a pattern or a folder: a web server does not list its files",
             path=store.url(pattern),
             hint="name the objects, in a list or with braces: shard-{000..099}.tar",
         )
@@ -301,7 +301,7 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
 
 
 def _belonging_to(name: str) -> str | None:
-    """Return the name of the object that is needed to read an object of this name. None: there is none."""
+    """Return the name of the object without which an object of this name cannot be read, or None."""
     stem, suffix = os.path.splitext(name)
     return stem + _BELONGS[suffix] if suffix in _BELONGS else None
 
@@ -322,14 +322,14 @@ async def _object_or_folder(
     if name:
         try:
             info = next(iter(await _heads(store, [name], patience)), None)
-        except DataError as error:  # permission to list a folder need not include requests for an object of its name
+        except DataError as error:  # a client that may list a folder may not ask for an object of its name
             if isinstance(error.__cause__, StoreFault) and error.__cause__.again:
                 raise  # the store did not answer in time: a listing would take as long again
             refused = error
         # An empty object may represent a folder.
         if info is not None and info.size:
             return sorted([info, *await _heads(store, companions, patience, perhaps=True)], key=_by_key)
-    inside = await _listed(store, f"{folder}/" if folder else "", patience)
+    inside = await _list_data(store, f"{folder}/" if folder else "", patience)
     if not inside and refused is not None:
         raise refused
     return inside or ([info] if info is not None else [])
@@ -346,12 +346,12 @@ async def _matching(store: Store, pattern: str, names: Sequence[str], patience: 
 async def _candidates(
     store: Store, folder: str, names: Sequence[str], patience: Patience, room: asyncio.Semaphore
 ) -> list[ObjectInfo]:
-    """Return the objects of a folder that can match patterns, and the objects in folders that can. Nothing else is
-    listed."""
+    """Return the objects of a folder that can match patterns, and the objects in its folders that can. No other folders
+    are listed."""
 
     async def all_of(inside: str) -> list[ObjectInfo]:
         async with room:
-            return await _listed(store, inside, patience)
+            return await _list_data(store, inside, patience)
 
     if any("**" in name for name in names):
         return await all_of(folder)
@@ -361,7 +361,7 @@ async def _candidates(
         infos = await listing(store, folder, patience, deep=False)
     matching = [info for info in infos if any(_matches(info.key.rstrip("/"), head) for head in heads.values())]
     folders = {info.key.rstrip("/") for info in matching if info.key.endswith("/")}
-    if folders and len(matching) == len(infos):  # all entries match: one request for all, not one for each
+    if folders and len(matching) == len(infos):  # all entries match, so one request lists all of them
         return await all_of(folder)
     # Stores may also represent folders by empty objects with their names.
     objects = [info for info in matching if _is_data(info) and (info.size or info.key not in folders)]
@@ -376,26 +376,26 @@ async def _candidates(
 
 
 def _of_this_run(store: Store, info: ObjectInfo) -> ObjectInfo:
-    """Return the properties of an object. If they do not identify its version, mark it as valid only in this run."""
+    """Return the properties of an object. Mark them as valid in this run only if they do not identify its version."""
     if info.etag or info.modified_ns:
         return info
     if store.place not in _warned:
         _warned.add(store.place)
         _log.warning(
-            "%s gives neither an ETag nor the time of the last change, so that a replaced object is only noticed by "
-            "its size: what is fetched of it is not used by later runs",
+            "%s gives neither an ETag nor the time of the last change, so a replaced object is noticed only by its "
+            "size: later runs do not use what was fetched of it",
             store.url(info.key),
         )
     return info._replace(run=secrets.token_hex(8))
 
 
-_warned: set[str] = set()  # places of which that was logged
+_warned: set[str] = set()  # places for which the warning was logged
 
 
-async def _listed(store: Store, folder: str, patience: Patience) -> list[ObjectInfo]:
+async def _list_data(store: Store, folder: str, patience: Patience) -> list[ObjectInfo]:
     """Return the objects of a folder that have data."""
     infos = [info for info in await listing(store, folder, patience) if _is_data(info)]
-    # An empty object represents a folder if other objects are in it. Otherwise only a request for it can decide.
+    # An empty object represents a folder if other objects are in it. Otherwise only a request for it shows its kind.
     folders = {info.key[:at] for info in infos for at in range(len(info.key)) if info.key[at] == "/"}
     empty = [info for info in infos if not info.size and info.key not in folders]
     existing = {info.key for info in await _heads(store, [info.key for info in empty], patience)} if empty else set()
@@ -422,7 +422,7 @@ async def _heads(store: Store, names: Sequence[str], patience: Patience, *, perh
         store: the store.
         names: names of the objects.
         patience: limits for waiting.
-        perhaps: whether a refusal means that there is no object, as stores refuse clients that may not list.
+        perhaps: whether a refusal means that there is no object. Stores also refuse if the client may not list.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -436,7 +436,7 @@ async def _heads(store: Store, names: Sequence[str], patience: Patience, *, perh
 
     async def head(name: str) -> ObjectInfo | None:
         async with room:
-            return await looked_up(store, name, lambda: ask(name), patience)
+            return await request_lookup(store, name, lambda: ask(name), patience)
 
     return [info for info in await asyncio.gather(*map(head, names)) if info is not None]
 

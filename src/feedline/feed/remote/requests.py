@@ -1,11 +1,11 @@
 """Requests to object stores that always end: with the bytes, or with an error that lists the attempts.
 
-One thread per process runs an event loop, from which all requests are made: up to `IN_FLIGHT` at a time, fewer on a
-slow line (see `Line`), each for at most `PART_BYTES`. A request that fails, stalls or breaks off is made again from the
-byte that it had reached, after a delay that doubles and is drawn at random, so that many processes do not return
-together. If the store names a time to wait, it is obeyed. A request that gets no first byte for much longer than usual
-is made a second time, and the first answer counts. When no byte has arrived for `Patience.deadline_s`, the failure
-becomes an error with the object, the range, the attempts and the last answer.
+One thread per process runs an event loop, which makes all requests: up to `IN_FLIGHT` at a time, fewer on a slow line
+(see `RequestLimiter`), each for at most `PART_BYTES`. A request that fails, stalls or breaks off is made again from the
+byte that it had reached, after a delay that doubles and is random, so that many processes do not retry at the same
+time. If the store names a time to wait, the delay is at least that long. A request that gets no first byte for much
+longer than usual is made a second time, and the first answer counts. When no byte has arrived for
+`Patience.deadline_s`, the failure becomes an error with the object, the range, the attempts and the last answer.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ STALL_S = 20.0
 """Seconds without a byte after which a request has failed."""
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.1, 20.0
-_MIN_HEDGE_S, _HEDGE = 0.25, 3.0  # at least, and times the 95th percentile of earlier delays
-_MIN_SAMPLES = 16  # first bytes, before any request is made twice
-_HEDGED_SHARE = 0.05  # of all requests
+_MIN_HEDGE_S, _HEDGE = 0.25, 3.0  # minimum delay, and factor of the 95th percentile of earlier delays
+_MIN_SAMPLES = 16  # delays of first bytes that are known before any request is made twice
+_HEDGED_SHARE = 0.05  # limit of the share of requests that are made twice
 _PROBE_S = 10.0  # for asking how long to wait
 _FILE_THREADS = 6
 _FIRST_TURNS = 4
 _SLOW_S = 4.0  # a round that takes longer means a slow line
-_MORE = 1.25  # factor by which twice as many requests must raise the rate
-_RESTS = 8  # rounds without a trial after a useless one
+_MIN_GAIN = 1.25  # factor by which twice as many requests must raise the rate
+_ROUNDS_BETWEEN_TRIALS = 8  # rounds without a trial after a useless one
 _ENDING_S = 0.5  # time for cancelled requests to end
 
 _log = logging.getLogger("feedline")
@@ -91,6 +91,7 @@ class Traffic:
         lookups: requests for names and sizes.
         failed: requests that failed and were made again.
         hedged: requests that were made a second time because the first was slow.
+        first_bytes: recent delays until the first byte of an answer, in seconds.
     """
 
     requests: int = 0
@@ -101,7 +102,7 @@ class Traffic:
     first_bytes: deque[float] = field(default_factory=lambda: deque(maxlen=128))
 
     def slow_s(self) -> float | None:
-        """Return the seconds after which a request without a byte is slow. None: not known yet."""
+        """Return the seconds after which a request without a byte is slow, or None if that is not known yet."""
         if len(self.first_bytes) < _MIN_SAMPLES:
             return None
         delays = sorted(self.first_bytes)
@@ -112,22 +113,24 @@ TRAFFIC = Traffic()
 """The requests of this process."""
 
 
-class Line:
-    """Turns for requests, as many at a time as are useful, and a context in which a request has its turn.
+class RequestLimiter:
+    """Limits the number of simultaneous requests. As a context, it is the turn of one request.
 
     On a slow line more requests do not raise the rate: each is only slower, and the bytes that are needed first arrive
-        as late as the others. So there are few turns at first, and more while requests end soon or raise the rate. In a
-        round all turns are taken and other requests wait. A round is a few seconds, or one request for each turn.
+    as late as the others. So there are few turns at first. There are more while requests end soon, or raise the rate.
+
+    The rate is measured in rounds. In a round all turns are taken, and other requests wait. It ends after a few
+    seconds, or when as many requests have ended as there are turns.
     """
 
     def __init__(self) -> None:
         self.turns = _FIRST_TURNS
         self._taken = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._began: float | None = None  # start of the present round, if any
+        self._began: float | None = None  # start of the present round. None if there is no round
         self._bytes = self._ended = 0
-        self._before: tuple[int, float] | None = None  # turns and rate before the last change on trial
-        self._rests = 0  # rounds until the next trial
+        self._before: tuple[int, float] | None = None  # turns and rate before the change that is on trial
+        self._rounds_until_trial = 0  # rounds until the next trial
         self._grows = True  # whether the next trial raises the number of turns
 
     async def __aenter__(self) -> None:
@@ -148,9 +151,9 @@ class Line:
 
     def _leave(self) -> None:
         self._taken -= 1
-        self._call()
+        self._grant_turns()
 
-    def _call(self) -> None:
+    def _grant_turns(self) -> None:
         """Give turns to waiting requests."""
         while self._waiting and self._taken < self.turns:
             turn = self._waiting.popleft()
@@ -158,7 +161,7 @@ class Line:
                 self._taken += 1
                 turn.set_result(None)
 
-    def heard(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count bytes that have arrived."""
         now = time.monotonic()
         if self._taken != self.turns or not self._waiting:
@@ -168,32 +171,32 @@ class Line:
         else:
             self._bytes += size
             if now - self._began >= _SLOW_S:
-                self._judge(self._bytes / (now - self._began), soon=False)
+                self._end_round(self._bytes / (now - self._began), soon=False)
 
-    def ended(self) -> None:
-        """Count a request of which all bytes have arrived."""
+    def count_request(self) -> None:
+        """Count a request whose bytes have all arrived."""
         if self._began is not None:
             self._ended += 1
             if self._ended >= self.turns:
-                self._judge(self._bytes / max(time.monotonic() - self._began, 1e-9), soon=True)
+                self._end_round(self._bytes / max(time.monotonic() - self._began, 1e-9), soon=True)
 
-    def _judge(self, rate: float, *, soon: bool) -> None:
-        """End a round."""
+    def _end_round(self, rate: float, *, soon: bool) -> None:
+        """End a round, and decide about the number of turns."""
         self._began = None
         turns, before, self._before = self.turns, self._before, None
         if soon:
             self.turns = min(IN_FLIGHT, 2 * turns)
         elif before is not None:
-            worth = rate >= _MORE * before[1] if turns > before[0] else rate >= before[1] / _MORE
+            worth = rate >= _MIN_GAIN * before[1] if turns > before[0] else rate >= before[1] / _MIN_GAIN
             if not worth:
-                self.turns, self._rests = before[0], _RESTS
+                self.turns, self._rounds_until_trial = before[0], _ROUNDS_BETWEEN_TRIALS
             self._grows = worth == (turns > before[0])
-        elif self._rests:
-            self._rests -= 1
+        elif self._rounds_until_trial:
+            self._rounds_until_trial -= 1
         else:
             self._before = turns, rate
             self.turns = min(IN_FLIGHT, 2 * turns) if self._grows else max(1, turns // 2)
-        self._call()
+        self._grant_turns()
 
 
 class Loop:
@@ -203,9 +206,9 @@ class Loop:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(lambda _, about: _log.debug("%s", about.get("message")))
-        self.line = Line()
+        self.limiter = RequestLimiter()
         self._ending = False
-        self._coming: dict[Job[Any], Coroutine[Any, Any, Any]] = {}  # not begun yet
+        self._not_begun: dict[Job[Any], Coroutine[Any, Any, Any]] = {}  # not begun yet
         self.random = random.Random()
         self.files = Threads(_FILE_THREADS)
         self._thread = begin("fetch", self._run)
@@ -216,7 +219,7 @@ class Loop:
             self._loop.run_forever()
         finally:
             self._ending = True
-            # Wait until they have ended: a library's thread that finished one later would call into a finalized Python.
+            # Wait until they have ended: a thread of a library that finished later would call into a finalized Python.
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()
@@ -224,7 +227,7 @@ class Loop:
             close_connections()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
-            for outcome in list(self._coming):
+            for outcome in list(self._not_begun):
                 self._drop(outcome)
             self.files.close()
 
@@ -242,7 +245,7 @@ class Loop:
             if self._ending:
                 self._drop(outcome)
                 return
-            del self._coming[outcome]
+            del self._not_begun[outcome]
             task = self._loop.create_task(work)
             task.add_done_callback(lambda _: outcome.run())
 
@@ -251,7 +254,7 @@ class Loop:
                 self._loop.call_soon_threadsafe(lambda: task.cancel() if task is not None else None)
 
         outcome = Job(result)
-        self._coming[outcome] = work
+        self._not_begun[outcome] = work
         try:
             self._loop.call_soon_threadsafe(start)
         except RuntimeError:  # the loop has ended
@@ -260,7 +263,7 @@ class Loop:
 
     def _drop(self, outcome: Job[Any]) -> None:
         """Cancel work that has not begun."""
-        if (work := self._coming.pop(outcome, None)) is not None:
+        if (work := self._not_begun.pop(outcome, None)) is not None:
             work.close()
             outcome.run()
 
@@ -272,7 +275,7 @@ class Loop:
 
 
 _running: Loop | None = None
-_kept = 0
+_keepers = 0
 _starting = threading.RLock()  # reentrant, as garbage collection inside it may close a cache
 
 
@@ -290,39 +293,40 @@ def loop() -> Loop:
                 atexit.register(_running.stop)
     if _running.pid != os.getpid():
         raise RuntimeError(
-            "expected a process of its own to read remote data, got one that was forked from another that reads it: "
-            "the libraries for object stores do not survive a fork. Start workers with "
+            "expected a new process to read remote data, got one that was forked from a process that reads it: the "
+            "libraries for object stores do not survive a fork. Start workers with "
             'multiprocessing_context="forkserver" or "spawn", or read in the main process'
         )
     return _running
 
 
 @contextlib.contextmanager
-def kept_running() -> Iterator[None]:
-    """A context in which `rest` does nothing, as work is in progress."""
-    global _kept
+def keep_running() -> Iterator[None]:
+    """A context in which `stop_if_idle` does nothing, because work is in progress."""
+    global _keepers
     with _starting:
-        _kept += 1
+        _keepers += 1
     try:
         yield
     finally:
         with _starting:
-            _kept -= 1
+            _keepers -= 1
 
 
-def rest() -> None:
+def stop_if_idle() -> None:
     """End the thread, until it is needed again."""
     global _running
     with _starting:
-        if _running is not None and not _kept and _running.pid == os.getpid():
+        if _running is not None and not _keepers and _running.pid == os.getpid():
             atexit.unregister(_running.stop)
             _running.stop()
             _running = None
 
 
 def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run ``work`` on the loop and wait for it. An interrupt cancels it, and so does cancelling the thread's job."""
-    with kept_running():  # another thread may close the last cache meanwhile
+    """Run ``work`` on the loop and wait for it. An interrupt cancels it, and so does cancelling the job of the
+    thread."""
+    with keep_running():  # another thread may close the last cache meanwhile
         try:
             outcome, cancel = loop().begin(work)
         except RuntimeError:
@@ -338,7 +342,7 @@ def wait_for(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 async def in_thread(call: Callable[[], Result]) -> Result:
-    """Await a call that works on local files, in a thread of the loop, for which the end of the process waits.
+    """Await a call that works on local files, in a thread of the loop. The end of the process waits for it.
 
     Raises:
         Exception: an exception of the call.
@@ -346,14 +350,14 @@ async def in_thread(call: Callable[[], Result]) -> Result:
     return await run_in(loop().files.submit, call)
 
 
-async def settled() -> None:
+async def wait_until_idle() -> None:
     """Wait until all work on the loop has ended, such as fetching ahead."""
     me = asyncio.current_task()
     while tasks := [task for task in asyncio.all_tasks() if task is not me]:
         await asyncio.wait(tasks)
 
 
-async def looked_up(
+async def request_lookup(
     store: Store, what: str, ask: Callable[[], Coroutine[Any, Any, Result]], patience: Patience
 ) -> Result:
     """Make a request for names or sizes, and repeat it if it fails.
@@ -362,32 +366,34 @@ async def looked_up(
         DataError: the store does not answer, or refuses.
     """
     tries = Tries(store.url(what), "an answer that lists objects and their sizes", patience)
-    return await _answered(tries, lambda: asyncio.wait_for(ask(), patience.stall_s), patience.stall_s, store, what)
+    return await _retry_until_answered(
+        tries, lambda: asyncio.wait_for(ask(), patience.stall_s), patience.stall_s, store, what
+    )
 
 
 async def listing(store: Store, folder: str, patience: Patience, *, deep: bool = True) -> list[ObjectInfo]:
-    """Return the objects of a folder, sorted by the bytes of their keys. See `Store.listed`.
+    """Return the objects of a folder, sorted by the bytes of their keys. See `Store.list_objects`.
 
     Raises:
         DataError: the store does not answer, or refuses.
     """
     tries = Tries(store.url(folder).rstrip("/"), "an answer that lists objects and their sizes", patience)
-    # A long listing that arrives in one piece is silent for long.
+    # A long listing that arrives in one piece takes long to send its first byte.
     stall_s = patience.deadline_s / 2 if store.blocks or not deep else patience.stall_s
 
     async def ask() -> list[ObjectInfo]:
         infos: list[ObjectInfo] = []
-        pages = store.listed(folder, deep=deep)
+        pages = store.list_objects(folder, deep=deep)
         async with contextlib.aclosing(pages):  # type: ignore[type-var]  # a generator
             while (page := await asyncio.wait_for(anext(pages, None), stall_s)) is not None:
                 infos += page
-                tries.heard()
+                tries.note_bytes()
         return sorted(infos, key=lambda info: os.fsencode(info.key))
 
-    return await _answered(tries, ask, stall_s, store, folder)
+    return await _retry_until_answered(tries, ask, stall_s, store, folder)
 
 
-async def _answered(
+async def _retry_until_answered(
     tries: Tries, ask: Callable[[], Awaitable[Result]], stall_s: float, store: Store, what: str
 ) -> Result:
     """Repeat a request for names or sizes until the store answers."""
@@ -397,9 +403,9 @@ async def _answered(
         try:
             return await ask()
         except TimeoutError:
-            await tries.failed(StoreFault(f"no answer in {stall_s:g} s", again=True))
+            await tries.wait_after(StoreFault(f"no answer in {stall_s:g} s", again=True))
         except StoreFault as fault:
-            await tries.failed(fault, store, what)
+            await tries.wait_after(fault, store, what)
 
 
 @dataclass(slots=True)
@@ -410,9 +416,9 @@ class Tries:
 
     Args:
         url: the object.
-        what: expected result, for the error.
+        what: the expected result, for the error.
         patience: limits for waiting.
-        instead: actual result, for the error.
+        instead: the actual result, for the error.
         after: advice, for the error.
     """
 
@@ -420,7 +426,7 @@ class Tries:
     what: str
     patience: Patience
     instead: str = "nothing"
-    after: str = "go on from the last state"
+    after: str = "continue from the last state"
     _since: float | None = None
     _attempts: int = 0
 
@@ -429,12 +435,12 @@ class Tries:
         if self._since is None:
             self._since = time.monotonic()
 
-    def heard(self) -> None:
+    def note_bytes(self) -> None:
         """Note that bytes have arrived."""
         self._since, self._attempts = time.monotonic(), 0
 
-    async def failed(self, fault: StoreFault, store: Store | None = None, key: str = "") -> None:
-        """Wait before the next attempt.
+    async def wait_after(self, fault: StoreFault, store: Store | None = None, key: str = "") -> None:
+        """Wait after a failed attempt, before the next one.
 
         Raises:
             DataError: there is no next attempt.
@@ -463,7 +469,7 @@ class Tries:
     def _elapsed_s(self) -> float:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
-    def changed(self, was: ObjectInfo, now: str) -> DataError:
+    def changed_error(self, was: ObjectInfo, now: str) -> DataError:
         """Return the error for an object that has changed since it was opened."""
         return DataError(
             f"expected the object as it was when it was opened, of {was}, got {now}",
@@ -485,8 +491,14 @@ class Tries:
         )
 
 
-async def fetched(
-    store: Store, info: ObjectInfo, begin: int, into: memoryview, *, patience: Patience, heard: Callable[[int], object]
+async def fetch_range(
+    store: Store,
+    info: ObjectInfo,
+    begin: int,
+    into: memoryview,
+    *,
+    patience: Patience,
+    on_bytes: Callable[[int], object],
 ) -> None:
     """Fill memory with the bytes of an object from ``begin`` on.
 
@@ -496,39 +508,41 @@ async def fetched(
         begin: the first byte.
         into: memory for them.
         patience: limits for waiting.
-        heard: called with the number of bytes that have arrived so far, at the beginning of ``into``.
+        on_bytes: function called with the number of bytes at the beginning of ``into`` that have arrived so far.
 
     Raises:
         DataError: the bytes cannot be fetched.
     """
     done, end = begin, begin + len(into)
     tries = Tries(store.url(info.key), f"the bytes {begin} to {end}", patience)
-    line = loop().line
+    limiter = loop().limiter
     while done < end:
         try:
-            async with line:
+            async with limiter:
                 tries.begin()
-                async for piece in _started(store, info, done, end, patience):
+                async for piece in _hedged_pieces(store, info, done, end, patience):
                     view = memoryview(piece).cast("B")
                     if len(view) > end - done:
                         raise StoreFault(f"more than the {end - done} bytes that were asked for", again=True)
                     into[done - begin : done - begin + len(view)] = view
                     done += len(view)
                     TRAFFIC.fetched_bytes += len(view)
-                    line.heard(len(view))
-                    tries.heard()
-                    heard(done - begin)
+                    limiter.count_bytes(len(view))
+                    tries.note_bytes()
+                    on_bytes(done - begin)
             if done < end:
                 raise StoreFault(f"{done - begin} of {end - begin} bytes", again=True)
-            line.ended()
+            limiter.count_request()
         except StoreFault as fault:
             if fault.kind == "changed":
-                raise tries.changed(info, await _now(store, info.key, fault, patience)) from fault
-            await tries.failed(fault, store, info.key)
+                raise tries.changed_error(
+                    info, await _describe_replacement(store, info.key, fault, patience)
+                ) from fault
+            await tries.wait_after(fault, store, info.key)
 
 
-async def _now(store: Store, key: str, fault: StoreFault, patience: Patience) -> str:
-    """Describe the object that has replaced another one, as far as the store answers."""
+async def _describe_replacement(store: Store, key: str, fault: StoreFault, patience: Patience) -> str:
+    """Describe the object that has replaced another one, if the store answers."""
     try:
         info = await asyncio.wait_for(store.head(key), patience.stall_s)
     except (StoreFault, TimeoutError):
@@ -536,8 +550,8 @@ async def _now(store: Store, key: str, fault: StoreFault, patience: Patience) ->
     return "none" if info is None else f"one of {info}"
 
 
-async def _started(store: Store, info: ObjectInfo, begin: int, end: int, patience: Patience) -> Any:
-    """Yield pieces of a range, from the first of one or two requests that delivers a byte."""
+async def _hedged_pieces(store: Store, info: ObjectInfo, begin: int, end: int, patience: Patience) -> Any:
+    """Yield the pieces of a range. If the first byte is late, make a second request and use the faster one."""
     pending: dict[asyncio.Task[Any], Any] = {}
 
     def ask() -> None:

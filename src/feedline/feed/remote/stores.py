@@ -1,9 +1,9 @@
 """The interface of object stores: list objects, read ranges of their bytes, write complete objects.
 
-`buckets`, `file_systems` and `web` implement it, each with a library for its kind of store. `addresses` chooses between
-them. None of them retries: `requests` does so for all stores. A failed request is a `StoreFault`, which records whether
-a retry may help. Credentials come from ``options``, or from the places where the libraries look. They are never part of
-a message.
+`object_store`, `file_systems` and `web` implement it, each with a library for its kind of store. `addresses` chooses
+between them. None of them retries: `requests` does so for all stores. A failed request is a `StoreFault`, which records
+whether a retry may help. Credentials come from ``options``, or from the places where the libraries look for them. They
+are never part of a message.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ObjectInfo(NamedTuple):
         size: size in bytes.
         etag: text that changes with the content. Empty if the store has none.
         modified_ns: time of the last modification, in nanoseconds since 1970. 0 if the store has none.
-        run: random text that serves as a version in this run, if the store has neither of the two. Else empty.
+        run: random text that serves as a version in this run, if the store has neither ETag nor time. Else empty.
     """
 
     key: str
@@ -79,7 +79,7 @@ class ObjectInfo(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Text that changes with the content, as far as the store reports changes."""
+        """Text that changes with the content, if the store reports changes."""
         return json.dumps([self.size, self.etag, 0 if self.etag else self.modified_ns, self.run])
 
     def is_same(self, other: ObjectInfo) -> bool:
@@ -90,7 +90,7 @@ class ObjectInfo(NamedTuple):
             return self.etag == other.etag
         times = self.modified_ns, other.modified_ns
         if all(times):
-            if any(time % _SECOND_NS == 0 for time in times):  # a header has no fractions of a second, a listing may
+            if any(time % _SECOND_NS == 0 for time in times):  # a header has whole seconds, a listing may have more
                 return times[0] // _SECOND_NS == times[1] // _SECOND_NS
             return times[0] == times[1]
         return not self.etag and not self.modified_ns
@@ -112,9 +112,9 @@ class StoreFault(Exception):  # noqa: N818  # a state, which a retry often resol
         answer: message of the store or the network, in one line.
         again: whether a retry may help.
         throttled: whether the store refuses for now.
-        wait_s: seconds to wait, as the store demands. None: it names no time.
-        kind: "missing", "denied", "changed" (the object was replaced), "exists" (an object that had to be new),
-            "unnamable" (a key that the library cannot ask for), or "" for anything else.
+        wait_s: seconds that the store asks to wait. None if it names no time.
+        kind: "missing", "denied", "changed" (the object was replaced), "exists" (the object had to be new),
+            "unnamable" (the library cannot ask for such a key), or "" for anything else.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class OptionError(DataError, ValueError):
 
 
 class EndedError(Exception):
-    """A body was ended before all of it was read."""
+    """`Body.end` was called before all of the body was read."""
 
 
 class Body:
@@ -160,7 +160,7 @@ class Body:
         return max(WRITE_BYTES, -(-self.size // _MAX_PARTS))
 
     def end(self) -> None:
-        """Make `parts` raise, so that the store drops the parts that it has."""
+        """Make `parts` raise, so that the store drops the parts that it has received."""
         self._ended = True
 
     async def parts(self) -> AsyncIterator[bytes]:
@@ -189,8 +189,8 @@ class Store(abc.ABC):
 
     Attributes:
         address: address for people, without a slash at the end and without credentials.
-        place: hash of all properties that distinguish stores, without credentials, so that pages fetched with other
-            credentials are found.
+        place: hash of all properties that distinguish stores. Credentials are left out, so that pages that were fetched
+            with other credentials are found.
         root: address that the store was opened with.
         lists: whether the store can list its objects.
         blocks: whether a listing arrives only as a whole.
@@ -219,12 +219,12 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
+    def list_objects(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
         """Yield the objects of a folder, page by page. Folders are empty objects with a slash at the end.
 
         Args:
             folder: prefix of the keys, empty or with a slash at the end.
-            deep: whether to list the objects of folders in it, too, instead of these folders.
+            deep: whether to list the objects in its folders, too, instead of these folders.
 
         Raises:
             StoreFault: the request failed, or the store cannot list objects.
@@ -235,7 +235,7 @@ class Store(abc.ABC):
         """Yield the bytes ``begin:end`` of an object in pieces, as buffers.
 
         Raises:
-            StoreFault: the request failed, or the object is not the one of ``info`` any more.
+            StoreFault: the request failed, or the object has changed since ``info``.
         """
 
     async def write(self, key: str, body: Body, *, new: bool = False) -> str:
@@ -262,12 +262,12 @@ class Store(abc.ABC):
         raise StoreFault("a store that is only read")
 
     async def retry_after(self, key: str) -> float | None:
-        """Ask a store that refused for the seconds to wait. None: it names no time."""
+        """Ask a store that refused a request how many seconds to wait. None if it names no time."""
         return None
 
 
 def scheme_of(address: str) -> str | None:
-    """Return the scheme of an address, in lower case. None: it is a path."""
+    """Return the scheme of an address, in lower case. None if it is a path."""
     match = _ADDRESS.match(address)
     return None if match is None else match[1].lower()
 
@@ -303,14 +303,13 @@ def _without_password(address: str) -> str:
 
 
 def _is_credential(name: str) -> bool:
-    """Return whether an option or a header with this name has a credential, or does not distinguish places."""
+    """Return whether an option or a header of this name is a credential, or does not distinguish places."""
     words = re.findall(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*", name)
     return any(_CREDENTIALS.fullmatch(word.lower()) for word in words)
 
 
 def _places(options: Any) -> Any:
-    """Return the part of options that may distinguish places: all JSON values except credentials, times and the
-    like."""
+    """Return the options that may distinguish places: all JSON values except credentials, times and the like."""
     if isinstance(options, Mapping):
         named = {str(name): _places(value) for name, value in options.items() if not _is_credential(str(name))}
         return dict(sorted(named.items()))
@@ -350,7 +349,7 @@ def fault_of(error: BaseException) -> StoreFault:
         return StoreFault(text, kind="exists")
     if name == "InvalidPathError":
         return StoreFault(text, kind="unnamable")
-    # The library lacks a feature, so that the same request would fail in the same way.
+    # The library lacks a feature, so the same request would fail again.
     if isinstance(error, _PERMANENT) or name == "NotSupportedError" or _PERMANENT_TEXT.search(text):
         return StoreFault(text or name)
     status = _STATUS.search(text)

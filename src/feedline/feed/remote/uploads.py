@@ -1,9 +1,11 @@
-"""Files on their way into an object store: in the background, recorded once they have arrived, and then removed here.
+"""Uploads of files to an object store, in the background. A file is recorded once it has arrived, and then removed
+here.
 
-A record has name, size and checksum of a file, and its ETag in the store. So the next process knows the files that a
-killed one had stored, compares them with the listing of the store, and does not send them again. A failed upload is
-repeated as requests are (see `requests`): first one part, twice, then all of it. An upload that is given up, also by
-Ctrl-C, is aborted in the store. Only the upload of a killed process stays, until the rules of the bucket remove it.
+A record has the name, the size and the checksum of a file, and its ETag in the store. So after a process was killed,
+the next one knows the files that were stored, compares them with the listing of the store, and does not send them
+again. A failed upload is repeated as requests are (see `requests`): first one part, twice, then the whole file. An
+upload that is given up, also by Ctrl-C, is aborted in the store. Only the upload of a killed process stays, until the
+rules of the bucket remove it.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from typing import Any, NamedTuple
 from feedline import _native
 from feedline.concurrency.thread_pool import Job
 from feedline.errors import DataError
-from feedline.feed.files.records import record, recorded
+from feedline.feed.files.records import read_record, write_record
 from feedline.feed.remote.requests import (
     Patience,
     Tries,
-    fetched,
+    fetch_range,
     in_thread,
-    kept_running,
+    keep_running,
     listing,
-    looked_up,
     loop,
+    request_lookup,
     wait_for,
 )
 from feedline.feed.remote.stores import Body, EndedError, ObjectInfo, Store, StoreFault
@@ -85,23 +87,23 @@ class Uploads:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._records = 0
         self.stored: dict[str, Stored] = {}
-        listed = self.listed()
-        while (fields := recorded(self._path(self._records))) is not None:
+        listed = self.list_stored()
+        while (fields := read_record(self._path(self._records))) is not None:
             self._records += 1
             stored = Stored(*fields)
             if stored.is_at(listed.get(stored.name)):
                 self.stored[stored.name] = stored
-        self._held.enter_context(kept_running())
+        self._held.enter_context(keep_running())
 
     def _path(self, number: int) -> Path:
         return self._work / f"upload-{number:06d}.json"
 
-    def listed(self) -> dict[str, ObjectInfo]:
+    def list_stored(self) -> dict[str, ObjectInfo]:
         """Return the objects in the store, by name."""
-        return listed(self._store, self._prefix, self._patience)
+        return list_stored(self._store, self._prefix, self._patience)
 
     def begin(self, path: Path) -> None:
-        """Begin to send a file, which is removed once it has arrived. Waits for earlier files.
+        """Begin to send a file, which is removed once it has arrived. Waits for earlier files if there are many.
 
         Raises:
             DataError: an earlier file could not be sent.
@@ -109,7 +111,7 @@ class Uploads:
         while len(self._pending) >= AT_ONCE:
             self._wait(next(iter(self._pending)))
         if not self._is_stored(path):
-            self._pending[path.name], _ = loop().begin(self._sent(path))
+            self._pending[path.name], _ = loop().begin(self._send(path))
 
     def _is_stored(self, path: Path) -> bool:
         stored = self.stored.get(path.name)
@@ -129,7 +131,7 @@ class Uploads:
         del self._pending[name]
 
     def drain(self) -> None:
-        """Wait for files on their way.
+        """Wait for the files that are being sent.
 
         Raises:
             DataError: a file could not be sent.
@@ -143,7 +145,7 @@ class Uploads:
         Raises:
             DataError: the store lists another object, or none.
         """
-        listed = self.listed()
+        listed = self.list_stored()
         for stored in self.stored.values():
             if not stored.is_at(listed.get(stored.name)):
                 got = listed.get(stored.name)
@@ -155,12 +157,12 @@ class Uploads:
                 )
 
     def write(self, name: str, data: bytes, *, new: bool) -> bool:
-        """Write a small object. Return False only if it has to be new and the store has another one of that name.
+        """Write a small object. Return False only if it has to be new, but the store has another object of that name.
 
         Raises:
             DataError: the store does not accept the object.
         """
-        return wait_for(self._written(name, data, new))
+        return wait_for(self._write_once(name, data, new))
 
     def delete(self, name: str) -> None:
         """Remove an object, if it exists.
@@ -169,13 +171,13 @@ class Uploads:
             DataError: the request failed.
         """
         key = self._prefix + name
-        wait_for(looked_up(self._store, key, lambda: self._store.delete(key), self._patience))
+        wait_for(request_lookup(self._store, key, lambda: self._store.delete(key), self._patience))
 
     def abort(self) -> None:
         """End uploads in progress, and make the store drop their parts."""
         self._pending.clear()
         try:
-            wait_for(self._all_ended())
+            wait_for(self._cancel_all())
         finally:
             self._held.close()
 
@@ -186,30 +188,32 @@ class Uploads:
 
     # ---- on the loop ------------------------------------------------------------------------------
 
-    async def _sent(self, path: Path) -> None:
-        body, etag = await self._tried(path.name, lambda: Body(path), new=False)
+    async def _send(self, path: Path) -> None:
+        body, etag = await self._write_with_retries(path.name, lambda: Body(path), new=False)
         done = Stored(path.name, body.size, body.crc32c, etag)
         number, self._records = self._records, self._records + 1
-        await in_thread(lambda: record(self._path(number), list(done)))
+        await in_thread(lambda: write_record(self._path(number), list(done)))
         self.stored[path.name] = done
         await in_thread(path.unlink)
 
-    async def _written(self, name: str, data: bytes, new: bool) -> bool:
+    async def _write_once(self, name: str, data: bytes, new: bool) -> bool:
         key = self._prefix + name
         try:
-            await self._tried(name, lambda: Body(data), new=new)
+            await self._write_with_retries(name, lambda: Body(data), new=new)
         except StoreFault:
             # Perhaps an earlier attempt wrote it, and its answer was lost.
-            info = await looked_up(self._store, key, lambda: self._store.head(key), self._patience)
+            info = await request_lookup(self._store, key, lambda: self._store.head(key), self._patience)
             if info is None or info.size != len(data):
                 return False
             content = bytearray(info.size)
-            await fetched(self._store, info, 0, memoryview(content), patience=self._patience, heard=lambda done: None)
+            await fetch_range(
+                self._store, info, 0, memoryview(content), patience=self._patience, on_bytes=lambda done: None
+            )
             return content == data
         return True
 
-    async def _tried(self, name: str, make_body: Callable[[], Body], *, new: bool) -> tuple[Body, str]:
-        """Write an object, and repeat that if it fails.
+    async def _write_with_retries(self, name: str, make_body: Callable[[], Body], *, new: bool) -> tuple[Body, str]:
+        """Write an object, and retry if that fails.
 
         Raises:
             DataError: the object cannot be written.
@@ -227,7 +231,7 @@ class Uploads:
             f"to store {body.size} bytes",
             patience,
             instead="no success",
-            after="repeat the call: what is stored already is not sent again",
+            after="repeat the call: files that are stored already are not sent again",
         )
         while True:
             attempt = asyncio.ensure_future(self._store.write(key, body, new=new))
@@ -235,21 +239,21 @@ class Uploads:
                 return body, await asyncio.shield(attempt)
             except asyncio.CancelledError:
                 body.end()
-                await self._ended(attempt, key)
+                await self._wait_for_abort(attempt, key)
                 raise
             except StoreFault as fault:
                 if fault.kind == "exists":
                     raise
-                await tries.failed(fault, self._store, key)
+                await tries.wait_after(fault, self._store, key)
             body = await in_thread(make_body)
 
-    async def _all_ended(self) -> None:
+    async def _cancel_all(self) -> None:
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ended(self, attempt: asyncio.Future[str], key: str) -> None:
-        """Wait until an attempt has ended, with its upload aborted in the store."""
+    async def _wait_for_abort(self, attempt: asyncio.Future[str], key: str) -> None:
+        """Wait until an attempt has ended and its upload was aborted in the store."""
         await asyncio.wait([attempt], timeout=ABORT_S)
         if not attempt.done():
             _log.warning("%s: parts of an upload may be left, as the store does not answer", self._store.url(key))
@@ -258,7 +262,7 @@ class Uploads:
             await attempt
 
 
-def listed(store: Store, prefix: str, patience: Patience) -> dict[str, ObjectInfo]:
+def list_stored(store: Store, prefix: str, patience: Patience) -> dict[str, ObjectInfo]:
     """Return the objects whose keys begin with ``prefix``, by name without the prefix.
 
     Raises:

@@ -1,8 +1,8 @@
 """Web servers, read by ranges over HTTP/1.1, on the event loop of `requests`.
 
-obstore is not used for them: it escapes an address that is escaped already, drops its query, and sends the user's
-headers to any host that a server redirects to. Here an address is requested as written, and the user's headers, name
-and password go only to its host.
+obstore is not used for web servers: it escapes addresses that are escaped already, drops their queries, and sends the
+headers of the user to any host that a server redirects to. Here an address is requested as written, and the headers,
+name and password of the user are sent only to its host.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 
 
 def close_connections() -> None:
-    """Close idle connections on their loop, before the loop ends."""
+    """Close all connections. Called on their loop, before the loop ends."""
     for writer in list(_writers):
         writer.transport.abort()
     _writers.clear()
@@ -104,11 +104,11 @@ class Response:
 
     def __init__(self, connection: _Connection, status: int, reason: str, headers: email.message.Message) -> None:
         self.connection, self.status, self.reason, self.headers = connection, status, reason, headers
-        self.ended = False  # whether the response was read to its end, so that another request may follow
+        self.ended = False  # whether the body was read to its end, so that the connection can be used again
 
     @property
     def wait_s(self) -> float | None:
-        """Seconds to wait, as the server demands. None: it names no time."""
+        """Seconds that the server asks to wait. None if it names no time."""
         value = self.headers.get("Retry-After")
         if value is None or self.status not in (429, 503):
             return None
@@ -188,8 +188,8 @@ class WebClient:
         return context
 
     @contextlib.asynccontextmanager
-    async def answered(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[Response]:
-        """A context with the answer to a request, whose body was not read yet. Follows redirects.
+    async def request(self, method: str, url: str, headers: Mapping[str, str]) -> AsyncIterator[Response]:
+        """Send a request. A context with the answer, whose body is not read yet. Follows redirects.
 
         Raises:
             StoreFault: there is no answer.
@@ -198,21 +198,21 @@ class WebClient:
         client_headers: Mapping[str, str] = self._own
         with faults():
             for _ in range(_MAX_REDIRECTS):
-                answer = await self._asked(method, url, {**client_headers, **headers})
+                answer = await self._send(method, url, {**client_headers, **headers})
                 try:
                     place = answer.headers.get("Location")
                     if answer.status not in _REDIRECTS or not place:
                         yield answer
                         return
-                    # The raw bytes, as in browsers: headers are read as Latin-1.
+                    # The raw bytes, as browsers do it. Headers are read as Latin-1.
                     url = urllib.parse.urljoin(url, urllib.parse.quote(place.strip(), _PRINTABLE, "latin-1"))
                     if _origin_of(url) != first:
                         client_headers = {}
                 finally:
-                    self._left(answer)
+                    self._keep_idle(answer)
             raise StoreFault(f"more than {_MAX_REDIRECTS} redirects")
 
-    async def _asked(self, method: str, url: str, headers: Mapping[str, str]) -> Response:
+    async def _send(self, method: str, url: str, headers: Mapping[str, str]) -> Response:
         parts, origin = urllib.parse.urlsplit(url), _origin_of(url)
         proxy = self._proxy(origin)
         target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
@@ -231,7 +231,7 @@ class WebClient:
                 return await _answer(connection, method, target, lines)
             except (OSError, asyncio.IncompleteReadError) as error:
                 connection.writer.transport.abort()
-                # A server may close a connection that was left idle at any moment.
+                # A server may close an idle connection at any moment.
                 if not used or getattr(error, "partial", None):
                     raise
             except BaseException:
@@ -249,9 +249,9 @@ class WebClient:
             if not connection.reader.at_eof() and not connection.writer.is_closing():
                 return connection, True
             connection.writer.transport.abort()
-        return await self._connected(origin, proxy), False
+        return await self._open_connection(origin, proxy), False
 
-    async def _connected(self, origin: _Origin, proxy: str) -> _Connection:
+    async def _open_connection(self, origin: _Origin, proxy: str) -> _Connection:
         tls = self._tls if origin.scheme == "https" else None
         if not proxy:
             return await _connect(origin, tls)
@@ -276,8 +276,8 @@ class WebClient:
             proxy = proxies.get(origin.scheme) or proxies.get("all") or ""
         return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
-    def _left(self, answer: Response) -> None:
-        """Keep a connection for the next request, if all of the answer was read."""
+    def _keep_idle(self, answer: Response) -> None:
+        """Keep a connection for the next request, if the whole answer was read."""
         connection = answer.connection
         idle = self._idle.setdefault((connection.origin, connection.proxy), [])
         if answer.ended and len(idle) < _MAX_IDLE:
@@ -289,13 +289,13 @@ class WebClient:
 def _origin_of(url: str) -> _Origin:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise StoreFault(f"a redirect or a proxy at {without_credentials(url)}, which is no web server")
+        raise StoreFault(f"a redirect or a proxy at {without_credentials(url)}, which is not a web server")
     host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
     return _Origin(parts.scheme, host, parts.port or (443 if parts.scheme == "https" else 80))
 
 
 def _authorization(header: str, address: str) -> dict[str, str]:
-    """Return the header that names user and password of an address, if it has any."""
+    """Return the header with the user and password of an address, or nothing if it has none."""
     netloc = urllib.parse.urlsplit(address).netloc
     user, at, _ = netloc.rpartition("@")
     if not at:
@@ -305,14 +305,14 @@ def _authorization(header: str, address: str) -> dict[str, str]:
 
 
 async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
-    # In a separate thread: the threads of the loop would keep the process alive for as long as the call takes.
+    # In a separate thread, as the threads of the loop would keep the process alive until the call returns.
     places = await in_own_thread(
         functools.partial(socket.getaddrinfo, origin.host, origin.port, type=socket.SOCK_STREAM)
     )
     error: OSError | None = None
     for number, (family, _, _, _, place) in enumerate(places, 1):
         try:
-            # Go on to the next address if one does not answer, such as an IPv6 address without a route.
+            # Try the next address if one does not answer, such as an IPv6 address without a route.
             async with asyncio.timeout(_CONNECT_S if number < len(places) else None):
                 reader, writer = await asyncio.open_connection(
                     str(place[0]),
@@ -333,7 +333,7 @@ async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
 
 
 async def _answer(connection: _Connection, method: str, target: str, lines: Mapping[str, str]) -> Response:
-    """Send a request, and read the head of its answer."""
+    """Send a request, and read the head of the answer."""
     request = "\r\n".join([f"{method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in lines.items()), "", ""])
     connection.writer.write(request.encode("latin-1"))
     await connection.writer.drain()
@@ -384,7 +384,7 @@ class WebStore(Store):
         self._client = WebClient({**client, "default_headers": headers}, self.address)
 
     def _target(self, key: str) -> str:
-        """Return the address of an object for requests. Escaped characters stay as they are."""
+        """Return the address of an object for requests. Characters that are escaped already stay as they are."""
         path = urllib.parse.quote(_BARE_PERCENT.sub("%25", key), safe=_UNESCAPED)
         return f"{self._base}/{path}" + (f"?{self._query}" if self._query else "")
 
@@ -393,7 +393,7 @@ class WebStore(Store):
         # Servers may refuse HEAD for an address that is signed for GET. Some do not implement HEAD, or send a version
         # only with GET.
         if not self._query:
-            async with self._client.answered("HEAD", self._target(key), {}) as answer:
+            async with self._client.request("HEAD", self._target(key), {}) as answer:
                 if answer.status in _MISSING:
                     return None
                 if answer.status in _REFUSED:
@@ -402,7 +402,7 @@ class WebStore(Store):
                     info = _info(key, answer, size)
                     if info.etag or info.modified_ns:
                         return info
-        async with self._client.answered("GET", self._target(key), {"Range": "bytes=0-0"}) as answer:
+        async with self._client.request("GET", self._target(key), {"Range": "bytes=0-0"}) as answer:
             size = _size_of(answer)
             if answer.status in (200, 206, 416) and size is not None:
                 return _info(key, answer, size)
@@ -412,9 +412,9 @@ class WebStore(Store):
                 return None
             raise answer.fault()
 
-    async def listed(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
-        """See `Store.listed`."""
-        raise StoreFault("a web server does not list what it has")
+    async def list_objects(self, folder: str, *, deep: bool = True) -> AsyncIterator[list[ObjectInfo]]:
+        """See `Store.list_objects`."""
+        raise StoreFault("a web server does not list its files")
         yield []  # type: ignore[unreachable]  # makes it a generator
 
     async def read(self, info: ObjectInfo, begin: int, end: int) -> AsyncIterator[Any]:
@@ -422,7 +422,7 @@ class WebStore(Store):
         headers = {"Range": f"bytes={begin}-{end - 1}"}
         if info.etag and not info.etag.startswith("W/"):
             headers["If-Match"] = info.etag
-        async with self._client.answered("GET", self._target(info.key), headers) as answer:
+        async with self._client.request("GET", self._target(info.key), headers) as answer:
             size, span = _size_of(answer), _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
             at = None if span is None or span[1] is None else int(span[1])
             if answer.status == 206:
@@ -431,7 +431,7 @@ class WebStore(Store):
                 size = info.size if size is None else size  # the server may not know
             if answer.status in (200, 206, 416) and size is not None:
                 now = _info(info.key, answer, size)
-                if answer.status == 416 and not now.etag:  # an error may lack it
+                if answer.status == 416 and not now.etag:  # an error may come without an ETag
                     now = now._replace(etag=info.etag, modified_ns=info.modified_ns)
                 if not info.is_same(now):
                     raise StoreFault(f"an object of {now}", kind="changed")
@@ -446,7 +446,7 @@ class WebStore(Store):
 
 
 def _size_of(answer: Response) -> int | None:
-    """Return the size of the complete object. None: the answer does not include it."""
+    """Return the size of the complete object, or None if the answer does not include it."""
     if answer.status == 200:
         length = answer.headers.get("Content-Length", "")
         return int(length) if length.isdecimal() else None
@@ -460,8 +460,8 @@ def _info(key: str, answer: Response, size: int) -> ObjectInfo:
 
 
 def _seconds(value: str, now: str) -> float | None:
-    """Return Retry-After, seconds or a date, in seconds. Dates are relative to the server's clock, which may differ
-    from ours."""
+    """Return the value of Retry-After, seconds or a date, in seconds. A date is compared with the clock of the server,
+    which may differ from ours."""
     if value.strip().isdecimal():
         return float(value)
     until = _time_of(value)
@@ -469,7 +469,7 @@ def _seconds(value: str, now: str) -> float | None:
 
 
 def _time_of(date: str) -> float | None:
-    """Return a date of HTTP in seconds since 1970. None: it is not a date."""
+    """Return a date of HTTP in seconds since 1970, or None if it is not a date."""
     try:
         return email.utils.parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, OverflowError):

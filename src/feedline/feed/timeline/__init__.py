@@ -1,6 +1,6 @@
 """Orders: pure functions from (seed, sweep, chunk table, window) to the order of sequences.
 
-Nothing here reads data or holds a generator. One file per order: `feedline` is the default, `blocks` the same over
+Nothing here reads data or holds a generator. One file per order: `feedline` is the default, `block_order` the same over
 blocks of chunks, `arcs` takes turns between parts of the sweep that ranks read by themselves, `cntk` reproduces CNTK
 2.7 bit for bit, `unsized` serves corpora of unknown chunk sizes.
 """

@@ -1,4 +1,4 @@
-"""The orders "arcs-1" and "arcs-2": a sweep's chunk order in equal arcs, of which each gives a sequence in turn.
+"""The orders "arcs-1" and "arcs-2": a sweep's chunk order in equal arcs, which take turns sequence by sequence.
 
 The chunks of a sweep are permuted as in "feedline-1" ("arcs-2": the blocks of "feedline-2"). Their sequences, listed in
 that order, are cut into a fixed number of arcs of equal length, and each arc is shuffled in separate windows. Place p
@@ -23,7 +23,16 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.feed.timeline.block_order import Blocks
-from feedline.feed.timeline.elements import ChunkTable, Cut, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
+from feedline.feed.timeline.elements import (
+    ChunkTable,
+    Cut,
+    Ints,
+    SweepLayouts,
+    Timeline,
+    Window,
+    WindowPlan,
+    keyed_permutation,
+)
 from feedline.feed.timeline.feedline import chunk_order
 from feedline.feed.unique import distinct
 
@@ -36,7 +45,7 @@ class ArcOrder(Timeline):
 
     Args:
         table, seed, shuffle: see `Timeline`.
-        window: window of all arcs together, of which each has an equal share. None: each arc is one window.
+        window: window of all arcs together, of which each has an equal share. None if each arc is one window.
         arcs: number of arcs.
 
     Raises:
@@ -55,37 +64,37 @@ class ArcOrder(Timeline):
         self.in_corpus_order = not shuffle and arcs == 1  # several arcs take turns
         self._sweeps = SweepLayouts(functools.partial(_ArcSweep, self))
 
-    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+    def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
-        self._check(sweep, ordinal)
+        self._check(sweep, place)
         layout = self._sweeps.get(sweep)
-        return ArcPlan(layout, int(np.searchsorted(layout.rounds, ordinal // self.arcs, side="right")) - 1)
+        return ArcPlan(layout, int(np.searchsorted(layout.rounds, place // self.arcs, side="right")) - 1)
 
     def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
-        """See `Timeline.chunks_after`: of the arcs of a part only, as many windows at a time as it has arcs."""
+        """See `Timeline.chunks_after`. Yields only windows of the arcs of a part, as many at a time as it has arcs."""
         layout = self._sweeps.get(plan.sweep)
-        share = layout.share(*plan.share)
-        at, missing = share.begun(int(layout.rounds[plan.number])), share.arcs
+        part = layout.part(*plan.partition)
+        at, missing = part.count_begun(int(layout.rounds[plan.number])), part.arcs
         chunks: list[Ints] = []
         while True:
-            coming = share.windows[at : at + missing]
+            coming = part.windows[at : at + missing]
             chunks.append(layout.chunks[layout.pieces_of(coming).pieces])
             at, missing = at + len(coming), missing - len(coming)
             if missing == 0:
                 yield np.concatenate(chunks)
-                chunks, missing = [], share.arcs
+                chunks, missing = [], part.arcs
                 continue
             sweep = layout.number + 1
             if max_sweeps is not None and sweep >= max_sweeps:
                 break
             layout, at = self._sweeps.get(sweep), 0
-            share = layout.share(*plan.share)
+            part = layout.part(*plan.partition)
         if chunks:
             yield np.concatenate(chunks)
 
 
 class ArcBlockOrder(ArcOrder):
-    """The order "arcs-2": "arcs-1" over blocks, see `blocks`.
+    """The order "arcs-2": "arcs-1" over blocks, see `block_order`.
 
     Attributes:
         blocks: blocks that windows are made of. Chunk numbers of a `WindowPlan` are numbers of blocks.
@@ -99,14 +108,14 @@ class ArcBlockOrder(ArcOrder):
         self.chunk_table = table
 
 
-class _ArcShare(NamedTuple):
-    """The arcs of one part.
+class _ArcPart(NamedTuple):
+    """The arcs that one part of the job owns.
 
     Attributes:
-        arcs: number of them.
-        owned: bool (arcs of the order,), whether an arc is one of them.
-        windows: int64 (n,), their windows, in the order in which they begin.
-        rounds: int64 (n,), ascending rounds at which these begin.
+        arcs: number of these arcs.
+        owned: bool (arcs of the order,), whether the part owns an arc.
+        windows: int64 (n,), windows of these arcs, in the order in which they begin.
+        rounds: int64 (n,), ascending rounds at which the windows begin.
     """
 
     arcs: int
@@ -114,21 +123,21 @@ class _ArcShare(NamedTuple):
     windows: Ints
     rounds: Ints
 
-    def begun(self, number: int) -> int:
+    def count_begun(self, number: int) -> int:
         """Return how many windows have begun by round ``number``."""
         return int(np.searchsorted(self.rounds, number, side="right"))
 
-    def together(self, sweep: int, number: int) -> tuple[int, int]:
-        """Return a key of a round that changes as often as half of these arcs have begun a window."""
-        return sweep, 2 * self.begun(number) // self.arcs
+    def group_key(self, sweep: int, number: int) -> tuple[int, int]:
+        """Return a key of a round. It changes each time that ``arcs / 2`` windows have begun."""
+        return sweep, 2 * self.count_begun(number) // self.arcs
 
 
 class _ArcPieces(NamedTuple):
     """Pieces of several windows.
 
     Attributes:
-        pieces: int64 (n,), their numbers.
-        of: int64 (n,), index of the window that each is a piece of.
+        pieces: int64 (n,), numbers of the pieces.
+        of: int64 (n,), index of the window that each piece is in.
         before: int64 (windows,), number of pieces before the pieces of each window.
     """
 
@@ -140,8 +149,8 @@ class _ArcPieces(NamedTuple):
 class _ArcSweep:
     """The arcs of one sweep and their windows, which determine everything else.
 
-    An arc is a run of *pieces*: whole chunks, but for its first and last, of which it may have a part. A window is a
-    run of pieces of one arc. Both are numbered through all arcs.
+    An arc is a run of *pieces*: whole chunks, except for the first and the last, which may be parts of chunks. A window
+    is a run of pieces of one arc. Pieces and windows are numbered through all arcs.
 
     Attributes:
         number: number of the sweep.
@@ -180,20 +189,20 @@ class _ArcSweep:
         self._keys: Ints = self.arc * self._stride + self.begin
         self._by_round = np.argsort(self.begin, kind="stable")
         self.rounds: Ints = distinct(self.begin)
-        self._shares: dict[tuple[int, int], _ArcShare] = {}
+        self._parts: dict[tuple[int, int], _ArcPart] = {}
         self._cuts: dict[int, Cut] = {}
 
-    def share(self, index: int, count: int) -> _ArcShare:
+    def part(self, index: int, count: int) -> _ArcPart:
         """Return the arcs of part ``index`` of ``count``."""
-        share = self._shares.get((index, count))
-        if share is None:
+        part = self._parts.get((index, count))
+        if part is None:
             owned = np.arange(self.arcs) % count == index
             windows = self._by_round[owned[self.arc[self._by_round]]]
             # A limit, as a caller may ask for the parts of all ranks in turn.
-            if len(self._shares) >= 64:
-                self._shares = {}
-            share = self._shares[index, count] = _ArcShare(int(owned.sum()), owned, windows, self.begin[windows])
-        return share
+            if len(self._parts) >= 64:
+                self._parts = {}
+            part = self._parts[index, count] = _ArcPart(int(owned.sum()), owned, windows, self.begin[windows])
+        return part
 
     def pieces_of(self, windows: Ints) -> _ArcPieces:
         """Return the pieces of some windows, one window after the other."""
@@ -215,7 +224,7 @@ class _ArcSweep:
         if cut is None:
             arc = int(self.arc[window])
             number = window - int(self._first_windows[arc])
-            cut = permuted(self._order, int(self._sizes[window]), (self.number, ARC_SEQUENCES, arc, number))
+            cut = keyed_permutation(self._order, int(self._sizes[window]), (self.number, ARC_SEQUENCES, arc, number))
             if len(self._cuts) > 4 * self.arcs:
                 cuts = self._cuts
                 self._cuts = {w: cuts[w] for w in in_use.tolist() if w in cuts}
@@ -224,7 +233,7 @@ class _ArcSweep:
 
 
 class ArcPlan(WindowPlan):
-    """The rounds of a sweep from one at which windows begin to before the next.
+    """The rounds of a sweep from one at which windows begin up to the next such round.
 
     Attributes:
         layout: layout of the sweep.
@@ -247,7 +256,7 @@ class ArcPlan(WindowPlan):
         self._numbers: NDArray[np.uint32] | None = None  # in the plan of a part, the number of each chunk in it
         chunks, count = layout.chunks[pieces], stop - first
         super().__init__(layout.number, number, chunks=chunks, starts=starts, first=first, last=last, count=count)
-        self.together = layout.share(0, 1).together(layout.number, begun)
+        self.group_key = layout.part(0, 1).group_key(layout.number, begun)
 
     def locate(self, a: int, b: int) -> tuple[NDArray[np.uint32], Ints]:
         """See `WindowPlan.locate`."""
@@ -266,26 +275,26 @@ class ArcPlan(WindowPlan):
         return place, index
 
     def part(self, index: int, count: int) -> WindowPlan:
-        """See `WindowPlan.part`. `locate` does not support a part: its segments are taken from segments of the
+        """See `WindowPlan.part`. `locate` does not support a part, whose segments are taken from segments of the
         window."""
         if count == 1 or self._numbers is not None:
             return self
-        if self._part is not None and self._part.share == (index, count):
+        if self._part is not None and self._part.partition == (index, count):
             return self._part
-        share = self.layout.share(index, count)
-        mine = share.owned[self._of]
+        arcs = self.layout.part(index, count)
+        mine = arcs.owned[self._of]
         part = copy.copy(self)
-        part.chunks, part.share, part._part = self.chunks[mine], (index, count), None
-        # Windows of other arcs begin meanwhile, but what this part needs stays the same.
+        part.chunks, part.partition, part._part = self.chunks[mine], (index, count), None
+        # Windows of other arcs begin meanwhile, but the chunks that this part needs stay the same.
         begun = int(self.layout.rounds[self.number])
-        part.key = (self.sweep, share.begun(begun), index, count)
-        part.together = (*share.together(self.sweep, begun), index, count)
+        part.key = (self.sweep, arcs.count_begun(begun), index, count)
+        part.group_key = (*arcs.group_key(self.sweep, begun), index, count)
         part._numbers = (np.cumsum(mine) - 1).astype(np.uint32)
         self._part = part
         return part
 
-    def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """See `WindowPlan.renumbered`."""
+    def renumber(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """See `WindowPlan.renumber`."""
         return place if self._numbers is None else self._numbers[place]
 
 
@@ -294,7 +303,7 @@ def _fill_windows(table: ChunkTable, chunks: Ints, edges: Ints, window: Window |
 
     Args:
         table: sizes of the chunks.
-        chunks: chunk of each piece, which counts in full for the budget: it is read whole.
+        chunks: chunk of each piece. The whole chunk counts for the budget, as it is read whole.
         edges: first piece of each arc, and the number of pieces.
         window: budget of all arcs together.
     """

@@ -3,7 +3,7 @@
 A window of a given size mixes better the more places of the corpus it draws from: for data sorted by label, the
 variance of a minibatch's mean is 1 + B/k times the variance for independent draws, for minibatches of B sequences and
 windows of k blocks. Chunks are sized for writing and decoding (32 MiB in a store, so eight to a window). Blocks are as
-small as the disk can read at full speed. Specified to the bit in docs/explanation/order.md.
+small as blocks that a disk reads at full speed can be. Specified to the bit in docs/explanation/order.md.
 """
 
 from __future__ import annotations

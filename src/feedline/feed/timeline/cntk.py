@@ -30,11 +30,11 @@ class CntkOrder(Timeline):
         super().__init__(table, seed, shuffle, window or DEFAULT_WINDOW)
         self._sweeps = SweepLayouts(functools.partial(_CntkSweep, self))
 
-    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+    def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`. Here a window is the range of places that one chunk occupies."""
-        self._check(sweep, ordinal)
+        self._check(sweep, place)
         layout = self._sweeps.get(sweep)
-        return layout.plan(int(np.searchsorted(layout.starts, ordinal, side="right")) - 1)
+        return layout.plan(int(np.searchsorted(layout.starts, place, side="right")) - 1)
 
 
 class _CntkSweep:

@@ -1,8 +1,8 @@
 """The elements of every order: the chunk table, windows, and segments.
 
-A sweep is a row of windows. A window names the chunks it needs and permutes their sequences. A segment is a run of the
-order inside one window, as arrays. Only the current segments exist: a sweep of 10^9 sequences costs as much as one of
-10^5.
+A sweep is a row of windows. A window names the chunks that it needs, and permutes their sequences. A segment is a run
+of the order inside one window, as arrays. Only the current segments exist: a sweep of 10^9 sequences costs as much as
+one of 10^5.
 """
 
 from __future__ import annotations
@@ -119,13 +119,14 @@ class WindowPlan:
             `protocol.CHUNK_BITS`.
         position: place of the first of these chunks in the chunk order of the sweep.
         starts: int64 (k + 1,), first local place of each of these chunks.
-        first: ordinal, in the order of the sweep, of the window's first sequence.
+        first: place of the window's first sequence in the order of the sweep.
         count: number of sequences that this window delivers.
         last: whether no sequence follows in this sweep.
-        share: (index, count), the part of the job that needs these chunks. (0, 1): all of it.
+        partition: (index, count), the part of the job that needs these chunks. (0, 1): all of it.
         key: a key that differs between windows with different chunks.
         gradual: whether the next window shares most of these chunks.
-        together: a key of successive windows that may then be held in memory together, and are read ahead in one go.
+        group_key: a key that is equal for successive windows that may be in memory at the same time. They are read
+            ahead as one.
     """
 
     gradual: ClassVar[bool] = False
@@ -149,21 +150,23 @@ class WindowPlan:
         # The permutation is made at first use: looking ahead for chunks to read does not need it.
         self._make_cut = make_cut
         self._cut: Cut | None = None
-        self.share = (0, 1)
+        self.partition = (0, 1)
         self.key: tuple[int, ...] = (sweep, number)
-        self.together: tuple[int, ...] = self.key
+        self.group_key: tuple[int, ...] = self.key
 
     def part(self, index: int, count: int) -> WindowPlan:
-        """Return the window as part ``index`` of ``count`` needs it. In most orders every part needs all of it."""
+        """Return the window with only the chunks that part ``index`` of ``count`` needs. In most orders it needs
+        all."""
         return self
 
-    def renumbered(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Return positions in ``chunks``, of chunks at the positions ``place`` of the window that this is part of."""
+    def renumber(self, place: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the positions in ``chunks`` of the chunks that are at ``place`` in the window that this is a part
+        of."""
         return place
 
     @property
     def last(self) -> bool:  # noqa: D102  # see the class
-        if callable(self._last):  # deferred to the window's end if later windows must be read for it
+        if callable(self._last):  # computed at the end of the window, as it may read later windows
             self._last = self._last()
         return self._last
 
@@ -186,14 +189,15 @@ class Segment:
         place, index: position in ``plan.chunks`` (uint32) and index in that chunk (int64), (n,).
         ordinals: int64 (n,), index of each sequence in the corpus.
         ends: int64 (n + 1,), samples from the segment's first sequence to each boundary. None: one a sequence.
-        slots: uint32 (n,), slot of the chunk of each sequence, once it is held.
+        slots: uint32 (n,), slot of the chunk of each sequence, once the chunk is held.
         taken: int64 (n,), index of each sequence in its slot, if it may differ from ``index``.
         held: object that ``slots`` was computed from. Readers compare it to check that ``slots`` is still valid.
-        sweeps: int64 (n,), the sweep of each sequence, or a function that returns it. None: the sweep of the plan.
-        closing: place in the window at which the sweep ends before the window, as the rest is jumped over. None: none.
-        breaks: ascending indices at which a minibatch ends, whatever its size. None: there are none.
-        at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out. None: they are
-            consecutive.
+        sweeps: int64 (n,), the sweep of each sequence, or a function that returns them. None: the sweep of the plan.
+        closing: place in the window at which the sweep ends, as the rest of it is jumped over. None if it ends with a
+            window.
+        breaks: ascending indices at which a minibatch ends, whatever its size. None if there are none.
+        at: int64 (n,), place of each sequence counted from ``start``, if `take` has left sequences out. None: the
+            sequences are consecutive.
     """
 
     plan: WindowPlan
@@ -212,7 +216,7 @@ class Segment:
     at: Ints | None = None
 
     @classmethod
-    def located(cls, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> Segment:
+    def locate_segment(cls, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> Segment:
         """Return a segment. ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
         place, index = plan.locate(start, start + n)
         return cls(plan, start, n, place, index, ordinals=chunk_ordinals[place] + index)
@@ -247,7 +251,7 @@ class Segment:
         np.cumsum(lengths, out=self.ends[1:])
 
     def places(self, a: int, b: int) -> Ints:
-        """Return the places in the window of the sequences a..b-1."""
+        """Return the places of the sequences a..b-1 in the window."""
         places: Ints = self.start + (np.arange(a, b) if self.at is None else self.at[a:b])
         return places
 
@@ -265,9 +269,9 @@ Layout = TypeVar("Layout")
 
 
 class SweepLayouts(Generic[Layout]):
-    """The layouts of sweeps that an order keeps: the newest one, and of the others the one with the nearest number.
+    """The layouts of sweeps that an order keeps: the newest one, and the one with the nearest number.
 
-    Two suffice: the current one, and the next while the last window of this one is in use.
+    Two are enough: the current sweep, and the next one while the last window of the current one is in use.
 
     Args:
         make: function that lays out the sweep of a number.
@@ -314,7 +318,7 @@ class Timeline(abc.ABC):
         steady: whether all sweeps are divided into windows in the same way: if one of them is a single window with all
             chunks, every sweep is.
         arcs: number of arcs of which each gives a sequence in turn, so that a part of the job needs only its own arcs.
-            None: every part needs everything.
+            None if every part needs everything.
         in_corpus_order: whether sequences come in the order of the corpus.
     """
 
@@ -337,20 +341,20 @@ class Timeline(abc.ABC):
 
     @property
     def sweep_samples(self) -> int | None:
-        """Samples in a sweep. None: unknown without a walk through it, or without end."""
+        """Samples in a sweep. None if unknown without a walk through it, or without end."""
         return self.table.total_samples
 
     @abc.abstractmethod
-    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
-        """Return the window of ``sweep`` that holds place ``ordinal``. Takes O(log chunks) once the sweep is laid out.
+    def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
+        """Return the window of ``sweep`` that holds ``place``. Takes O(log chunks) once the sweep is laid out.
 
         Args:
             sweep: number of the sweep.
-            ordinal: place in the order of the sweep, or of the window if ``window`` is not None.
+            place: place in the order of the sweep, or of the window if ``window`` is not None.
             window: number of the window, in orders whose positions name it. None in others.
 
         Raises:
-            IndexError: ``ordinal`` is outside the sweep.
+            IndexError: ``place`` is outside the sweep.
         """
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
@@ -369,11 +373,13 @@ class Timeline(abc.ABC):
 
     def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
         """Return the segment of at most ``most`` sequences of ``plan`` that begins at its place ``start``."""
-        return Segment.located(plan, start, min(most, plan.count - start), self.table.starts[plan.chunks & CHUNK_MASK])
+        return Segment.locate_segment(
+            plan, start, min(most, plan.count - start), self.table.starts[plan.chunks & CHUNK_MASK]
+        )
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
-        """Return (sweep, ordinal, window) of place ``place`` of a window. At its end, return the next window's
-        start."""
+        """Return (sweep, place in it, window) of place ``place`` of a window. At the end of the window, return the
+        start of the next one."""
         if place == plan.count and plan.last:
             return plan.sweep + 1, 0, None
         return plan.sweep, plan.first + place, None
@@ -382,7 +388,7 @@ class Timeline(abc.ABC):
         """Return the fields that a state needs for the order besides its name, seed and window, in JSON types."""
         return {}
 
-    def from_json(self, state: Mapping[str, Any], sweep: int, ordinal: int) -> Timeline:
+    def from_json(self, state: Mapping[str, Any], sweep: int, place: int) -> Timeline:
         """Return the order that a state at a place was taken under: this one, or one that agrees with it.
 
         Raises:
@@ -391,16 +397,16 @@ class Timeline(abc.ABC):
         """
         return self
 
-    def _check(self, sweep: int, ordinal: int) -> None:
+    def _check(self, sweep: int, place: int) -> None:
         length = self.sweep_length
-        if sweep < 0 or ordinal < 0 or (sweep > 0 if length is None else ordinal >= length):
+        if sweep < 0 or place < 0 or (sweep > 0 if length is None else place >= length):
             raise IndexError(
                 f"expected {'sweep 0' if length is None else 'sweep >= 0'} and 0 <= sequence"
-                f"{'' if length is None else f' < {length}'}, got sweep {sweep}, sequence {ordinal}"
+                f"{'' if length is None else f' < {length}'}, got sweep {sweep}, sequence {place}"
             )
 
 
-def permuted(order: Timeline, n: int, levels: Sequence[int]) -> Cut:
+def keyed_permutation(order: Timeline, n: int, levels: Sequence[int]) -> Cut:
     """Return the permutation of n places that the seed of an order and ``levels`` key, or `identity` without
     shuffle."""
     return permutation(_native.hash_key([order.seed, *levels]), n) if order.shuffle else identity
@@ -410,10 +416,10 @@ class InParts(abc.ABC):
     """The order of a corpus of several, whose sweeps end in different places."""
 
     @abc.abstractmethod
-    def ended(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
-        """Return the names of the parts of which a sweep ended between two places (sweep, ordinal)."""
+    def ended_parts(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+        """Return the names of the parts of which a sweep ended between two places (sweep, place in it)."""
 
 
-def ended(timeline: Timeline, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
+def ended_parts(timeline: Timeline, a: tuple[int, int], b: tuple[int, int]) -> tuple[str, ...]:
     """Return the names of the parts of which a sweep ended between two places. An order in one part has none."""
-    return timeline.ended(a, b) if isinstance(timeline, InParts) else ()
+    return timeline.ended_parts(a, b) if isinstance(timeline, InParts) else ()

@@ -12,7 +12,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from feedline.feed.timeline.elements import ChunkTable, Ints, SweepLayouts, Timeline, Window, WindowPlan, permuted
+from feedline.feed.timeline.elements import (
+    ChunkTable,
+    Ints,
+    SweepLayouts,
+    Timeline,
+    Window,
+    WindowPlan,
+    keyed_permutation,
+)
 
 # Levels of the key, by the permuted objects.
 CHUNKS, SEQUENCES = 0, 1
@@ -27,11 +35,11 @@ class FeedlineOrder(Timeline):
         super().__init__(table, seed, shuffle, window)
         self._sweeps = SweepLayouts(functools.partial(_SweepLayout, self))
 
-    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+    def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`."""
-        self._check(sweep, ordinal)
+        self._check(sweep, place)
         layout = self._sweeps.get(sweep)
-        return layout.plan(int(np.searchsorted(layout.firsts, ordinal, side="right")) - 1)
+        return layout.plan(int(np.searchsorted(layout.firsts, place, side="right")) - 1)
 
 
 class _SweepLayout:
@@ -46,8 +54,8 @@ class _SweepLayout:
             self.bounds: Ints = np.array([0, len(table)], np.int64)
         else:
             self.bounds = _fill_windows(table, self.chunks, window)
-        # First ordinal of each window. Taking the last window that starts at an ordinal skips empty ones (chunks
-        # without sequences).
+        # First place of each window. Of the windows that start at a place the last one is taken, which skips empty
+        # windows, of chunks without sequences.
         self.firsts: Ints = self.starts[self.bounds[:-1]]
 
     def plan(self, number: int) -> WindowPlan:
@@ -61,13 +69,13 @@ class _SweepLayout:
             starts=self.starts[a : b + 1] - first,
             first=first,
             last=stop == self._order.table.total_sequences,
-            make_cut=functools.partial(permuted, self._order, stop - first, (self._number, SEQUENCES, number)),
+            make_cut=functools.partial(keyed_permutation, self._order, stop - first, (self._number, SEQUENCES, number)),
         )
 
 
 def chunk_order(order: Timeline, count: int, sweep: int) -> Ints:
     """Return the numbers of the ``count`` chunks in the order of a sweep, int64 (count,)."""
-    return np.asarray(permuted(order, count, (sweep, CHUNKS))(0, count), np.int64)
+    return np.asarray(keyed_permutation(order, count, (sweep, CHUNKS))(0, count), np.int64)
 
 
 def _fill_windows(table: ChunkTable, chunks: Ints, window: Window) -> Ints:

@@ -1,6 +1,6 @@
 """The order of a corpus whose chunk sizes are unknown before reading.
 
-Like "feedline-1", except that windows count chunks, a position is (sweep, window, place in it), and planning a window
+It is "feedline-1", except that windows count chunks, a position is (sweep, window, place in it), and planning a window
 reads it. The ordinal of a sequence, for `Minibatch.ids` and fingerprints, is ``chunk << 32 | index``.
 """
 
@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from feedline.errors import DataError
-from feedline.feed.timeline.elements import ChunkTable, Ints, Segment, Timeline, Window, WindowPlan, permuted
+from feedline.feed.timeline.elements import ChunkTable, Ints, Segment, Timeline, Window, WindowPlan, keyed_permutation
 from feedline.feed.timeline.feedline import SEQUENCES, chunk_order
 
 DEFAULT_WINDOW = Window(chunks=8)
@@ -43,7 +43,7 @@ class UnsizedOrder(Timeline):
         self._total, self._count = chunks, count
 
     def chunks_of(self, sweep: int, window: int) -> Ints:
-        """Return the chunk numbers of a window, in its order. Reads nothing."""
+        """Return the numbers of the chunks of a window, in its order. Reads nothing."""
         return chunk_order(self, self._total, sweep)[window * self._width : (window + 1) * self._width]
 
     @property
@@ -51,12 +51,12 @@ class UnsizedOrder(Timeline):
         """Number of windows in a sweep."""
         return -(-self._total // self._width)
 
-    def window_at(self, sweep: int, ordinal: int, window: int | None = None) -> WindowPlan:
+    def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`. Reads the window's chunks."""
         number = window or 0
         plan = self._window(sweep, number)
         # A saved position may name the window after the last one read, when it was not yet known to be empty.
-        return plan if plan.count or ordinal else self.window_after(plan)
+        return plan if plan.count or place else self.window_after(plan)
 
     def _window(self, sweep: int, number: int) -> WindowPlan:
         if sweep < 0 or not 0 <= number < self.windows:
@@ -76,7 +76,7 @@ class UnsizedOrder(Timeline):
             starts=starts,
             first=0,
             last=is_last,
-            make_cut=functools.partial(permuted, self, int(starts[-1]), (sweep, SEQUENCES, number)),
+            make_cut=functools.partial(keyed_permutation, self, int(starts[-1]), (sweep, SEQUENCES, number)),
         )
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
@@ -99,7 +99,7 @@ class UnsizedOrder(Timeline):
 
     def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
         """See `Timeline.segment`."""
-        return Segment.located(plan, start, min(most, plan.count - start), plan.chunks << 32)
+        return Segment.locate_segment(plan, start, min(most, plan.count - start), plan.chunks << 32)
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """See `Timeline.position_of`."""

@@ -10,7 +10,7 @@ from typing import Any
 from feedline.data import Schema, Stream, Value
 from feedline.errors import SchemaError
 from feedline.feed.transforms.transform import DrawKeys, Transform, Transformed
-from feedline.feed.user_values import given_value
+from feedline.feed.user_values import convert_value
 
 
 class Map(Transform):
@@ -90,4 +90,4 @@ class Map(Transform):
 def _join(name: str, stream: Stream, sequences: list[Any], where: str) -> Value:
     if stream.sparse:
         sequences = [s.to_scipy() if isinstance(s, Value) else s for s in sequences]
-    return given_value(name, stream, sequences, where)
+    return convert_value(name, stream, sequences, where)

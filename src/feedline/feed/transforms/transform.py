@@ -53,7 +53,7 @@ class Transformed(NamedTuple):
         values: one value per stream of the schema after the transform, of all sequences. The values of unreadable ones
             are ignored.
         errors: by index in the minibatch, why a sequence cannot be read. It keeps its place in the order, and raises
-            or is skipped as one that the corpus could not read.
+            or is skipped like one that the corpus could not read.
         seconds: time spent, summed over threads.
     """
 
@@ -63,7 +63,7 @@ class Transformed(NamedTuple):
 
 
 class Begun(Protocol):
-    """A transform under way in other threads. Dropping it ends the work."""
+    """A transform that is running in other threads. Dropping this object ends the work."""
 
     def result(self) -> Transformed:
         """Wait for the work, and return the result of `Transform.run_all`."""

@@ -64,11 +64,11 @@ class Failure:
         raise RuntimeError(text)
 
     def _rebuilt(self, text: str, original: BaseException | None) -> BaseException | None:
-        error = self._built(text)
+        error = self._rebuild(text)
         if error is None or original is None:
             return error
         # Restore its other attributes, such as a file and a line, unless that hides the text.
-        full = self._built(text)
+        full = self._rebuild(text)
         with contextlib.suppress(Exception):
             for name, value in original.__dict__.items():
                 setattr(full, name, value)
@@ -76,7 +76,7 @@ class Failure:
                 return full
         return error
 
-    def _built(self, text: str) -> BaseException | None:
+    def _rebuild(self, text: str) -> BaseException | None:
         with contextlib.suppress(Exception):
             kind = pickle.loads(self.type)
             if issubclass(kind, KeyError):

@@ -23,7 +23,7 @@ def at_rest(lock: Any) -> bool:
 class SigintDeferred:
     """A context that defers SIGINT until it exits. Does nothing outside the main thread, which alone receives signals.
 
-    Leaves handlers that are not Python's alone. Cost: about 2 us.
+    Handlers that are not Python's stay. Cost: about 2 µs.
     """
 
     __slots__ = ("_handler", "_received")

@@ -1,7 +1,7 @@
 """Check how much memory and how many descriptors are left before using them, and limit torch's threads.
 
-Considered are the machine's available memory, the limits of this process's memory control groups, and its limit on
-descriptors. They bound anonymous shared memory. The size of ``/dev/shm`` does not.
+It considers the available memory of the machine, the limits of this process's memory control groups, and its limit on
+descriptors. These bound anonymous shared memory. The size of ``/dev/shm`` does not.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class Encoder:
     """Encodes trees as messages.
 
     Args:
-        arena: memory for large buffers, for `encode`. None: they stay apart, see `parts`.
-        fallback: class of picklers for objects that pickle refuses. None: they are an error.
+        arena: memory for large buffers, for `encode`. None if they stay apart, see `parts`.
+        fallback: class of picklers for objects that pickle refuses. None if they are an error.
     """
 
     def __init__(self, arena: Arena | None, *, fallback: Any = None) -> None:
@@ -86,7 +86,7 @@ class Encoder:
             MemoryError: not enough shared memory is free.
             Exception: pickling failed.
         """
-        text, buffers = self._pickled(tree)
+        text, buffers = self._pickle(tree)
         if not buffers and len(text) <= 16 * INLINE_BYTES:
             return [], text, len(text)
         return self._place(buffers, text)
@@ -97,23 +97,23 @@ class Encoder:
         Raises:
             Exception: pickling failed.
         """
-        text, buffers = self._pickled(tree)
+        text, buffers = self._pickle(tree)
         # Buffers may be read-only, or not C-contiguous.
         buffers = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in buffers]
         return text, buffers, len(text) + sum(each.nbytes for each in buffers)
 
-    def _pickled(self, tree: Any) -> tuple[bytes, list[Array]]:
+    def _pickle(self, tree: Any) -> tuple[bytes, list[Array]]:
         if not self._torch and "torch" in sys.modules:
             self._table |= importlib.import_module("feedline.interop.torch_messages").reducers(self.reduce)
             self._torch = True
         try:
-            return self._pickled_by(pickle.Pickler, tree)
+            return self._pickle_by(pickle.Pickler, tree)
         except (pickle.PicklingError, AttributeError, TypeError):
             if self._fallback is None:
                 raise
-            return self._pickled_by(self._fallback, tree)
+            return self._pickle_by(self._fallback, tree)
 
-    def _pickled_by(self, kind: Any, tree: Any) -> tuple[bytes, list[Array]]:
+    def _pickle_by(self, kind: Any, tree: Any) -> tuple[bytes, list[Array]]:
         buffers: list[Array] = []
         self._buffers = buffers
         stream = io.BytesIO()

@@ -49,7 +49,7 @@ class Pool:
         method: start method for processes: its name, a multiprocessing context, or None for multiprocessing's default.
         depth: approximate number of units in flight per worker. Sets how long unused memory is kept.
         timeout_s: seconds without any result after which `result` raises. 0: never.
-        budget_bytes: with Ray: bytes of results that may wait to be taken. None: 256 MiB.
+        budget_bytes: bytes of results that may wait to be taken, with Ray. None: 256 MiB.
 
     Attributes:
         backend: the processes, threads or actors.
@@ -202,7 +202,7 @@ class Pool:
             return
         with SigintDeferred():  # an exception raised in a finaliser is lost, and could leave a lock held
             if at_rest(self._lock) and at_rest(self.backend.lock):
-                self._settle()
+                self._cancel_abandoned()
 
     def close(self) -> None:
         """Shut the workers down and discard untaken results. Running units get a few seconds to finish. Idempotent."""
@@ -236,12 +236,12 @@ class Pool:
         if self._closed:
             raise RuntimeError("this pool of workers is closed")
         if self._orphans:
-            self._settle()
+            self._cancel_abandoned()
         for ticket in tickets:
             if ticket not in self._waited:
                 raise ValueError(f"ticket {ticket} is unknown, cancelled, or its result has been taken")
 
-    def _settle(self) -> None:
+    def _cancel_abandoned(self) -> None:
         """Cancel abandoned tickets."""
         gone = []
         while self._orphans:  # finalisers may append at any moment

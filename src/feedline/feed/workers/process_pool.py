@@ -228,11 +228,11 @@ class ProcessPool:
         else:
             outcome = Arrived(segments, message.pieces, message.text)
         if message.ticket in self._jobs:
-            self._settle(message.ticket, outcome)
+            self._put_outcome(message.ticket, outcome)
         else:
             outcome.drop()
 
-    def _settle(self, ticket: int, outcome: Outcome) -> None:
+    def _put_outcome(self, ticket: int, outcome: Outcome) -> None:
         # Safe to interrupt: an outcome is never lost, though it may be delivered twice.
         self.outcomes.append((ticket, outcome))
         self._queue.erase(self._jobs.pop(ticket).record)
@@ -254,7 +254,7 @@ class ProcessPool:
                 assert running is not None
                 error = member.error(f"twice while it ran unit {short(job.unit)}")
                 error.unit = job.unit
-                self._settle(running, Failed(error))
+                self._put_outcome(running, Failed(error))
         if not member.ready and member.exitcode >= 0:
             method = self._terms.context.get_start_method()
             hint = "before it was ready; its stderr says why"
@@ -321,17 +321,17 @@ class ProcessPool:
     def _fail_all(self) -> None:
         assert self._broken is not None
         for ticket in list(self._jobs):
-            self._settle(ticket, Failed(self._broken))
+            self._put_outcome(ticket, Failed(self._broken))
 
 
 _pools: weakref.WeakSet[ProcessPool] = weakref.WeakSet()
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     for pool in list(_pools):
         pool.abandon()
     # The child may reuse these descriptors' numbers, which its own forks must leave alone.
     _pools.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_after_fork)

@@ -113,7 +113,7 @@ class RayPool:
         lock: a finaliser calls `cancel` only while nobody holds it.
         outcomes: finished units that have not been collected.
         figures: counts and times, by worker.
-        pids: process ids, by worker, maybe on other machines. 0: it has not started yet.
+        pids: process ids, by worker, maybe on other machines. 0 for a worker that has not started yet.
         events: events that the thread waits for: a member and the number of its life, or None to check everything.
         wanted: units without a result.
         queue, own: unsent tickets, for any worker and by worker.
@@ -224,7 +224,7 @@ class RayPool:
             if self.full:
                 self.events.put(None)
 
-    def settle(self, ticket: int, outcome: Outcome) -> None:
+    def put_outcome(self, ticket: int, outcome: Outcome) -> None:
         """Deliver an outcome. The lock is held."""
         if self.wanted.pop(ticket, None) is None:
             outcome.drop()
@@ -236,7 +236,7 @@ class RayPool:
         with self.lock:
             self.broken = error
             for ticket in list(self.wanted):
-                self.settle(ticket, Failed(error))
+                self.put_outcome(ticket, Failed(error))
             self.arrived.notify_all()
 
     # ---- internals -------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class _Dispatcher:
     def __init__(self, pool: RayPool, session: RaySession, parcel: Any) -> None:
         self._pool, self._session, self._parcel = pool, session, parcel
         self._ray = session.ray
-        # Only this program uses a private Ray, where as with local workers nothing limits their number.
+        # Only this program uses a private Ray. As with local workers, nothing limits their number there.
         self._class = self._ray.remote(RayWorker).options(
             num_cpus=0 if session.private else 1,
             max_restarts=0,
@@ -389,7 +389,7 @@ class _Dispatcher:
             if member.lives != life:
                 continue
             if not member.ready:
-                self._greeted(member)
+                self._greet(member)
             while member.lives == life and member.calls and member.calls[0].future.done():
                 error = member.calls[0].future.exception()
                 if error is None:
@@ -397,7 +397,7 @@ class _Dispatcher:
                 else:
                     self._lose(member, error)
 
-    def _greeted(self, member: _Member) -> None:
+    def _greet(self, member: _Member) -> None:
         error = member.greeting.exception()
         if error is not None:
             self._lose(member, error)
@@ -419,9 +419,9 @@ class _Dispatcher:
                 self._mean_s += (answer.seconds - self._mean_s) * (0.2 if self._mean_s else 1.0)
                 self._largest = max(self._largest, answer.nbytes)
                 if answer.failed:
-                    pool.settle(ticket, Failed(pickle.loads(answer.text)))
+                    pool.put_outcome(ticket, Failed(pickle.loads(answer.text)))
                 else:
-                    pool.settle(ticket, RayOutcome(answer, pool))
+                    pool.put_outcome(ticket, RayOutcome(answer, pool))
             pool.arrived.notify_all()
 
     # ---- dead actors -----------------------------------------------------------------------------------
@@ -456,7 +456,7 @@ class _Dispatcher:
                 if pending.deaths >= 2:
                     fault = self._error(member, f"twice while it ran unit {short(pending.unit)}", error)
                     fault.unit = pending.unit
-                    pool.settle(ticket, Failed(fault))
+                    pool.put_outcome(ticket, Failed(fault))
             tickets = sorted(ticket for call in calls for ticket in call.tickets)
             pool.flying -= len(tickets)
             for ticket in reversed(tickets):

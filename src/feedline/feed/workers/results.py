@@ -86,7 +86,7 @@ class WorkerStats:
 
     Attributes:
         index: number of the worker.
-        pid: its process id. Of a thread this process's.
+        pid: its process id. For a thread, the id of this process.
         units: results and failures it returned.
         seconds: time it spent on them.
         bytes: size of the results, large buffers and pickle. 0 for threads, whose results are not copied.

@@ -43,7 +43,8 @@ def context(method: Any) -> Any:
 def prepare(context: Any) -> None:
     """Start the fork server if it will fork the workers. It imports their modules while this process goes on.
 
-    Called as soon as it is known that there will be workers. Does nothing for other start methods, or later.
+    Called as soon as it is known that there will be workers. Does nothing for other start methods, or when called
+    again.
     """
     if context.get_start_method() != "forkserver" or inheriting():
         return

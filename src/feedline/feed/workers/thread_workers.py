@@ -109,7 +109,7 @@ class ThreadPool:
         try:
             self._task.start(index, self._workers)
         except BaseException as error:
-            broken = Failed(_noted(error, index))
+            broken = Failed(_add_note(error, index))
         own_queue = self._own[index]
         while True:
             with self.lock:
@@ -130,7 +130,7 @@ class ThreadPool:
             try:
                 outcome = broken if broken is not None else LocalOutcome(self._task.run(unit))
             except BaseException as error:
-                outcome = Failed(_noted(error, index))
+                outcome = Failed(_add_note(error, index))
             seconds = time.perf_counter() - began
             with self.lock:
                 figures = self.figures[index]  # looked up now, as a loader replaces it after the thread has begun
@@ -144,6 +144,6 @@ class ThreadPool:
             del outcome, unit, job
 
 
-def _noted(error: BaseException, index: int) -> BaseException:
+def _add_note(error: BaseException, index: int) -> BaseException:
     error.add_note(f"raised in DataLoader worker thread {index}")
     return error

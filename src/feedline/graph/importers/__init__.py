@@ -1,7 +1,7 @@
 """Importers, which read networks of several libraries into a `feedline.graph.graph.Graph`.
 
-They are listed here by name, so that this package does not depend on them, and each is imported only when a model is
-read. torch is imported only for its modules.
+They are listed here by name, so that this package does not depend on them. An importer is imported when a model is
+read, and torch is imported only for its modules.
 """
 
 from __future__ import annotations

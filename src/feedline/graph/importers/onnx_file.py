@@ -1,4 +1,4 @@
-"""Import of ONNX files and models. Weights kept in other files are not read: a graph needs only shapes.
+"""Import of ONNX files and models. Weights in other files are not read, as a graph needs only shapes.
 
 Initializers are parameters. Integers, running statistics and inputs that are settings, such as the bounds of a Clip,
 count as buffers. Results of Constant nodes are constants. Requires the package onnx, which infers the shapes.
@@ -26,7 +26,7 @@ from feedline.graph.graph import (
     output_operation,
     unique,
 )
-from feedline.graph.settings import Around, settings_of
+from feedline.graph.settings import ShapesAround, settings_of
 
 try:
     import onnx
@@ -34,7 +34,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"onnx is not installed; run: {install_line('onnx')}") from error
 
 _DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
-# Inputs that are settings, by their place, with their names from when they were attributes.
+# Inputs that are settings, by place, with the names that they had when they were attributes.
 _AXES = {1: "axes"}
 _SETTINGS: dict[str, dict[int, str]] = {
     "Clip": {1: "min", 2: "max"},
@@ -63,7 +63,7 @@ _SETTINGS: dict[str, dict[int, str]] = {
         for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
     },
 }
-_MAX_VALUES = 16  # of a setting that is displayed
+_MAX_VALUES = 16  # in a setting that is displayed
 _STATISTICS = re.compile(r"running_(mean|var)|moving_(mean|variance|var)|num_batches_tracked")
 
 
@@ -72,7 +72,7 @@ def from_onnx(model: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     Args:
         model: path of the file, or an `onnx.ModelProto`.
-        inputs: shapes of inputs by name, which replace the shapes in the model. None: none.
+        inputs: shapes of inputs by name, which replace the shapes in the model, if any.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -143,16 +143,16 @@ class _OnnxImporter:
         self._settings = _only_settings(graph)
         for tensor in graph.initializer:
             self._remember(tensor.name, tensor)
-            self._hold(tensor.name, TensorType(tuple(tensor.dims), _dtype(tensor.data_type)))
+            self._add_parameter(tensor.name, TensorType(tuple(tensor.dims), _dtype(tensor.data_type)))
         for tensor in graph.sparse_initializer:
-            self._hold(tensor.values.name, TensorType(tuple(tensor.dims), _dtype(tensor.values.data_type)))
+            self._add_parameter(tensor.values.name, TensorType(tuple(tensor.dims), _dtype(tensor.values.data_type)))
         for value in graph.input:
             if value.name not in self.parameters:
                 key = self._key(value.name)
                 self._sources[value.name] = OutputReference(key)
                 self.operations.append(Operation(key, "input", value.name, "input", outputs=(self._types[value.name],)))
 
-    def _hold(self, name: str, type_: TensorType, constant: bool = False) -> None:
+    def _add_parameter(self, name: str, type_: TensorType, constant: bool = False) -> None:
         constant = constant or name in self._settings
         buffer = constant or not type_.dtype.startswith(("float", "bfloat")) or bool(_STATISTICS.search(name))
         self.parameters[name] = Parameter(name, type_, trains=not buffer, buffer=buffer)
@@ -177,23 +177,25 @@ class _OnnxImporter:
                     self._remember(name, attributes["value"])
                 else:
                     self._values[name] = next(iter(attributes.values()), None)  # value_float, value_ints, …
-                self._hold(name, self._types[name], constant=True)
+                self._add_parameter(name, self._types[name], constant=True)
             return
         inputs = [name for name in node.input if name]
         for name in inputs:
             if name not in self.parameters and name not in self._sources:
-                # From a file that is not in order, or from outside the body of a loop: its source is unknown.
-                self._hold(name, self._types[name], constant=True)
+                # Its source is unknown if the file is not in order, or if it comes from outside the body of a loop.
+                self._add_parameter(name, self._types[name], constant=True)
         outputs = tuple(self._types[name] for name in node.output if name)
-        taken = {name: node.input[i] for i, name in _SETTINGS.get(node.op_type, {}).items() if i < len(node.input)}
-        weights = [name for name in inputs if name in self.parameters and name not in taken.values()]
-        around = Around(
+        setting_inputs = {
+            name: node.input[i] for i, name in _SETTINGS.get(node.op_type, {}).items() if i < len(node.input)
+        }
+        weights = [name for name in inputs if name in self.parameters and name not in setting_inputs.values()]
+        around = ShapesAround(
             [self._types[name].shape for name in inputs],
             [self.parameters[name].type.shape for name in weights],
             outputs[0].shape if outputs else None,
         )
         settings = {name: v.decode("utf-8", "replace") if isinstance(v, bytes) else v for name, v in attributes.items()}
-        settings |= {name: self._values[source] for name, source in taken.items() if source in self._values}
+        settings |= {name: self._values[source] for name, source in setting_inputs.items() if source in self._values}
         key = self._key(node.name or f"{node.op_type}_{i}")
         scope, name = self._place(node.name)
         self.operations.append(
@@ -214,7 +216,7 @@ class _OnnxImporter:
         self._sources.update({n: OutputReference(key, j) for j, n in enumerate(n for n in node.output if n)})
 
     def _place(self, name: str) -> tuple[Path, str]:
-        """Return the scope and the last part of a node's name. Exporters write ``/layer1/layer1.0/conv1/Conv``."""
+        """Return the scope and the last part of the name of a node. Exporters write ``/layer1/layer1.0/conv1/Conv``."""
         parts = [part for part in name.split("/") if part]
         path: Path = ()
         for part in parts[:-1] if name.startswith("/") else ():
@@ -231,12 +233,12 @@ class _OnnxImporter:
 
 def _only_settings(graph: Any) -> set[str]:
     """Return the names that operations of a graph use only as settings."""
-    taken, operands = set[str](), {value.name for value in graph.output}
+    settings, operands = set[str](), {value.name for value in graph.output}
     for node in graph.node:
         places = _SETTINGS.get(node.op_type, {})
         for i, name in enumerate(node.input):
-            (taken if i in places else operands).add(name)
-    return taken - operands
+            (settings if i in places else operands).add(name)
+    return settings - operands
 
 
 def _type_of(type_: Any) -> TensorType:

@@ -1,4 +1,4 @@
-"""Importers that convert the graphs of torch's nodes from `torch.export` and `torch.fx`."""
+"""Importers by `torch.export` and `torch.fx`, which convert graphs of nodes of torch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ NUMBERS = ("size", "dim", "numel", "len", "getattr", "shape", "ndim", "ndimensio
 
 
 def from_export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
-    """Return the graph by `torch.export`. Raises its exceptions."""
+    """Return the graph that `torch.export` reads. Raises its exceptions."""
     program = torch.export.export(model, args, kwargs, strict=False)
     walk = _FxWalk(model, shaped=True)
     for spec in program.graph_signature.input_specs:
         if spec.target is not None:
             name = walk.held.first.get(spec.target)
-            walk.held_by[spec.arg.name] = name or walk.held.constant(program.constants[spec.target], spec.target)
+            walk.parameter_of[spec.arg.name] = name or walk.held.constant(program.constants[spec.target], spec.target)
     walk.all(program.graph, _leaf_names(program.call_spec.out_spec))
     return walk.graph("torch.export")
 
 
 def from_fx(model: torch.nn.Module, args: tuple[Any, ...] | None = None, kwargs: dict[str, Any] | None = None) -> Graph:
-    """Return the graph by `torch.fx`, with shapes if there are inputs. Raises its exceptions."""
+    """Return the graph that `torch.fx` reads, with shapes if there are inputs. Raises its exceptions."""
     traced = torch.fx.symbolic_trace(model)
     if args is not None:
         kwargs = kwargs or {}
@@ -51,13 +51,13 @@ def _leaf_names(tree: Any) -> list[str]:
 
 
 class _FxWalk(OperationList):
-    """Conversion of the nodes of torch's graphs to operations."""
+    """Conversion of nodes of torch to operations."""
 
     def __init__(self, model: torch.nn.Module, shaped: bool) -> None:
         super().__init__(model)
         self.shaped = shaped
         self._numbers: set[Any] = set()
-        self.held_by: dict[str, str] = {}  # names of parameters by node
+        self.parameter_of: dict[str, str] = {}  # name of a parameter by name of the node
         self._sources: dict[Any, OutputReference] = {}
 
     def all(self, graph: Any, output_names: Any = ()) -> None:
@@ -69,13 +69,13 @@ class _FxWalk(OperationList):
                 self._attribute(node)
             elif node.op == "output":
                 self._output(node, output_names)
-            elif node.target is operator.getitem and self._takes_apart(node):
+            elif node.target is operator.getitem and self._selects_output(node):
                 continue
             else:
                 self._call(node)
 
     def _placeholder(self, node: Any) -> None:
-        if node.name not in self.held_by and (isinstance(_value(node), torch.Tensor) or _value(node) is None):
+        if node.name not in self.parameter_of and (isinstance(_value(node), torch.Tensor) or _value(node) is None):
             outputs = (type_of(_value(node)),)
             (self._sources[node],) = self.add(Operation(node.name, "input", str(node.target), "input", outputs=outputs))
 
@@ -84,9 +84,9 @@ class _FxWalk(OperationList):
         if name is None:
             # A tensor that the code creates. fx keeps it in the traced module.
             name = self.held.constant(operator.attrgetter(node.target)(node.graph.owning_module), str(node.target))
-        self.held_by[node.name] = name
+        self.parameter_of[node.name] = name
 
-    def _takes_apart(self, node: Any) -> bool:
+    def _selects_output(self, node: Any) -> bool:
         """Return whether the node selects one of several outputs of an operation."""
         value, index = node.args
         source = self._sources.get(value)
@@ -96,10 +96,10 @@ class _FxWalk(OperationList):
         return True
 
     def _call(self, node: Any) -> None:
-        if self._gives_numbers(node):
+        if self._is_number(node):
             self._numbers.add(node)
             return
-        sources = [self.held_by.get(child.name) or self._sources.get(child) for child in _children(node)]
+        sources = [self.parameter_of.get(child.name) or self._sources.get(child) for child in _children(node)]
         operands = [source for source in sources if source is not None]
         kind, detail = _kind(node), ""
         settings = partial(call_settings, _function(node), kind, node.args, node.kwargs)
@@ -117,7 +117,7 @@ class _FxWalk(OperationList):
             node.name, kind, path, operands, outputs, detail, equation, is_layer, settings=settings
         )
 
-    def _gives_numbers(self, node: Any) -> bool:
+    def _is_number(self, node: Any) -> bool:
         """Return whether the result is a size or a number, which makes no edge."""
         if self.shaped:
             leaves, _ = pytree.tree_flatten(_value(node))
@@ -129,11 +129,11 @@ class _FxWalk(OperationList):
         leaves, tree = pytree.tree_flatten(node.args[0])
         names = names if len(names) == len(leaves) else _leaf_names(tree)
         for i, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
-            sources, parameters = self._behind(leaf)
+            sources, parameters = self._sources_of(leaf)
             if sources or parameters:
                 self.operations.append(output_operation(i, name, sources, parameters))
 
-    def _behind(self, leaf: Any) -> tuple[tuple[OutputReference, ...], tuple[str, ...]]:
+    def _sources_of(self, leaf: Any) -> tuple[tuple[OutputReference, ...], tuple[str, ...]]:
         """Return the tensors and parameters of a result, or the ones from which a number or object is computed."""
         sources: dict[OutputReference, None] = {}
         names: dict[str, None] = {}
@@ -142,8 +142,8 @@ class _FxWalk(OperationList):
             node = waiting.pop(0)
             if node in self._sources:
                 sources.setdefault(self._sources[node])
-            elif node.name in self.held_by:
-                names.setdefault(self.held_by[node.name])
+            elif node.name in self.parameter_of:
+                names.setdefault(self.parameter_of[node.name])
             else:
                 waiting += [child for child in _children(node) if child not in visited]
                 visited.update(waiting)
@@ -157,7 +157,7 @@ def _children(node: Any) -> list[Any]:
 
 
 def _value(node: Any) -> Any:
-    """Return torch's metadata of the node's result: a fake tensor, a tuple of these, or None."""
+    """Return the metadata of the result of a node: a fake tensor, a tuple of fake tensors, or None."""
     if "val" in node.meta:
         return node.meta["val"]
     return pytree.tree_map(_like, node.meta.get("tensor_meta"), is_leaf=lambda m: hasattr(m, "dtype"))

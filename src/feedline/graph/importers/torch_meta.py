@@ -1,8 +1,8 @@
-"""Twins without data: a module whose parameters, buffers and inputs are tensors on torch's device ``meta``.
+"""Twins: tensors without data, on the device ``meta`` of torch, in place of parameters, buffers and inputs of a module.
 
-They compute shapes in native code, so that a dry run takes a fraction of one on torch's fake tensors, which also import
-torch's compiler. They differ from real tensors in the device: `TrueDevice` answers the module's questions about it as
-in a real run.
+Twins compute shapes in native code. So a dry run takes a fraction of the time of a run on fake tensors of torch, which
+also import the compiler of torch. Twins differ from real tensors in the device. If a module asks for it, `TrueDevice`
+answers as in a real run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class NoTwinError(RuntimeError):
-    """A module has tensors for which no twins without data are possible: on several devices, or of another layout."""
+    """A module has tensors that cannot have twins, as they are on several devices, or of another layout."""
 
 
 def device_of(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
@@ -36,7 +36,7 @@ def device_of(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     if len(devices) > 1:
         raise NoTwinError(f"expected tensors on one device, got them on {', '.join(sorted(map(str, devices)))}")
     if any(type(t) not in _PLAIN or t.layout is not torch.strided or t.is_quantized for t in tensors):
-        raise NoTwinError("expected dense tensors of torch's own classes")
+        raise NoTwinError("expected dense tensors of torch's own classes, got others, got others")
     return devices.pop() if devices else torch.device("cpu")
 
 
@@ -50,7 +50,7 @@ def twin(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def twins(model: torch.nn.Module) -> Iterator[None]:
-    """Replace parameters and buffers by twins, and shared ones by one twin. New tensors have no data, either."""
+    """Open a block in which twins replace parameters and buffers. New tensors have no data, either."""
     replacements: dict[torch.Tensor, torch.Tensor] = {}
     replaced: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
     try:
@@ -71,7 +71,7 @@ def twins(model: torch.nn.Module) -> Iterator[None]:
 
 
 class TrueDevice:
-    """Answers questions about the device of twins, and moves tensors to `meta` instead of to other devices.
+    """Answers to questions about the device of twins, which also moves tensors to `meta` instead of to other devices.
 
     Args:
         device: device of the tensors that the twins replace.
@@ -91,7 +91,7 @@ class TrueDevice:
         }
 
     @staticmethod
-    def moved(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def move(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return arguments with `meta` in place of every other device."""
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": _META}

@@ -1,10 +1,11 @@
 """Import of a `torch.nn.Module`, by the best importer that can read it.
 
-With inputs, the first importer that succeeds is used: a dry run, `torch.export`, `torch.fx` or a run. A dry run records
+With inputs, the importers are tried in this order: a dry run, `torch.export`, `torch.fx` and a run. A dry run records
 every torch function on tensors without data. `torch.export` also reads modules whose shapes depend on data. `torch.fx`
-records one control flow for all inputs. A run records the flow for these inputs, for modules whose flow depends on
-data. Without inputs, it is `torch.fx` without shapes, else the tree of modules, without edges. The graph names the
-importer and the errors of better ones. Parameters, buffers and random generators are unchanged.
+records one control flow for all inputs. A run records the control flow for these inputs, for modules whose flow depends
+on data. Without inputs, `torch.fx` reads the module without shapes. If it fails, the graph is the tree of modules,
+without edges. The graph names the importer and the errors of better ones. Parameters, buffers and random generators are
+unchanged.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from feedline.graph.importers.torch_parts import arguments
 from feedline.graph.importers.torch_run import from_dry_run, from_run, from_tree
 
 WORDS = 160  # longest excerpt of an error, in characters
-TALKERS = ("fx.experimental.symbolic_shapes", "export._trace", "_subclasses.fake_tensor")  # loggers of torch
+NOISY_LOGGERS = ("fx.experimental.symbolic_shapes", "export._trace", "_subclasses.fake_tensor")  # loggers of torch
 
 
-# Tracers and `_quietly` change process-wide state. Concurrent ones would restore each other's changes.
+# Tracers and `_silence` change process-wide state. Concurrent ones would restore each other's changes.
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -52,7 +53,7 @@ def from_module(model: torch.nn.Module, inputs: Any = None) -> Graph:
             f"expected a module of Python code, got {type(model).__name__} with TorchScript in it: "
             "pass the module that was scripted or traced"
         )
-    with _ONE_AT_A_TIME, _collecting_later():
+    with _ONE_AT_A_TIME, _postpone_collection():
         return _read(model, inputs)
 
 
@@ -60,7 +61,7 @@ def _read(model: torch.nn.Module, inputs: Any) -> Graph:
     notes: list[str] = []
     if inputs is None:
         try:
-            with _quietly(), _unchanged(model, runs=False):
+            with _silence(), _undo_changes(model, runs=False):
                 return from_fx(model)
         except Exception as error:  # a module's code may fail in any way when traced
             notes.append(f"torch.fx: {_first_line(error)}")
@@ -68,21 +69,21 @@ def _read(model: torch.nn.Module, inputs: Any) -> Graph:
         return replace(from_tree(model), notes=tuple(notes))
     args, kwargs = arguments(model, inputs)
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        model = _initialized(model, args, kwargs)
+        model = _initialize_copy(model, args, kwargs)
     for name, read in (("a dry run", from_dry_run), ("torch.export", from_export), ("torch.fx", from_fx)):
         try:
-            with _quietly(), _unchanged(model, runs=read is from_fx):
+            with _silence(), _undo_changes(model, runs=read is from_fx):
                 graph: Graph = read(model, args, kwargs)
             return replace(graph, notes=tuple(notes)) if notes else graph
         except Exception as error:
             notes.append(f"{name}: {_first_line(error)}")
-    with _as_value_error(model), _unchanged(model, runs=True), torch.no_grad():
+    with _as_value_error(model), _undo_changes(model, runs=True), torch.no_grad():
         notes.append("one run on the inputs: other inputs may go other ways")
         return replace(from_run(model, args, kwargs), notes=tuple(notes))
 
 
-def _initialized(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.nn.Module:
-    """Return a copy of a lazy module with parameters initialized by a run. The parameters of the model stay lazy."""
+def _initialize_copy(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.nn.Module:
+    """Return a copy of a lazy module, whose parameters a run has initialized. The parameters of the model stay lazy."""
     # Uninitialized buffers cannot be copied.
     lazy: list[Any] = [buffer for buffer in model.buffers() if is_lazy(buffer)]
     fresh = {id(buffer): type(buffer)(device=buffer.device, dtype=buffer.dtype) for buffer in lazy}
@@ -93,8 +94,8 @@ def _initialized(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
 
 
 @contextlib.contextmanager
-def _collecting_later() -> Iterator[None]:
-    """Postpone garbage collection: with all of torch's objects, a collection takes as long as a dry run."""
+def _postpone_collection() -> Iterator[None]:
+    """Open a block without garbage collection. With all objects of torch, a collection takes as long as a dry run."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -106,7 +107,7 @@ def _collecting_later() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_value_error(model: torch.nn.Module) -> Iterator[None]:
-    """Convert exceptions of a run to a ValueError about the inputs."""
+    """Open a block that converts exceptions of a run to a ValueError about the inputs."""
     try:
         yield
     except Exception as error:
@@ -116,7 +117,7 @@ def _as_value_error(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an importer's error."""
+    """Return the class and the first line of an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0] if lines else ''}"
     return text if len(text) <= WORDS else f"{text[: WORDS - 1]}…"
@@ -127,14 +128,14 @@ def _devices(model: torch.nn.Module) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
-    """Undo a tracer's changes to buffers, attributes, lists, dicts and random generators.
+def _undo_changes(model: torch.nn.Module, runs: bool) -> Iterator[None]:
+    """Open a block after which changes to buffers, attributes, lists, dicts and random generators are undone.
 
-    If it ``runs`` the module, undo changes to parameters, too, at the cost of their memory: an embedding with
-    ``max_norm`` writes its weights when it runs.
+    If the block ``runs`` the module, changes to parameters are undone, too, at the cost of their memory. An embedding
+    with ``max_norm`` writes its weights when it runs.
     """
-    held_by = (*model.parameters(), *model.buffers()) if runs else model.buffers()
-    tensors = {t: t.detach().clone() for t in held_by if not is_lazy(t) and not t.is_meta}
+    saved = (*model.parameters(), *model.buffers()) if runs else model.buffers()
+    tensors = {t: t.detach().clone() for t in saved if not is_lazy(t) and not t.is_meta}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
     # torch.export leaves substitutes for weights in a list of LSTMs.
     containers = [
@@ -159,9 +160,9 @@ def _unchanged(model: torch.nn.Module, runs: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress warnings and logs of a failing tracer, whose error is in the graph's notes."""
-    loggers = [logging.getLogger(f"torch.{name}") for name in TALKERS]
+def _silence() -> Iterator[None]:
+    """Open a block without the warnings and logs of a failing tracer, whose error is in the notes of the graph."""
+    loggers = [logging.getLogger(f"torch.{name}") for name in NOISY_LOGGERS]
     before = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:

@@ -1,4 +1,4 @@
-"""Shared parts of importers of torch modules: parameters, types of tensors, scopes, and arguments from ``inputs``."""
+"""Common parts of importers of torch modules: parameters, types of tensors, scopes, and arguments from ``inputs``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Path, Scope, Setting, TensorType, unique
 from feedline.graph.op_families import family
-from feedline.graph.settings import HAVE_SETTINGS, Around, settings_of
+from feedline.graph.settings import HAVE_SETTINGS, ShapesAround, settings_of
 
 
 def type_of(tensor: Any) -> TensorType:
@@ -33,7 +33,7 @@ def arguments(model: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dic
     like = next(model.parameters(), torch.empty(0))
     like = like if like.is_floating_point() else torch.empty(0, device=like.device)
 
-    def converted(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if _is_shape(value):
             if min(value) < 0:
                 raise ValueError(f"expected a shape of lengths of at least 0, got {value}")
@@ -41,29 +41,29 @@ def arguments(model: torch.nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dic
         if isinstance(value, np.ndarray):
             return torch.from_numpy(value).to(like.device)
         if isinstance(value, Mapping):
-            return {key: converted(part) for key, part in value.items()}
+            return {key: convert(part) for key, part in value.items()}
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-            return type(value)(converted(part) for part in value)
+            return type(value)(convert(part) for part in value)
         return value
 
     if isinstance(inputs, Mapping):
-        return (), converted(dict(inputs))
+        return (), convert(dict(inputs))
     if isinstance(inputs, (list, tuple)) and not _is_shape(inputs) and not hasattr(inputs, "_fields"):
-        return tuple(converted(part) for part in inputs), {}
-    return (converted(inputs),), {}
+        return tuple(convert(part) for part in inputs), {}
+    return (convert(inputs),), {}
 
 
 def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and all(type(n) is int for n in value)
 
 
-def layer_settings(module: torch.nn.Module, _: Around | None = None) -> tuple[Setting, ...]:
+def layer_settings(module: torch.nn.Module, _: ShapesAround | None = None) -> tuple[Setting, ...]:
     """Return the settings of a layer of the library, which do not depend on the shapes around it."""
     return settings_of(type(module).__name__, vars(module))
 
 
 def call_settings(
-    function: Any, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], around: Around
+    function: Any, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], around: ShapesAround
 ) -> tuple[Setting, ...]:
     """Return the settings of a call of a torch function or operator."""
     if family(kind) not in HAVE_SETTINGS:
@@ -84,7 +84,7 @@ def _argument_names(function: Any) -> tuple[str, ...]:
     for signature in signatures:
         if all(p.kind is not p.VAR_POSITIONAL for p in signature.parameters.values()):
             return tuple(signature.parameters)
-    return ("input", "kernel_size", "stride", "padding")  # of the pooling functions that dispatch to one of two
+    return ("input", "kernel_size", "stride", "padding")  # of pooling functions that dispatch to one of two functions
 
 
 class ModuleTensors:
@@ -95,8 +95,8 @@ class ModuleTensors:
         self._names: dict[int, str] = {}
         self._kept: list[Any] = []
         self.first: dict[str, str] = {}  # the first name of each tensor, by any of its qualified names
-        for buffer, listed in ((False, model.named_parameters), (True, model.named_buffers)):
-            for name, tensor in listed(remove_duplicate=False):
+        for buffer, tensors_by_name in ((False, model.named_parameters), (True, model.named_buffers)):
+            for name, tensor in tensors_by_name(remove_duplicate=False):
                 first_name = self._names.setdefault(id(tensor), name)
                 self.first[name] = first_name
                 if first_name == name:
@@ -107,7 +107,7 @@ class ModuleTensors:
         return self._names.get(id(tensor))
 
     def constant(self, tensor: Any, preferred: str = "constant") -> str:
-        """Return a name for a constant of the module's code."""
+        """Return a name for a constant in the code of the module."""
         name = unique(preferred, self.table)
         self._names[id(tensor)] = self.first[name] = name
         self._kept.append(tensor)  # so that its id is not reused
@@ -192,14 +192,14 @@ class OperationList:
         equation: str = "",
         layer: bool = False,
         allocates: bool = True,
-        settings: Callable[[Around], tuple[Setting, ...]] = lambda _: (),
+        settings: Callable[[ShapesAround], tuple[Setting, ...]] = lambda _: (),
     ) -> list[OutputReference]:
         """Add an operation on sources and parameters (by name), in the order of its arguments, with its costs."""
         names = tuple(dict.fromkeys(g for g in operands if isinstance(g, str)))
         weights = [self.held.table[name].type.shape for name in names]
         types = [self.held.table[g].type if isinstance(g, str) else self._types[g] for g in operands]
         first = outputs[0].shape if outputs else None
-        around = Around([t.shape for t in types], weights, first)
+        around = ShapesAround([t.shape for t in types], weights, first)
         op = Operation(
             key=key,
             kind=kind,

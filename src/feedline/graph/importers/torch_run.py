@@ -1,10 +1,11 @@
-"""Import of a module by running it: every torch function called, within the modules that forward hooks report.
+"""Import of a module by running it. Every call of a torch function is recorded, in the module that forward hooks
+report.
 
-A *dry* run has tensors without data: it computes only shapes, and fails where the module asks for a value, so its graph
-holds for all inputs of these shapes. The tensors are on the device ``meta`` (see `torch_meta`), or, for modules that
-mix devices or have tensors of other kinds, in torch's `FakeTensorMode`, whose first use in a process takes a second. An
-operation takes some tenths of a millisecond. A run on data records the control flow of these inputs, through any
-Python. It costs the time of the run, and the memory of all its tensors, which are kept to identify them.
+A *dry* run has tensors without data. It computes only shapes, and fails where the module asks for a value. So its graph
+is correct for all inputs of these shapes. The tensors are on the device ``meta`` (see `torch_meta`). For modules that
+mix devices or have tensors of other kinds they are in the `FakeTensorMode` of torch, whose first use in a process takes
+a second. An operation takes some tenths of a millisecond. A run on data records the control flow of its inputs, through
+any Python code. It costs the time of the run, and the memory of all its tensors, which are kept to identify them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from feedline.graph.importers.torch_shapes import result_of
 
 
 class UnseenOperationError(RuntimeError):
-    """A tensor came from code that torch functions do not report, such as a compiled one."""
+    """A tensor came from code that torch functions do not report, such as compiled code."""
 
 
 def from_dry_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
@@ -55,19 +56,19 @@ def from_twins(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     device = TrueDevice(device_of(model, args, kwargs))
     args, kwargs = pytree.tree_map_only(torch.Tensor, twin, (args, kwargs))
     with twins(model):
-        return _Record(model, dry=True, device=device).of_run(args, kwargs).graph("a dry run")
+        return _Record(model, dry=True, device=device).record(args, kwargs).graph("a dry run")
 
 
 def from_fakes(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
     """Return the graph of a dry run on torch's fake tensors, as `from_dry_run` does."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
-        return _Record(model, dry=True).of_run(args, kwargs).graph("a dry run")
+        return _Record(model, dry=True).record(args, kwargs).graph("a dry run")
 
 
 def from_run(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
     """Return the graph of one run on data. Raises the module's exceptions."""
-    return _Record(model).of_run(args, kwargs).graph("a run")
+    return _Record(model).record(args, kwargs).graph("a run")
 
 
 def from_tree(model: torch.nn.Module) -> Graph:
@@ -96,19 +97,19 @@ class _Record(TorchFunctionMode):
         super().__init__()
         self.model, self.ops, self._dry, self._device = model, OperationList(model), dry, device
         self._sources: dict[int, OutputReference] = {}
-        self._kept: list[Any] = []  # keeps their ids from being reused
+        self._kept: list[Any] = []  # so that the ids of tensors are not reused
         self._calls: list[str] = []
         self._called: Counter[str] = Counter()
         self._count: Counter[str] = Counter()
-        self._inside_opened = False
+        self._recording_inside = False
 
-    def of_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperationList:
+    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperationList:
         """Run the module, with hooks that track the running submodule."""
         self._inputs(args, kwargs)
         hooks = []
         for name, module in self.model.named_modules():
-            hooks.append(module.register_forward_pre_hook(partial(self._entered, name)))
-            hooks.append(module.register_forward_hook(self._left, always_call=True))
+            hooks.append(module.register_forward_pre_hook(partial(self._enter_module, name)))
+            hooks.append(module.register_forward_hook(self._leave_module, always_call=True))
         try:
             with self:
                 result = self.model(*args, **kwargs)
@@ -118,12 +119,12 @@ class _Record(TorchFunctionMode):
         self._outputs(result)
         return self.ops
 
-    def _entered(self, name: str, *_: Any) -> None:
+    def _enter_module(self, name: str, *_: Any) -> None:
         n = self._called[name]
         self._called[name] += 1
         self._calls.append(f"{name}@{n}" if n else name)
 
-    def _left(self, *_: Any) -> None:
+    def _leave_module(self, *_: Any) -> None:
         self._calls.pop()
 
     def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -142,7 +143,7 @@ class _Record(TorchFunctionMode):
             result = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
         for i, (path, tensor) in enumerate(pytree.tree_flatten_with_path(result)[0]):
             if isinstance(tensor, torch.Tensor):
-                origin = self._given(tensor)
+                origin = self._origin(tensor)
                 sources = (origin,) if isinstance(origin, OutputReference) else ()
                 names = (origin,) if isinstance(origin, str) else ()
                 self.ops.operations.append(output_operation(i, pytree.keystr(path), sources, names))
@@ -152,18 +153,18 @@ class _Record(TorchFunctionMode):
         if self._device is not None:
             if func in self._device.answers:
                 return self._device.answers[func]
-            args, kwargs = self._device.moved(args, kwargs)
-        opened = _OPENED.get(func)
-        if opened is not None and not self._inside_opened:
-            self._inside_opened = True
+            args, kwargs = self._device.move(args, kwargs)
+        recordable = _RECORDED_INSIDE.get(func)
+        if recordable is not None and not self._recording_inside:
+            self._recording_inside = True
             try:
                 with self:
-                    return opened(*args, **kwargs)
+                    return recordable(*args, **kwargs)
             finally:
-                self._inside_opened = False
-        # Before the call, since a tensor changed in place counts as a new one afterwards.
+                self._recording_inside = False
+        # Before the call, since a tensor that it changes in place counts as a new one afterwards.
         before = [leaf for leaf in pytree.tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-        origins = [self._given(tensor) for tensor in before]
+        origins = [self._origin(tensor) for tensor in before]
         result = self._result(func, args, kwargs)
         name = str(getattr(func, "_opname", None) or getattr(func, "__name__", type(func).__name__))
         if name == "__get__":
@@ -191,7 +192,7 @@ class _Record(TorchFunctionMode):
             raise NoTwinError(f"{func.__name__} depends on the device")
         return func(*args, **kwargs) if computed is None else computed
 
-    def _given(self, tensor: Any) -> OutputReference | str:
+    def _origin(self, tensor: Any) -> OutputReference | str:
         source = self._sources.get(id(tensor))
         if source is not None:
             return source
@@ -212,10 +213,10 @@ def _shares(tensor: Any, tensors: list[Any]) -> bool:
     return any(storage == t.untyped_storage()._cdata for t in tensors)
 
 
-def _inside(function: Any) -> Any:
+def _recordable_copy(function: Any) -> Any:
     """Return a copy of a Python function of torch that calls torch functions even while these are recorded.
 
-    The original reports itself to the recorder as one operation, which hides its computations and allocations.
+    The original reports itself as one operation to the recorder, which hides its computations and allocations.
     """
     content = {**function.__globals__, "has_torch_function": lambda _: False}
     copy = FunctionType(function.__code__, content, function.__name__, function.__defaults__)
@@ -223,6 +224,6 @@ def _inside(function: Any) -> Any:
     return copy
 
 
-_OPENED: dict[Any, Callable[..., Any]] = {
-    functional.multi_head_attention_forward: _inside(functional.multi_head_attention_forward)
+_RECORDED_INSIDE: dict[Any, Callable[..., Any]] = {
+    functional.multi_head_attention_forward: _recordable_copy(functional.multi_head_attention_forward)
 }

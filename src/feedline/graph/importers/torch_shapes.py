@@ -1,9 +1,9 @@
 """Results without data of the most common functions of networks, from the shapes of their arguments.
 
-torch has rules for tensors without data, but in Python: fifty steps for a normalisation, which would be most of a dry
-run's time, and the first one imports torch's compiler, which takes a second. A rule here covers only the usual case.
-Arguments that do not fit, and unusual ones, are left to torch, which has the error messages. Rules are compared with
-torch's results in the tests.
+torch has rules for tensors without data, but they are slow. In Python a normalisation takes fifty steps, which would be
+most of the time of a dry run, and the first rule imports the compiler of torch, which takes a second. A rule here
+covers only the usual case. Arguments that do not fit, and unusual ones, are left to torch, which has the error
+messages. Tests compare the rules with the results of torch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any], device
     """Return the result of a torch function on tensors without data, or None if there is no rule for it.
 
     Args:
-        function: the torch function.
+        function: torch function.
         args: positional arguments.
         kwargs: keyword arguments.
-        device: device that the tensors would have if they had data. None: their present device.
+        device: device that the tensors would have if they had data. None means their present device.
     """
     rule = _RULES.get(function)
     if rule is None or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
@@ -51,7 +51,7 @@ def _is_plain(tensor: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.is_contiguous()
 
 
-def _made(like: Any, shape: Sequence[int]) -> torch.Tensor:
+def _empty(like: Any, shape: Sequence[int]) -> torch.Tensor:
     return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
 
 
@@ -65,7 +65,7 @@ def _is_like(tensor: Any, input: Any, shape: Any) -> bool:
 
 
 def _elementwise(input: Any, *_: Any, inplace: bool = False, **__: Any) -> torch.Tensor:
-    """Return a tensor of the input's layout, which must have no gaps."""
+    """Return a tensor in the layout of the input, which must have no gaps."""
     _expect(not inplace and isinstance(input, torch.Tensor) and input.is_floating_point() and _is_dense(input))
     return torch.empty_strided(input.shape, input.stride(), dtype=input.dtype, device=input.device)
 
@@ -86,7 +86,7 @@ def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = 
 
 def _softmax(input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:
     _expect(dtype is None and isinstance(dim, int) and -input.ndim <= dim < input.ndim and _is_plain(input))
-    return _made(input, input.shape)
+    return _empty(input, input.shape)
 
 
 def _binary(input: Any, other: Any) -> torch.Tensor:
@@ -96,13 +96,13 @@ def _binary(input: Any, other: Any) -> torch.Tensor:
     if input.shape == other.shape and _is_dense(input) and _is_dense(other):
         return _elementwise(input)
     _expect(_is_plain(input) and _is_plain(other))
-    return _made(input, _broadcast(input.shape, other.shape))
+    return _empty(input, _broadcast(input.shape, other.shape))
 
 
 def _product(input: Any, other: Any) -> torch.Tensor:
     _expect(input.is_floating_point() and _kind(input) == _kind(other))
     _expect(min(input.ndim, other.ndim) >= 2 and other.ndim in (2, input.ndim) and input.shape[-1] == other.shape[-2])
-    return _made(input, (*_broadcast(input.shape[:-2], other.shape[:-2]), input.shape[-2], other.shape[-1]))
+    return _empty(input, (*_broadcast(input.shape[:-2], other.shape[:-2]), input.shape[-2], other.shape[-1]))
 
 
 def _batched_product(input: Any, mat2: Any) -> torch.Tensor:
@@ -110,12 +110,12 @@ def _batched_product(input: Any, mat2: Any) -> torch.Tensor:
     return _product(input, mat2)
 
 
-def _reduced(input: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+def _reduction(input: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
     _expect(_is_plain(input) and input.numel())
     axes = range(input.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
     gone = {axis % input.ndim for axis in axes if -input.ndim <= axis < input.ndim}
     _expect(len(gone) == len(axes) and (axes or dim is None))
-    return _made(input, [1 if n in gone else size for n, size in enumerate(input.shape) if keepdim or n not in gone])
+    return _empty(input, [1 if n in gone else size for n, size in enumerate(input.shape) if keepdim or n not in gone])
 
 
 def _stack(tensors: Any, dim: int = 0) -> torch.Tensor:
@@ -124,13 +124,13 @@ def _stack(tensors: Any, dim: int = 0) -> torch.Tensor:
     _expect(all(_is_plain(part) and _is_like(part, first, first.shape) for part in parts))
     _expect(-first.ndim - 1 <= dim <= first.ndim)
     dim %= first.ndim + 1
-    return _made(first, (*first.shape[:dim], len(parts), *first.shape[dim:]))
+    return _empty(first, (*first.shape[:dim], len(parts), *first.shape[dim:]))
 
 
 def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> torch.Tensor:
     _expect(_is_plain(input) and input.ndim >= 3 and num_groups >= 1 and input.shape[1] % num_groups == 0)
     _expect(all(_is_like(t, input, input.shape[1:2]) for t in (weight, bias)) and input.shape[2:].numel() > 1)
-    return _made(input, input.shape)
+    return _empty(input, input.shape)
 
 
 def _in_place(input: Any, other: Any) -> torch.Tensor:
@@ -149,7 +149,7 @@ def _linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
     _expect(input.is_floating_point() and input.ndim >= 2 and weight.ndim == 2)
     out, into = weight.shape
     _expect(_is_like(weight, input, (out, into)) and input.shape[-1] == into and _is_like(bias, input, (out,)))
-    return _made(input, (*input.shape[:-1], out))
+    return _empty(input, (*input.shape[:-1], out))
 
 
 def _convolution(
@@ -165,8 +165,8 @@ def _convolution(
     _expect(_is_plain(input) and weight.is_contiguous() and input.ndim == weight.ndim == rank + 2)
     _expect(input.shape[1] == weight.shape[1] * groups and weight.shape[0] % groups == 0)
     _expect(_is_like(weight, input, weight.shape) and _is_like(bias, input, weight.shape[:1]))
-    sizes = _slid(input.shape[2:], weight.shape[2:], stride, padding, dilation)
-    return _made(input, (input.shape[0], weight.shape[0], *sizes))
+    sizes = _kernel_places(input.shape[2:], weight.shape[2:], stride, padding, dilation)
+    return _empty(input, (input.shape[0], weight.shape[0], *sizes))
 
 
 def _pooling(
@@ -176,14 +176,14 @@ def _pooling(
     _expect(_is_plain(input) and input.ndim == rank + 2)
     kernel = _all(kernel_size, rank)
     _expect(all(2 * p <= k for p, k in zip(_all(padding, rank), kernel, strict=True)))
-    sizes = _slid(input.shape[2:], kernel, kernel_size if stride in (None, ()) else stride, padding, dilation)
-    return _made(input, (*input.shape[:2], *sizes))
+    sizes = _kernel_places(input.shape[2:], kernel, kernel_size if stride in (None, ()) else stride, padding, dilation)
+    return _empty(input, (*input.shape[:2], *sizes))
 
 
 def _adaptive(rank: int, input: Any, output_size: Any) -> torch.Tensor:
     sizes = _all(output_size, rank)
     _expect(_is_plain(input) and input.ndim == rank + 2 and all(isinstance(n, int) and n > 0 for n in sizes))
-    return _made(input, (*input.shape[:2], *sizes))
+    return _empty(input, (*input.shape[:2], *sizes))
 
 
 def _all(value: Any, rank: int) -> tuple[int, ...]:
@@ -194,7 +194,7 @@ def _all(value: Any, rank: int) -> tuple[int, ...]:
     return values
 
 
-def _slid(sizes: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> list[int]:
+def _kernel_places(sizes: Sequence[int], kernel: Sequence[int], stride: Any, padding: Any, dilation: Any) -> list[int]:
     """Return the number of places of a kernel along each axis, at least one."""
     _expect(not isinstance(padding, str))
     rank = len(kernel)
@@ -212,7 +212,7 @@ def _cat(tensors: Any, dim: int = 0) -> torch.Tensor:
     _expect(-first.ndim <= dim < first.ndim and all(_kind(t) == _kind(first) for t in parts))
     dim %= first.ndim
     _expect(len({(*t.shape[:dim], *t.shape[dim + 1 :]) for t in parts}) == 1)
-    return _made(first, (*first.shape[:dim], sum(t.shape[dim] for t in parts), *first.shape[dim + 1 :]))
+    return _empty(first, (*first.shape[:dim], sum(t.shape[dim] for t in parts), *first.shape[dim + 1 :]))
 
 
 def _batch_norm(
@@ -227,7 +227,7 @@ def _batch_norm(
     _expect(not training or input.shape.numel() > input.shape[1])
     _expect(all(_is_like(t, input, input.shape[1:2]) for t in (running_mean, running_var, weight, bias)))
     _expect(_is_plain(input))
-    return _made(input, input.shape)
+    return _empty(input, input.shape)
 
 
 def _layer_norm(
@@ -236,12 +236,12 @@ def _layer_norm(
     axes = input.shape[input.ndim - len(normalized_shape) :]
     _expect(tuple(axes) == tuple(normalized_shape) and all(_is_like(t, input, axes) for t in (weight, bias)))
     _expect(input.is_floating_point())
-    return _made(input, input.shape)
+    return _empty(input, input.shape)
 
 
 def _embedding(input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, **_: Any) -> torch.Tensor:
-    _expect(max_norm is None and input.dtype in _WHOLE and weight.ndim == 2)
-    return _made(weight, (*input.shape, weight.shape[1]))
+    _expect(max_norm is None and input.dtype in _INTEGERS and weight.ndim == 2)
+    return _empty(weight, (*input.shape, weight.shape[1]))
 
 
 def _embedding_bag(
@@ -257,7 +257,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: Any = None,
 ) -> torch.Tensor:
-    _expect(max_norm is None and input.dtype in _WHOLE and weight.ndim == 2 and mode in ("sum", "mean", "max"))
+    _expect(max_norm is None and input.dtype in _INTEGERS and weight.ndim == 2 and mode in ("sum", "mean", "max"))
     _expect(mode != "max" or not (scale_grad_by_freq or sparse))
     _expect(per_sample_weights is None or (mode == "sum" and _is_like(per_sample_weights, weight, input.shape)))
     if input.ndim == 2 and offsets is None:
@@ -266,7 +266,7 @@ def _embedding_bag(
         _expect(input.ndim == 1 and offsets is not None and offsets.ndim == 1 and offsets.dtype == input.dtype)
         bags = offsets.shape[0] - bool(include_last_offset)
     _expect(bags > 0)
-    return _made(weight, (bags, weight.shape[1]))
+    return _empty(weight, (bags, weight.shape[1]))
 
 
 def _recurrence(
@@ -281,7 +281,7 @@ def _recurrence(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Layers over padded sequences. With two states, the second is the cell's."""
+    """Return the results of layers over padded sequences. With two states, the second is the state of the cell."""
     before = [hx] if states == 1 else list(hx)
     _expect(not isinstance(weights, torch.Tensor))  # packed sequences pass a tensor here
     _expect(all(_is_plain(tensor) for tensor in (input, *before, *weights)))
@@ -294,8 +294,8 @@ def _recurrence(
     _expect(all(tuple(state.shape[:2]) == (stacked, batch) for state in before) and 0 <= dropout < 1)
     _expect(weights[0].shape[1] == input.shape[2] and weights[1].shape[1] == width)
     _expect(all(_kind(t) == _kind(input) for t in (*before, *weights)) and steps * batch)
-    output = _made(input, (steps, batch, directions * width))
-    return (output.transpose(0, 1) if batch_first else output, *(_made(state, state.shape) for state in before))
+    output = _empty(input, (steps, batch, directions * width))
+    return (output.transpose(0, 1) if batch_first else output, *(_empty(state, state.shape) for state in before))
 
 
 def _recurrent_cell(states: int, gates: int, input: Any, hx: Any, inner: Any, outer: Any, *biases: Any) -> Result:
@@ -305,7 +305,7 @@ def _recurrent_cell(states: int, gates: int, input: Any, hx: Any, inner: Any, ou
     _expect(input.shape[0] == batch and all(_is_like(state, input, (batch, width)) for state in before))
     _expect(_is_like(inner, input, (gates * width, input.shape[1])) and _is_like(outer, input, (gates * width, width)))
     _expect(all(_is_like(bias, input, (gates * width,)) for bias in biases))
-    results = tuple(_made(input, (batch, width)) for _ in before)
+    results = tuple(_empty(input, (batch, width)) for _ in before)
     return results if states > 1 else results[0]
 
 
@@ -321,8 +321,8 @@ def _attention(
     *,
     device: torch.device,
 ) -> torch.Tensor:
-    """With dropout, a CPU computes it in steps, the last of them a product. Otherwise the result has the query's
-    layout."""
+    """Return the result of an attention. It has the layout of the query, or with dropout, on a CPU, the layout of a
+    product."""
     _expect(not enable_gqa and 0 <= dropout_p < 1 and all(t.ndim == 4 for t in (query, key, value)))
     _expect(key.shape[:2] == value.shape[:2] == query.shape[:2] and key.shape[2] == value.shape[2])
     _expect(_kind(key) == _kind(value) == _kind(query) and query.is_floating_point())
@@ -332,25 +332,25 @@ def _attention(
         _expect(attn_mask is None or _is_mask(attn_mask, query, key))
     if dropout_p > 0:
         _expect(device.type == "cpu")
-        return _made(query, query.shape)
+        return _empty(query, query.shape)
     return _elementwise(query)
 
 
 def _is_mask(mask: Any, query: Any, key: Any) -> bool:
-    """Return whether a mask is a usual one: of two or four axes, and not trained."""
+    """Return whether a mask is usual: it has two or four axes, and is not trained."""
     expected = (*query.shape[:3], key.shape[2])
     fits = mask.ndim in (2, 4) and _broadcast(mask.shape, expected) == expected
     return fits and mask.dtype in (torch.bool, query.dtype) and mask.device == query.device and not mask.requires_grad
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's elements fill its memory, in any order of axes."""
+    """Return whether the elements of a tensor fill its memory, in any order of axes."""
     steps = sorted((step, n) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
     widths = itertools.accumulate((n for _, n in steps), operator.mul, initial=1)
     return all(step == width for (step, _), width in zip(steps, widths, strict=False))
 
 
-_WHOLE = (torch.int64, torch.int32)
+_INTEGERS = (torch.int64, torch.int32)
 _BOTH = (torch, torch.Tensor)
 _UNARY = (*("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "square", "neg", "abs", "sin", "cos", "erf"),)
 _ACTIVATIONS = (
@@ -385,7 +385,7 @@ _RULES: dict[Any, Rule] = {
     torch.stack: _stack,
     **dict.fromkeys((torch.bmm, torch.Tensor.bmm), _batched_product),
     **dict.fromkeys((torch.matmul, torch.Tensor.matmul), _product),
-    **{getattr(module, name): _reduced for module in _BOTH for name in ("mean", "sum", "amax", "amin")},
+    **{getattr(module, name): _reduction for module in _BOTH for name in ("mean", "sum", "amax", "amin")},
     **{getattr(module, name): _unary for module in _BOTH for name in _UNARY},
     **{getattr(module, name): _with_numbers for module in _BOTH for name in ("pow", "clamp")},
     **{getattr(functional, name): _elementwise for name in _ACTIVATIONS},

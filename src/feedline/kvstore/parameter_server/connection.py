@@ -1,7 +1,7 @@
 """A worker's connection to one server: pushes in flight, the replay log, and recovery.
 
-A push is appended to the replay log and sent. Up to `MAX_IN_FLIGHT` pushes are in flight. The next one waits, which is
-the back-pressure. The log keeps each push until a snapshot of the server contains it. When a server has been away, the
+A push is appended to the replay log and sent. Up to `MAX_IN_FLIGHT` pushes are in flight. A further push waits, which
+is the back-pressure. The log keeps each push until a snapshot of the server contains it. When a server was away, the
 connection asks which push it applied last and replays the missing pushes in order. Pushes are numbered, which makes a
 replay idempotent (`feedline.kvstore.parameter_server.shard`). An updater's exception is raised here once, whether the
 first answer arrived or not. When the log is full, its oldest pushes are dropped. Only dropped pushes can be lost, if
@@ -11,8 +11,8 @@ Answers are validated: a malformed one is a `StoreError`. A wait can be interrup
 resumed later, since the next step depends only on the numbers of the pushes logged, sent and answered.
 
 A server that works, however slowly, is waited for: it answers `Server.beat` meanwhile. A server that answers neither
-hangs or cannot be reached. That is an error after ``timeout_s``, or after `START_S` while its process starts. A server
-that each replay kills again is an error after `MAX_RECOVERIES`.
+call hangs or cannot be reached. That is an error after ``timeout_s``, or after `START_S` while its process starts. A
+server that every replay kills again is an error after `MAX_RECOVERIES`.
 
 Costs: a push of more than `INLINE_BYTES` is copied once, into Ray's shared memory, where the server reads it and the
 log keeps it.
@@ -49,7 +49,7 @@ MAX_RECOVERIES = 10
 _log = logging.getLogger("feedline")
 
 
-class _Away(Exception):  # noqa: N818  # never leaves this file
+class _Away(Exception):  # noqa: N818  # not raised to callers
     """The server is unavailable: it died, or its answer was lost."""
 
 
@@ -59,14 +59,14 @@ class Push(NamedTuple):
     Attributes:
         number: number of the push, from 1.
         items: keys, and how their values are encoded.
-        run: bytes of the values, or a reference to them in Ray's memory.
+        buffer: bytes of the values, or a reference to them in the memory of Ray.
         pull_keys: keys to pull with it.
         size: bytes of the values.
     """
 
     number: int
     items: Sequence[Item]
-    run: Any
+    buffer: Any
     pull_keys: Sequence[Key]
     size: int
 
@@ -112,35 +112,35 @@ class ServerConnection:
         self._size = 0  # bytes in the log
         self._last = Push(0, (), None, (), 0)
         #: Numbers of pushes: the last one sent to the current server process, the last one whose outcome is known, the
-        #: last lost one, and the one with which the server skips the lost ones.
-        self._sent, self._heard, self._lost_to, self._skip = 0, 0, 0, 0
+        #: last lost one, and the first one after it, with which the server skips the lost ones.
+        self._sent, self._acknowledged, self._lost_to, self._first_after_lost = 0, 0, 0, 0
         self._in_flight: deque[Flight] = deque()
         self._failures: deque[Exception] = deque()
-        self._brought: tuple[int, Any] = 0, None
+        self._pulled: tuple[int, Any] = 0, None
         self._rules: dict[int, Rule] = {}
-        self._trouble = ""
+        self._snapshot_error = ""
         self._started, self._recoveries = False, 0  # whether the process has answered, and recoveries since then
         self.timeout_s = timeout_s
         self.keys, self.lost = 0, 0
 
     # ---- pushes ---------------------------------------------------------------------------------------------
 
-    def keep(self, items: Sequence[Item], run: Any, pull_keys: Sequence[Key] = ()) -> int:
-        """Append a push to the replay log, from which `flush` sends it. Returns its number.
+    def append(self, items: Sequence[Item], buffer: Any, pull_keys: Sequence[Key] = ()) -> int:
+        """Append a push to the replay log, from which `flush` sends it. Return its number.
 
         Args:
             items: keys, and how their values are encoded.
-            run: bytes of the values, an array of uint8, copied before this returns.
-            pull_keys: keys to pull with the same message. See `pulled`.
+            buffer: bytes of the values, an array of uint8, copied before this method returns.
+            pull_keys: keys to pull with the same message. See `take_pulled`.
         """
         import ray
 
-        size = run.nbytes
-        stored = ray.put(run) if size > INLINE_BYTES else run.copy()
+        size = buffer.nbytes
+        stored = ray.put(buffer) if size > INLINE_BYTES else buffer.copy()
         self._last = Push(self._last.number + 1, items, stored, pull_keys, size)
         self._log.append(self._last)
         self._size += size
-        # A push that was never sent stays, however long the log.
+        # A push that was never sent stays, even if the log is too long.
         while self._size > self._log_bytes and len(self._log) > 1 and self._log[0].number <= self._sent:
             self._size -= self._log.popleft().size
         return self._last.number
@@ -156,88 +156,88 @@ class ServerConnection:
 
         self._send_all()
         while self._in_flight and ray.wait([self._in_flight[0].answer], timeout=0)[0]:
-            self._settle_oldest()
+            self._finish_oldest()
         self._send_all()
         self._raise()
 
-    def pulled(self, number: int, keys: Sequence[Key]) -> Any:
-        """Return the run of ``keys`` that a push asked for, valid while it is referenced.
+    def take_pulled(self, number: int, keys: Sequence[Key]) -> Any:
+        """Return the buffer with ``keys`` that a push asked for, valid while it is referenced.
 
-        If the push was applied but its answer was lost or had no run, the keys are pulled again.
+        If the push was applied but its answer was lost or had no buffer, the keys are pulled again.
         """
         self.drain(number)
-        brought, run = self._brought
-        self._brought = 0, None
-        return run if brought == number else self.answered(self.pull("pull", keys))
+        pulled_by, buffer = self._pulled
+        self._pulled = 0, None
+        return buffer if pulled_by == number else self.wait_for(self.pull("pull", keys))
 
     def drain(self, number: int | None = None) -> None:
         """Wait until no push is in flight, or none up to ``number``."""
         self._send_all()
         while self._in_flight and (number is None or self._in_flight[0].number <= number):
-            self._settle_oldest()
+            self._finish_oldest()
             self._send_all()
         self._raise()
 
     def _send_all(self) -> None:
         while self._sent < self._last.number:
             while len(self._in_flight) >= MAX_IN_FLIGHT:
-                self._settle_oldest()
+                self._finish_oldest()
             # The next push to send may have changed meanwhile: a restarted server needs the pushes that it lacks.
             unsent = next((push for push in self._log if push.number > self._sent), None)
             if unsent is None:
                 return
             # A replayed push does not pull again.
-            pull_keys = unsent.pull_keys if unsent.number > self._heard else ()
+            pull_keys = unsent.pull_keys if unsent.number > self._acknowledged else ()
             answer = self.actor.push.remote(
                 self._worker,
                 unsent.number,
                 unsent.items,
-                unsent.run,
+                unsent.buffer,
                 pull_keys,
-                unsent.number == self._skip,
+                unsent.number == self._first_after_lost,
                 2 * self._size > self._log_bytes,
-                self._heard,
+                self._acknowledged,
             )
             self._in_flight.append(Flight(unsent.number, answer, pull_keys))
             self._sent = unsent.number
 
-    def _settle_oldest(self) -> None:
+    def _finish_oldest(self) -> None:
         """Wait for the oldest push in flight, and record its outcome."""
         flight = self._in_flight[0]
         try:
-            answer = self._checked(self._get(flight.answer))
+            answer = self._check_answer(self._get(flight.answer))
         except _Away as error:
             self._recover(error)
             return
         if answer.refused:
             self._recover(None)
             return
-        self._note(answer)
-        self._hear(flight.number, answer.failure)
-        if flight.pull_keys and answer.run is not None:
-            self._brought = flight.number, answer.run
+        self._trim_log(answer)
+        self._record_outcome(flight.number, answer.failure)
+        if flight.pull_keys and answer.buffer is not None:
+            self._pulled = flight.number, answer.buffer
         self._in_flight.popleft()
 
-    def _hear(self, number: int, failure: Exception | None) -> None:
+    def _record_outcome(self, number: int, failure: Exception | None) -> None:
         """Record the outcome of a push, once: a restarted server may apply it again."""
-        if number > self._heard:
+        if number > self._acknowledged:
             if failure is not None:
                 self._failures.append(failure)
-            self._heard, self._recoveries = number, 0
+            self._acknowledged, self._recoveries = number, 0
 
     def _raise(self) -> None:
         if self._failures:
             raise self._failures.popleft()
 
-    def _note(self, answer: Answer | Greeting) -> None:
+    def _trim_log(self, answer: Answer | Greeting) -> None:
         while self._log and self._log[0].number <= answer.durable:
             self._size -= self._log.popleft().size
-        if isinstance(answer, Answer) and answer.trouble != self._trouble:
-            self._trouble = answer.trouble
-            if self._trouble:
-                _log.warning("%s cannot write snapshots: %s", self._name, self._trouble)
+        if isinstance(answer, Answer) and answer.snapshot_error != self._snapshot_error:
+            self._snapshot_error = answer.snapshot_error
+            if self._snapshot_error:
+                _log.warning("%s cannot write snapshots: %s", self._name, self._snapshot_error)
 
-    def _checked(self, answer: Any) -> Answer:
+    def _check_answer(self, answer: Any) -> Answer:
         """Return the answer to a push or pull if it is well-formed.
 
         Raises:
@@ -250,21 +250,21 @@ class ServerConnection:
             or not 0 <= answer.durable <= self._last.number
         ):
             raise StoreError(
-                f"expected an answer to push {self._last.number} or one before from {self.called}, got {answer!r:.200}"
+                f"expected an answer to push {self._last.number} or one before from {self.label}, got {answer!r:.200}"
             )
         return answer
 
     # ---- other calls ----------------------------------------------------------------------------------------
 
     def pull(self, method: str, *arguments: Any) -> Pull:
-        """Call an idempotent method that follows all pushes so far. `answered` returns its result."""
+        """Call an idempotent method that follows all pushes so far. `wait_for` returns its result."""
         return self.ask(method, self._worker, self._last.number, *arguments)
 
     def ask(self, method: str, *arguments: Any) -> Pull:
-        """Call an idempotent method that need not follow any push. `answered` returns its result."""
+        """Call an idempotent method that need not follow any push. `wait_for` returns its result."""
         return Pull(method, arguments, getattr(self.actor, method).remote(*arguments))
 
-    def answered(self, pull: Pull) -> Any:
+    def wait_for(self, pull: Pull) -> Any:
         """Drain the pushes in flight, then wait for an answer. Repeat the call if the server was restarted.
 
         Raises:
@@ -278,24 +278,24 @@ class ServerConnection:
             except _Away as error:
                 self._recover(error)
             else:
-                if not isinstance(answer, Answer) or not self._checked(answer).refused:
+                if not isinstance(answer, Answer) or not self._check_answer(answer).refused:
                     self._recoveries = 0
                 if not isinstance(answer, Answer):
                     return answer
                 if not answer.refused:
-                    self._note(answer)
-                    return answer.run
+                    self._trim_log(answer)
+                    return answer.buffer
                 self._recover(None)
             self.drain()
             pull = self.ask(pull.method, *pull.arguments)
 
     def set_rule(self, rule: Rule, generation: int) -> Pull:
-        """Set the server's rule after all pushes so far, and keep a copy for its restarts. See `answered`."""
+        """Set the server's rule after all pushes so far, and keep a copy for its restarts. See `wait_for`."""
         self.keep_rule(rule, generation)
         return self.pull("set_rule", rule, generation)
 
     def keep_rule(self, rule: Rule, generation: int) -> None:
-        """Keep the current rule, whichever worker set it, and the previous one: a restarted server may need either."""
+        """Keep the current rule, set by any worker, and the previous one. A restarted server may need either."""
         before = {n: earlier for n, earlier in self._rules.items() if n != generation}
         self._rules = {**dict(list(before.items())[-1:]), generation: rule}
 
@@ -304,7 +304,7 @@ class ServerConnection:
     def _get(self, reference: Any) -> Any:
         import ray
 
-        # The silence of a server that has just answered, or has to start first.
+        # A server that has to start first may be silent for longer.
         silence, beat = Silence(self.timeout_s if self._started else max(self.timeout_s, START_S)), None
         while True:
             try:
@@ -314,15 +314,15 @@ class ServerConnection:
             except ray.exceptions.GetTimeoutError as error:
                 if beat is None:
                     beat = self.actor.beat.options(concurrency_group=BEATS).remote()
-                silence.passed(SLICE_S)
-                beats = self._beats(beat)
+                silence.add(SLICE_S)
+                beats = self._beat_outcome(beat)
                 if beats:
                     self._started, silence = True, Silence(self.timeout_s)
                 if beats is not None:
                     beat = None
                 if silence.too_long:
                     raise StoreError(
-                        f"expected an answer from {self.called} in time, got none, nor any other sign of life for "
+                        f"expected an answer from {self.label} in time, got none, nor any other sign of life for "
                         f"{silence.seconds:g} s: it hangs or cannot be reached"
                     ) from error
             except ray.exceptions.RayTaskError as error:
@@ -333,8 +333,8 @@ class ServerConnection:
                 raise _Away from error
             deferred_interrupts.deliver()
 
-    def _beats(self, beat: Any) -> bool | None:
-        """Return whether a heartbeat was answered; None: not yet."""
+    def _beat_outcome(self, beat: Any) -> bool | None:
+        """Return whether a heartbeat was answered. None if none was answered yet."""
         import ray
 
         try:
@@ -351,70 +351,70 @@ class ServerConnection:
         if self._recoveries > MAX_RECOVERIES:
             self._recoveries = 0
             raise StoreError(
-                f"expected {self.called} to catch up, but it has not answered after {MAX_RECOVERIES} restarts or "
+                f"expected {self.label} to catch up, but it has not answered after {MAX_RECOVERIES} restarts or "
                 "replays; Ray's logs say why it ends"
             ) from cause
-        greeting = self._greeted(cause)
+        greeting = self._wait_until_back(cause)
         self._place = greeting.place
         missing = next((push.number for push in self._log if push.number > greeting.applied), self._last.number + 1)
         if greeting.keys < self.keys or greeting.applied < self._last.number < missing:
             raise StoreError(
-                f"expected {self.keys} keys and the pushes up to {missing - 1} in {self.called}, got {greeting.keys} "
-                f"and those up to {greeting.applied}: it has lost its snapshot; on several hosts, pass a shared folder "
-                "as `snapshots`"
+                f"expected {self.keys} keys and the pushes up to {missing - 1} in {self.label}, got "
+                f"{greeting.keys} and those up to {greeting.applied}: it has lost its snapshot; on several "
+                "hosts, pass a shared folder as `snapshots`"
             )
         if missing > greeting.applied + 1:
-            self._lose(greeting.applied, missing)
+            self._count_lost(greeting.applied, missing)
         for number, failure in greeting.failures:
-            self._hear(number, failure)
-        self._heard = max(self._heard, greeting.applied)
-        self._note(greeting)
+            self._record_outcome(number, failure)
+        self._acknowledged = max(self._acknowledged, greeting.applied)
+        self._trim_log(greeting)
         # Send everything after the server's last push. This comes last, so that an interrupted recovery is repeated.
         self._in_flight.clear()
         self._sent = greeting.applied
 
-    def _greeted(self, cause: Exception | None) -> Greeting:
-        """Wait until the server is back and has its rule. Returns its status."""
+    def _wait_until_back(self, cause: Exception | None) -> Greeting:
+        """Wait until the server is back and has its rule. Return its status."""
         import ray
 
-        away, peers = Silence(max(self.timeout_s, START_S)), Silence(self.timeout_s)
+        server_silence, worker_silence = Silence(max(self.timeout_s, START_S)), Silence(self.timeout_s)
         while True:
             try:
-                greeting = self._get(self.actor.greet.remote(self._worker, self._heard))
+                greeting = self._get(self.actor.greet.remote(self._worker, self._acknowledged))
                 if not isinstance(greeting, Greeting) or not 0 <= greeting.applied <= self._last.number:
                     raise StoreError(
-                        f"expected a status of {self.called} with at most {self._last.number} pushes, got "
+                        f"expected a status of {self.label} with at most {self._last.number} pushes, got "
                         f"{greeting!r:.200}"
                     )
-                if greeting.missing and greeting.generation in self._rules:
+                if greeting.lacks_rule and greeting.generation in self._rules:
                     rule = self._rules[greeting.generation]
-                    self._get(self.actor.bring_rule.remote(rule, greeting.generation))
+                    self._get(self.actor.restore_rule.remote(rule, greeting.generation))
                     return greeting
             except _Away as error:
                 cause, why = cause or error, error.__cause__
                 if isinstance(why, ray.exceptions.ActorDiedError):
-                    raise StoreError(f"expected Ray to restart {self.called}, but it is dead: {why}") from cause
-                away.passed(PAUSE_S)
-                if away.too_long:
-                    raise StoreError(f"expected Ray to restart {self.called} in time, but it is still away") from cause
+                    raise StoreError(f"expected Ray to restart {self.label}, but it is dead: {why}") from cause
+                server_silence.add(PAUSE_S)
+                if server_silence.too_long:
+                    raise StoreError(f"expected Ray to restart {self.label} in time, but it is still away") from cause
             else:
-                if not greeting.missing:
+                if not greeting.lacks_rule:
                     return greeting
-                peers.passed(PAUSE_S)
-                if peers.too_long:
-                    raise StoreError(f"expected a worker to send {self.called} its updater again, but none did")
+                worker_silence.add(PAUSE_S)
+                if worker_silence.too_long:
+                    raise StoreError(f"expected a worker to send {self.label} its updater again, but none did")
             time.sleep(PAUSE_S)
             deferred_interrupts.deliver()
 
-    def _lose(self, applied: int, missing: int) -> None:
-        """Count the pushes between the server's last one and the first one in the log as lost."""
+    def _count_lost(self, applied: int, missing: int) -> None:
+        """Count as lost the pushes between the last one of the server and the first one in the log."""
         lost = missing - 1 - max(applied, self._lost_to)
         if lost > 0:
             self.lost += lost
-            _log.warning("%d pushes of this worker are lost: %s died before its next snapshot", lost, self.called)
-        self._lost_to, self._skip = max(self._lost_to, missing - 1), missing
+            _log.warning("%d pushes of this worker are lost: %s died before its next snapshot", lost, self.label)
+        self._lost_to, self._first_after_lost = max(self._lost_to, missing - 1), missing
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Name and place of the server, for messages."""
         return f"{self._name} ({self._place})" if self._place else self._name

@@ -1,4 +1,4 @@
-"""Coordinator of a ``dist_async`` store: a Ray actor that assigns ranks, detects dead workers, and ends the servers.
+"""The coordinator of a ``dist_async`` store: a Ray actor that assigns ranks, detects dead workers, and ends servers.
 
 Workers join, send a heartbeat every `BEAT_S` seconds, and leave. One that is silent for `SILENT_S` seconds, as the
 coordinator counts, is presumed dead: its rank becomes free, and barriers name it. When all workers have left, or none
@@ -8,8 +8,8 @@ Ray does not end these actors, as they are detached.
 A barrier opens when all ranks wait at it at the same moment. A worker that gave up, left or was replaced no longer
 counts as arrived.
 
-After a restart by Ray, the coordinator rebuilds its state as workers join again. Costs: one small message a heartbeat,
-and a process, which receives this module by value and imports nothing else of feedline, to stay small.
+After a restart by Ray, the coordinator rebuilds its state as workers join again. Costs: one small message for each
+heartbeat, and a process. To stay small, it receives this module by value and imports nothing else of feedline.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class JoinReply(NamedTuple):
     """Reply to `Coordinator.join`.
 
     Attributes:
-        rank: rank of the worker. -1: refused.
+        rank: rank of the worker, -1 if it was refused.
         workers: number of workers of the store.
         servers: number of its servers.
         folder: folder for snapshots.
         auth: authentication mode of Ray, as seen by its processes.
-        why: reason of a refusal.
-        again: whether to retry later: the worker that has the rank may turn out to be dead.
+        refusal: reason of a refusal. Empty if the worker has joined.
+        retry: whether to retry later, as the worker that has the rank may turn out to be dead.
     """
 
     rank: int
@@ -49,8 +49,8 @@ class JoinReply(NamedTuple):
     servers: int
     folder: str
     auth: str
-    why: str = ""
-    again: bool = False
+    refusal: str = ""
+    retry: bool = False
 
 
 class Coordinator:
@@ -60,7 +60,7 @@ class Coordinator:
         name: name of the store.
         workers: number of workers that will join.
         servers: number of servers.
-        folder: folder for snapshots; empty: the temporary folder of each server's host.
+        folder: folder for snapshots. Empty for the temporary folder of the host of each server.
 
     Attributes:
         silences: time since the last heartbeat of each worker.
@@ -78,11 +78,11 @@ class Coordinator:
         self.silences: dict[str, Silence] = {}
         self._places: dict[int, str] = {}
         self._left: set[int] = set()
-        self._life = uuid.uuid4().hex
-        self._passed, self._gate = 0, asyncio.Event()
+        self._instance = uuid.uuid4().hex
+        self._barriers_passed, self._gate = 0, asyncio.Event()
         #: Workers that wait at the barrier, each with a token of the call that waits.
         self._waiting: dict[str, object] = {}
-        self._deserted = Silence(GRACE_S)
+        self._without_workers = Silence(GRACE_S)
         self.watch: asyncio.Task[None] | None = None
 
     # ---- membership -----------------------------------------------------------------------------------------
@@ -92,12 +92,12 @@ class Coordinator:
 
         Args:
             worker: unique name of the worker.
-            rank: rank that it asks for. None: the lowest free one.
+            rank: rank that it requests. None means the lowest free one.
             place: host and process.
         """
         if self.watch is None:
-            self.watch = asyncio.get_running_loop().create_task(self._look())
-        why, requested = "", rank
+            self.watch = asyncio.get_running_loop().create_task(self._watch())
+        refusal, requested = "", rank
         taken = {r: w for w, r in self._ranks.items() if not self.silences[w].too_long}
         if worker in self._ranks:
             rank = self._ranks[worker]
@@ -105,27 +105,27 @@ class Coordinator:
             free = [r for r in range(self._workers) if r not in taken and r not in self._left]
             free = free or [r for r in range(self._workers) if r not in taken]
             rank = free[0] if free else -1
-            why = "" if free else f"all {self._workers} ranks are taken"
+            refusal = "" if free else f"all {self._workers} ranks are taken"
         elif not 0 <= rank < self._workers:
-            rank, why = -1, f"rank {rank} is not one of {self._workers}"
+            rank, refusal = -1, f"rank {rank} is not one of {self._workers}"
         elif rank in taken:
-            rank, why = -1, f"rank {rank} is taken by {self._places[rank]}"
+            rank, refusal = -1, f"rank {rank} is taken by {self._places[rank]}"
         if rank >= 0:
             for replaced in [w for w, r in self._ranks.items() if r == rank and w != worker]:
                 del self._ranks[replaced], self.silences[replaced]
                 self._waiting.pop(replaced, None)
             self._ranks[worker], self.silences[worker], self._places[rank] = rank, Silence(SILENT_S), place
-            self._deserted.heard()
+            self._without_workers.reset()
             self._left.discard(rank)
-        again = bool(why) and (requested is None or requested in taken)
+        retry = bool(refusal) and (requested is None or requested in taken)
         auth = os.environ.get("RAY_AUTH_MODE", "unset")
-        return JoinReply(rank, self._workers, self._servers, self._folder, auth, why, again)
+        return JoinReply(rank, self._workers, self._servers, self._folder, auth, refusal, retry)
 
     async def beat(self, worker: str) -> bool:
-        """Record a heartbeat. False: the worker has to join again."""
+        """Record a heartbeat. Return False if the worker has to join again."""
         if worker in self.silences:
-            self.silences[worker].heard()
-            self._deserted.heard()
+            self.silences[worker].reset()
+            self._without_workers.reset()
         return worker in self.silences
 
     async def leave(self, worker: str) -> None:
@@ -139,15 +139,16 @@ class Coordinator:
     # ---- barrier --------------------------------------------------------------------------------------------
 
     async def ticket(self, worker: str) -> tuple[str, int] | None:
-        """Return a ticket for the next barrier, with which a call of `arrive` can be retried. None: join first."""
-        return (self._life, self._passed) if worker in self._ranks else None
+        """Return a ticket for the next barrier, with which a call of `arrive` can be retried. None means that the
+        worker has to join first."""
+        return (self._instance, self._barriers_passed) if worker in self._ranks else None
 
     async def arrive(self, worker: str, ticket: tuple[str, int] | None, seconds: float) -> Any:
         """Wait at the barrier for a limited time.
 
         Args:
             worker: name of the worker.
-            ticket: ticket of the barrier. None: the next one.
+            ticket: ticket of the barrier. None means the next one.
             seconds: longest wait.
 
         Returns:
@@ -156,9 +157,9 @@ class Coordinator:
         """
         if worker not in self._ranks:
             return None, {}  # joined before a restart of this actor, and has to join again
-        if ticket is None or ticket[0] != self._life:
-            ticket = self._life, self._passed
-        if ticket[1] != self._passed:
+        if ticket is None or ticket[0] != self._instance:
+            ticket = self._instance, self._barriers_passed
+        if ticket[1] != self._barriers_passed:
             return None
         call = self._waiting[worker] = object()
         try:
@@ -167,8 +168,8 @@ class Coordinator:
             else:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._gate.wait(), seconds)
-            return None if ticket[1] != self._passed else (ticket, self._missing(worker))
-        finally:  # also when Ray cancels the call
+            return None if ticket[1] != self._barriers_passed else (ticket, self._missing(worker))
+        finally:  # also if Ray cancels the call
             if self._waiting.get(worker) is call:
                 del self._waiting[worker]
 
@@ -178,7 +179,7 @@ class Coordinator:
 
     def _open(self) -> None:
         """Release all waiting workers."""
-        self._passed, self._waiting = self._passed + 1, {}
+        self._barriers_passed, self._waiting = self._barriers_passed + 1, {}
         self._gate.set()
         self._gate = asyncio.Event()
 
@@ -200,12 +201,12 @@ class Coordinator:
 
     # ---- shutdown -------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
         while True:
             await asyncio.sleep(BEAT_S)
-            for silence in (self._deserted, *self.silences.values()):
-                silence.passed(BEAT_S)
-            if len(self._left) == self._workers or self._deserted.too_long:
+            for silence in (self._without_workers, *self.silences.values()):
+                silence.add(BEAT_S)
+            if len(self._left) == self._workers or self._without_workers.too_long:
                 await self._end()
 
     async def _end(self) -> None:

@@ -1,8 +1,8 @@
-"""Placement of arrays on servers: a pure function of keys and shapes, so that workers need not agree on it.
+"""The placement of arrays on servers, a pure function of keys and shapes, so that workers need not agree on it.
 
 A small key is stored whole on the server that its hash selects. An array of more than `SPLIT_ELEMENTS` elements is
-split along its first dimension into one part per server, as equal as whole rows allow. The hash selects the server of
-the first part. An array with fewer rows than servers is split into single rows.
+split along its first dimension into one part per server, of equal numbers of rows if possible. The hash selects the
+server of the first part. An array with fewer rows than servers is split into single rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from feedline.kvstore.base import Key
 
-#: Largest number of elements that are not split. Splitting adds no messages to a call, so balance decides.
+#: Largest number of elements that are not split. Splitting adds no messages to a call, so the balance of load decides.
 SPLIT_ELEMENTS = 1 << 16
 
 
@@ -27,7 +27,7 @@ class RowRange(NamedTuple):
 
 
 def parts(key: Key, shape: Sequence[int], servers: int) -> tuple[RowRange, ...]:
-    """Return the parts of an array: ascending, covering each row once, at most one on each server."""
+    """Return the parts of an array, ascending. They cover each row once, and each server has at most one."""
     first = home(key, servers)
     rows = shape[0] if shape else 1
     if not shape or math.prod(shape) <= SPLIT_ELEMENTS:

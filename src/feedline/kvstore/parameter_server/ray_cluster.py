@@ -1,10 +1,11 @@
 """Ray clusters for ``dist_async``: a private one on this machine's loopback, or an existing one, joined with a token.
 
 Guarantees: a private Ray listens on 127.0.0.1 alone, refuses connections without its token, has no dashboard, keeps its
-files in a new folder that only this user can access, and ends with the process that started it, however that ends. No
-other Ray of this machine is affected. A Ray on another address is joined only if it requires a token.
+files in a new folder that only this user can access, and ends with the process that started it, even if it is killed.
+No other Ray of this machine is affected. A Ray on another address is joined only if it requires a token.
 
-Costs: about 8 s to start, eight processes of 30 to 100 MB, one for each server, and memory for objects in use.
+Costs: about 8 s to start, eight processes of 30 to 100 MB and one process for each server, and memory for objects in
+use.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class AsyncCluster:
         workers: number of processes that share a store.
         servers: number of processes that hold it.
         memory: bytes of shared memory for pushes and pulls in flight. The excess spills to disk.
-        timeout: seconds to wait for Ray to start. The end of its process is an error at once.
+        timeout: seconds to wait for Ray to start. If its process ends, that is an error at once.
 
     Attributes:
         address: ``host:port`` of Ray.
@@ -87,7 +88,7 @@ class RayConnection:
 
     Args:
         address: ``host:port`` of Ray.
-        settings: environment variables for a private Ray. None: the environment of this process.
+        settings: environment variables for a private Ray. None means the environment of this process.
 
     Raises:
         RefusedError: an address other than loopback without a token, or Ray was imported too early.
@@ -109,7 +110,7 @@ class RayConnection:
                 self._use(address)
             else:
                 try:
-                    self._make(address, settings or {}, early)
+                    self._join(address, settings or {}, early)
                 except BaseException:
                     self._settings.close()
                     raise
@@ -117,7 +118,7 @@ class RayConnection:
         self._open = True
 
     def close(self) -> None:
-        """Disconnect from Ray when the last store closes, if a store connected. Idempotent."""
+        """Disconnect from Ray when the last store closes, if a store has connected to it. Idempotent."""
         import ray
 
         with RayConnection._lock:
@@ -139,19 +140,19 @@ class RayConnection:
         if not self.loopback:
             check_token(address)
 
-    def _make(self, address: str, settings: dict[str, str], early: bool) -> None:
+    def _join(self, address: str, settings: dict[str, str], early: bool) -> None:
         required = {**(LOOPBACK if self.loopback else {}), **settings}
         required = {name: value for name, value in required.items() if name in settings or name not in os.environ}
         current = {**os.environ, **RayConnection._read}
-        # The token's path is not decisive: its content never changes within this process.
+        # The path of the token is not decisive, as its content never changes within this process.
         decisive = [n for n in required if n in DECISIVE and current.get(n) != required[n]]
         if early and self.loopback and reads_too_early():
             decisive = [DECISIVE[1]]  # even if it is set now, which was after the import
         if early and decisive:
             shown = ", ".join(f"{name}={(required | LOOPBACK)[name]}" for name in decisive)
             raise RefusedError(
-                f"expected Ray not to be imported yet, as it reads {shown} when it is; "
-                "create the store first, or set these before the import"
+                f"expected Ray not to be imported yet, as it reads {shown} at import; create the store first, or set "
+                "these before the import"
             )
         self._settings.enter_context(environment(required))
         if not self.loopback:
@@ -202,6 +203,6 @@ def check_token(address: str) -> None:
     file = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
     if mode.lower() != "token" or not (os.environ.get("RAY_AUTH_TOKEN") or Path(file).is_file()):
         raise RefusedError(
-            f"expected a token to join Ray at {address}, which is not on loopback, got none: whoever reaches "
-            "it can run code. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, there and here"
+            f"expected a token to join Ray at {address}, which is not on loopback, got none: anyone who can reach it "
+            "can run code. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, there and here"
         )

@@ -1,13 +1,13 @@
-"""State of one parameter server: parts of arrays, their update rule, and the progress of each worker.
+"""The state of one parameter server: parts of arrays, their update rule, and the progress of each worker.
 
 Each worker numbers its pushes 1, 2, 3, … A shard applies each number once, in order. A repeated push is ignored, and
 one that skips a number is refused. Arrays and numbers are saved in one snapshot, so a restored shard knows which pushes
 it contains and applies exactly the missing ones when pushes are replayed. An updater's exception is kept until the
 worker acknowledges it, so that a lost answer does not lose it.
 
-This module has no processes and messages (see `feedline.kvstore.parameter_server.server`). Arrays are exchanged as
-contiguous runs of bytes (`feedline.kvstore.parameter_server.wire_format`), and keys created together are stored in one
-run. Costs: a snapshot copies all arrays and states once. A pull copies only arrays that are not contiguous.
+This module knows no processes or messages (see `feedline.kvstore.parameter_server.server`). Arrays are exchanged in
+contiguous buffers (`feedline.kvstore.parameter_server.wire_format`), and keys created together are stored in one
+buffer. Costs: a snapshot copies all arrays and states once. A pull copies only arrays that are not contiguous.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import torch
 from feedline.errors import StateError, StoreError
 from feedline.kvstore.aligned import Layout
 from feedline.kvstore.base import Key, check_updater
-from feedline.kvstore.call_arguments import grouped
+from feedline.kvstore.call_arguments import group_by_key
 from feedline.kvstore.key_table import Table
 from feedline.kvstore.optimizers import Optimizer, optimizer, optimizer_for
 from feedline.kvstore.parameter_server.wire_format import (
     Item,
-    as_run,
     dtype_name,
     dtype_of,
     fields_of,
-    received,
-    received_ids,
+    receive_buffer,
+    receive_ids,
+    to_buffer,
     value_of,
 )
 
@@ -45,10 +45,12 @@ class Shard:
 
     Attributes:
         applied: number of the last push applied, by worker.
-        failures: exceptions of the updater that were not acknowledged, by worker and number of the push. See `heard`.
+        failures: exceptions of the updater that were not acknowledged, by worker and number of the push. See
+            `acknowledge`.
         generation: number of times that the rule was set.
         rule: rule set by `set_rule`. Snapshots do not contain an object.
-        missing: whether the shard was restored without its rule, an object. No push is applied until it is set again.
+        lacks_rule: whether the shard was restored without its rule, an object. No push is applied until it is set
+            again.
     """
 
     def __init__(self) -> None:
@@ -57,8 +59,8 @@ class Shard:
         self.failures: dict[str, dict[int, Exception]] = {}
         self.generation = 0
         self.rule: Rule = None
-        self.missing = False
-        self._waiting: dict[Key, tuple[dict[str, Any], int]] = {}
+        self.lacks_rule = False
+        self._pending_states: dict[Key, tuple[dict[str, Any], int]] = {}
 
     # ---- keys -----------------------------------------------------------------------------------------------
 
@@ -67,38 +69,38 @@ class Shard:
         """Number of keys."""
         return len(self._table.entries)
 
-    def known(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
+    def key_shapes(self, keys: Sequence[Key]) -> dict[Key, tuple[tuple[int, ...], str]]:
         """Return shape and dtype of each key that exists in this shard."""
         arrays = {key: self._table.entries[key].stored for key in keys if key in self._table.entries}
         return {key: (tuple(stored.shape), dtype_name(stored.dtype)) for key, stored in arrays.items()}
 
-    def make(self, items: Sequence[tuple[Key, tuple[int, ...], str]], run: Any) -> None:
+    def create_keys(self, items: Sequence[tuple[Key, tuple[int, ...], str]], buffer: Any) -> None:
         """Create keys with these shapes and dtypes. Existing ones are left unchanged."""
         for key, shape, _ in items:
             if any(type(n) is not int or n < 0 for n in shape):
                 raise StoreError(f"expected non-negative integers as shape of key {key!r}, got {shape!r}")
         layout = Layout([(shape, dtype_of(name)) for _, shape, name in items])
-        values = layout.views(received(run, layout.size, "a worker"))
+        values = layout.views(receive_buffer(buffer, layout.size, "a worker"))
         self._gather(
             [(item[0], v) for item, v in zip(items, values, strict=True) if item[0] not in self._table.entries]
         )
 
     def _gather(self, pairs: Sequence[tuple[Key, Any]]) -> None:
-        """Create keys in one contiguous run."""
+        """Create keys in one contiguous buffer."""
         if not pairs:
             return
-        initial = grouped([key for key, _ in pairs], [value for _, value in pairs], "value")
+        initial = group_by_key([key for key, _ in pairs], [value for _, value in pairs], "value")
         self._table.check_new(initial)
         self._table.add(self._table.entries_of(initial))
         fields = [(value.shape, value.dtype) for _, value in pairs]
-        places = Layout(fields).views(as_run([value for _, value in pairs]))
+        places = Layout(fields).views(to_buffer([value for _, value in pairs]))
         for (key, _), place in zip(pairs, places, strict=True):
             self._table.entries[key].stored = place
 
     # ---- pushes and pulls -----------------------------------------------------------------------------------
 
     def due(self, worker: str, number: int, skip: bool) -> bool | None:
-        """Return True for a push to apply, False for one applied before, None if earlier ones are missing.
+        """Return True if the push has to be applied, False if it was, None if earlier pushes are missing.
 
         Args:
             worker: name of the worker.
@@ -108,15 +110,15 @@ class Shard:
         last = self.applied.get(worker, 0)
         if number <= last:
             return False
-        return None if self.missing or (number > last + 1 and not skip) else True
+        return None if self.lacks_rule or (number > last + 1 and not skip) else True
 
-    def heard(self, worker: str, number: int) -> None:
+    def acknowledge(self, worker: str, number: int) -> None:
         """Acknowledge the outcome of a worker's pushes up to this number, and drop their exceptions."""
         failures = self.failures.get(worker, {})
         for n in [n for n in failures if n <= number]:
             del failures[n]
 
-    def take(self, worker: str, number: int, items: Sequence[Item], run: Any) -> None:
+    def apply(self, worker: str, number: int, items: Sequence[Item], buffer: Any) -> None:
         """Apply a push, whole or not at all. Its number counts as applied either way.
 
         Raises:
@@ -124,23 +126,23 @@ class Shard:
             Exception: exception of the updater.
         """
         self.applied[worker] = number
-        stored = self._stored([key for key, _ in items])
+        stored = self._arrays_of([key for key, _ in items])
         fields = [fields_of(item, target.shape, target.dtype) for item, target in zip(items, stored, strict=True)]
-        layout = Layout([field for several in fields for field in several])
-        arrays = iter(layout.views(received(run, layout.size, f"worker {worker}")))
+        layout = Layout([field for key_fields in fields for field in key_fields])
+        arrays = iter(layout.views(receive_buffer(buffer, layout.size, f"worker {worker}")))
         values = [
-            value_of(item, [next(arrays) for _ in several], target)
-            for item, several, target in zip(items, fields, stored, strict=True)
+            value_of(item, [next(arrays) for _ in key_fields], target)
+            for item, key_fields, target in zip(items, fields, stored, strict=True)
         ]
-        self._table.push(self._table.values(grouped([key for key, _ in items], values, "value")))
+        self._table.push(self._table.values(group_by_key([key for key, _ in items], values, "value")))
 
-    def give(self, keys: Sequence[Key]) -> Any:
-        """Return the stored arrays as one run, without a copy if they are contiguous.
+    def read(self, keys: Sequence[Key]) -> Any:
+        """Return the stored arrays as one buffer, without a copy if they are contiguous.
 
         Raises:
             StoreError: a key does not exist in this shard.
         """
-        stored = self._stored(keys)
+        stored = self._arrays_of(keys)
         if not stored:
             return np.empty(0, np.uint8)
         layout = Layout([(array.shape, array.dtype) for array in stored])
@@ -153,22 +155,22 @@ class Shard:
             memory_run = torch.empty(0, dtype=torch.uint8).set_(memory)
             start = first - memory.data_ptr()
             return memory_run[start : start + layout.size].numpy()
-        return as_run(stored).numpy()
+        return to_buffer(stored).numpy()
 
-    def give_rows(self, keys: Sequence[Key], ids: Sequence[Any]) -> Any:
-        """Return rows of keys as one run, in the order of the ids (int64, relative to the part's first row).
+    def read_rows(self, keys: Sequence[Key], ids: Sequence[Any]) -> Any:
+        """Return rows of keys as one buffer, in the order of the ids (int64, relative to the part's first row).
 
         Raises:
             StoreError: a key or row does not exist in this shard.
         """
         selected = []
-        for key, stored, row_ids in zip(keys, self._stored(keys), ids, strict=True):
+        for key, stored, row_ids in zip(keys, self._arrays_of(keys), ids, strict=True):
             if not stored.dim():
                 raise StoreError(f"expected a key with rows, got {key!r}, which is a scalar")
-            selected.append(stored.index_select(0, received_ids(row_ids, len(stored), "a worker")))
-        return as_run(selected).numpy()
+            selected.append(stored.index_select(0, receive_ids(row_ids, len(stored), "a worker")))
+        return to_buffer(selected).numpy()
 
-    def _stored(self, keys: Sequence[Key]) -> list[Any]:
+    def _arrays_of(self, keys: Sequence[Key]) -> list[Any]:
         missing = [key for key in keys if key not in self._table.entries]
         if missing:
             raise StoreError(f"expected a key of this server, got {missing[0]!r}: the server has lost its snapshot")
@@ -180,21 +182,22 @@ class Shard:
         """Set the update rule.
 
         Args:
-            rule: ``{"name": …, "parameters": {…}}``, ``{"object": …}``, or None: pushes assign. An unchanged name
-                with unchanged parameters keeps the states, for example when worker 0 was restarted.
+            rule: ``{"name": …, "parameters": {…}}``, ``{"object": …}``, or None, which means that pushes
+                assign. An unchanged name with unchanged parameters keeps the states, for example when worker 0
+                was restarted.
             generation: count of worker 0. The current one is ignored, unless the rule is missing.
         """
-        if generation == self.generation and not self.missing:
+        if generation == self.generation and not self.lacks_rule:
             return
         same = rule is not None and "name" in rule and rule == self.rule
         if not same:
             updater = None if rule is None else _updater_of(rule)
-            self._update_by(updater)
+            self._set_updater(updater)
             if isinstance(updater, Optimizer) and generation == self.generation:
-                updater.set_states(self._waiting)  # the rule that was missing
-        self.rule, self.generation, self.missing, self._waiting = rule, generation, False, {}
+                updater.set_states(self._pending_states)  # the states of the rule that it lacked
+        self.rule, self.generation, self.lacks_rule, self._pending_states = rule, generation, False, {}
 
-    def _update_by(self, rule: Any) -> None:
+    def _set_updater(self, rule: Any) -> None:
         check_updater(rule)
         self._table.set_updater(optimizer_for(rule, {}, self._table) if isinstance(rule, Optimizer) else rule)
 
@@ -214,7 +217,7 @@ class Shard:
             StoreError: keys or shapes do not match.
         """
         rule = self._table.optimizer
-        for key, stored in zip(states_by_key, self._stored(list(states_by_key)), strict=True):
+        for key, stored in zip(states_by_key, self._arrays_of(list(states_by_key)), strict=True):
             states, count = states_by_key[key]
             for name, state in states.items():
                 if state.shape != stored.shape or not state.dtype.is_floating_point:
@@ -235,7 +238,7 @@ class Shard:
     def snapshot(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a copy of the whole state: tensors, and JSON types."""
         entries = list(self._table.entries.values())
-        states = self._table.updater.states() if isinstance(self._table.updater, Optimizer) else self._waiting
+        states = self._table.updater.states() if isinstance(self._table.updater, Optimizer) else self._pending_states
         tensors = {f"value.{i}": entry.stored.clone() for i, entry in enumerate(entries)}
         for i, (key_states, _) in enumerate(states.values()):
             tensors |= {f"state.{i}.{name}": tensor.clone() for name, tensor in key_states.items()}
@@ -273,10 +276,10 @@ class Shard:
             self.failures.setdefault(worker, {})[number] = StoreError(f"expected the updater to succeed, got {text}")
         self.rule = about["rule"]
         if self.rule == {}:
-            self.missing, self._waiting = True, states
+            self.lacks_rule, self._pending_states = True, states
         elif self.rule is not None:
             updater = optimizer(self.rule["name"], **self.rule["parameters"])
-            self._update_by(updater)
+            self._set_updater(updater)
             updater.set_states(states)
 
 

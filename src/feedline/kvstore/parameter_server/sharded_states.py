@@ -1,6 +1,6 @@
-"""Optimizer states across servers: gather the states of parts into whole arrays, and split them again.
+"""Conversion of optimizer states between the parts on servers and whole arrays.
 
-A file of states is therefore the same for every type of store. Costs: a copy of all states.
+So files of states are the same for every type of store. Costs: a copy of all states.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from feedline.errors import StoreError
 from feedline.kvstore.base import Key
 from feedline.kvstore.optimizers import MASTER, Optimizer
-from feedline.kvstore.parameter_server.messages import ShardedKey
 from feedline.kvstore.parameter_server.placement import RowRange, parts
-from feedline.kvstore.parameter_server.wire_format import sliced
+from feedline.kvstore.parameter_server.push_encoder import ShardedKey
+from feedline.kvstore.parameter_server.wire_format import slice_rows
 
 
-def whole_states(
+def join_states(
     entries: Iterable[ShardedKey], answers: Sequence[tuple[str, Mapping[Key, Any]]], rule: Optimizer
 ) -> dict[Key, Any]:
     """Gather the states of whole arrays from the states of their parts.
@@ -29,12 +29,12 @@ def whole_states(
         rule: optimizer that keeps the states.
 
     Raises:
-        StoreError: a server's states do not fit its parts.
+        StoreError: the states of a server do not fit its parts.
     """
     gathered = {}
     for entry in entries:
         reports = [(part, *answers[part.server]) for part in entry.parts]
-        pieces = [_checked(states.get(entry.key), entry, part, rule, name) for part, name, states in reports]
+        pieces = [_check_report(states.get(entry.key), entry, part, rule, name) for part, name, states in reports]
         if not any(pieces):
             continue
         states = {}
@@ -43,7 +43,7 @@ def whole_states(
         for name in (*rule.keeps, MASTER) if all(wide) else rule.keeps:
             # A push in flight may have reached only some servers.
             parts_of = [
-                torch.zeros(sliced(entry.meta, part).shape, dtype=dtype) if piece is None else piece[0][name]
+                torch.zeros(slice_rows(entry.meta, part).shape, dtype=dtype) if piece is None else piece[0][name]
                 for piece, part in zip(pieces, entry.parts, strict=True)
             ]
             states[name] = parts_of[0] if len(parts_of) == 1 else torch.cat(parts_of)
@@ -51,12 +51,12 @@ def whole_states(
     return gathered
 
 
-def _checked(report: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, server: str) -> Any:
+def _check_report(report: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, server: str) -> Any:
     """Return states and count of a part as reported by a server, or None, after checking that they fit the part."""
     if report is None:
         return None
     states, count = report
-    shape = sliced(entry.meta, part).shape
+    shape = slice_rows(entry.meta, part).shape
     dtype = torch.float32 if MASTER in states else entry.meta.dtype
     if (
         {*states} - {MASTER} != {*rule.keeps}
@@ -65,17 +65,17 @@ def _checked(report: Any, entry: ShardedKey, part: RowRange, rule: Optimizer, se
     ):
         got = {name: (tuple(state.shape), state.dtype) for name, state in states.items()}
         raise StoreError(
-            f"expected {', '.join(rule.keeps) or 'no states'} of key {entry.key!r}, rows {part.start} to {part.stop}, "
-            f"in shape {tuple(shape)} and {dtype} from {server}, got {got} after {count!r} updates"
+            f"expected {', '.join(rule.keeps) or 'no states'} of shape {tuple(shape)} and {dtype} for rows "
+            f"{part.start} to {part.stop} of key {entry.key!r} from {server}, got {got} after {count!r} updates"
         )
     return report
 
 
-def cut_states(rule: Optimizer, servers: int) -> list[dict[Key, Any]]:
+def split_states(rule: Optimizer, servers: int) -> list[dict[Key, Any]]:
     """Split states by server, cloned, as a pickled slice would include the whole tensor."""
     pieces: list[dict[Key, Any]] = [{} for _ in range(servers)]
     for key, (states, count) in rule.states().items():
         shape = next((state.shape for state in states.values()), ())
         for part in parts(key, shape, servers):
-            pieces[part.server][key] = {name: sliced(state, part).clone() for name, state in states.items()}, count
+            pieces[part.server][key] = {name: slice_rows(state, part).clone() for name, state in states.items()}, count
     return pieces

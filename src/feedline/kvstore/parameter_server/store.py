@@ -1,6 +1,6 @@
 """``dist_async``: a parameter server. Workers push and pull at any time, and servers apply each push at once.
 
-Guarantees beyond `KVStore`'s:
+Guarantees in addition to the ones of `KVStore`:
 
 - A worker's pull contains all of its own pushes, and the pushes of other workers that have arrived.
 - Each server that holds a part of a push's keys applies it exactly once, whole or not at all. A server that dies is
@@ -9,8 +9,8 @@ Guarantees beyond `KVStore`'s:
 - A worker that dies blocks no other. A `StoreError` names a peer that is silent for longer than the timeout.
 - An exception of a server's updater reaches the worker that pushed, once, at this call or a later one, since pushes are
   asynchronous.
-- Ctrl-C interrupts a call where it waits, or at its end. The push still reaches all servers: it is in the replay log
-  before the call waits, and later calls send it if necessary.
+- Ctrl-C interrupts a call where it waits, or at its end. Its push still reaches all servers, as it is in the replay log
+  before the call waits. Later calls send it if necessary.
 
 Costs: one message for each server and call, whatever the number of keys. On one host a pushed array is copied once.
 """
@@ -30,20 +30,20 @@ from feedline.collective.deferred_interrupts import DeferredInterrupt
 from feedline.collective.refusal import RefusedError
 from feedline.collective.silence import Silence
 from feedline.errors import StoreError
-from feedline.interop.launchers import launched
+from feedline.interop.launchers import launcher_rank
 from feedline.kvstore import merging
 from feedline.kvstore import row_sparse as rows
 from feedline.kvstore.aligned import Layout
 from feedline.kvstore.base import Key, KVStore, Updater, check_updater
-from feedline.kvstore.call_arguments import checked_priority, grouped
+from feedline.kvstore.call_arguments import check_priority, group_by_key
 from feedline.kvstore.compression import compression
-from feedline.kvstore.key_table import check_new_key, check_outs, check_values, grouped_ids, visited
+from feedline.kvstore.key_table import check_new_key, check_outs, check_values, group_ids_by_key, in_order
 from feedline.kvstore.optimizer_states import load_states, save_states
 from feedline.kvstore.optimizers import Optimizer, in_every_process, optimizer_for
 from feedline.kvstore.parameter_server.connection import Pull, ServerConnection
 from feedline.kvstore.parameter_server.membership import PAUSE_S, Membership
-from feedline.kvstore.parameter_server.messages import Group, PushEncoder, ShardedKey, by_server
 from feedline.kvstore.parameter_server.placement import parts
+from feedline.kvstore.parameter_server.push_encoder import Group, PushEncoder, ShardedKey, group_by_server
 from feedline.kvstore.parameter_server.ray_cluster import (
     ADDRESS,
     SERVERS,
@@ -53,30 +53,32 @@ from feedline.kvstore.parameter_server.ray_cluster import (
     RayConnection,
 )
 from feedline.kvstore.parameter_server.shard import Rule
-from feedline.kvstore.parameter_server.sharded_states import cut_states, whole_states
-from feedline.kvstore.parameter_server.wire_format import as_run, dtype_name, received, sliced
+from feedline.kvstore.parameter_server.sharded_states import join_states, split_states
+from feedline.kvstore.parameter_server.wire_format import dtype_name, receive_buffer, slice_rows, to_buffer
 
 
 class AsyncStore(KVStore):
     """Store on servers that are Ray actors. See `KVStore` and this module.
 
     Args:
-        address: ``host:port`` of Ray. None: the `AsyncCluster` that started this process, or else a private Ray for
-            this one worker.
-        workers: number of workers that share the store. None: from the cluster, ``WORLD_SIZE`` or mpiexec, or 1.
-        servers: number of servers. None: from the cluster, or one per worker. The first worker decides.
-        rank: rank of this worker. None: ``RANK``, or the lowest free one.
-        name: name of the store, to tell several in one Ray apart.
-        timeout: seconds of silence until an error is raised, of a server that has started, or of other workers for
-            which this one has to wait. A server that answers slowly is no error, and a start may take minutes.
+        address: ``host:port`` of Ray. None means the `AsyncCluster` that started this process, or else a private Ray
+            for this one worker.
+        workers: number of workers that share the store. None means the number of the cluster, ``WORLD_SIZE`` or
+            mpiexec, or 1.
+        servers: number of servers. None means the number of the cluster, or one per worker. The first worker decides.
+        rank: rank of this worker. None means ``RANK``, or the lowest free one.
+        name: name of the store, which distinguishes several stores in one Ray.
+        timeout: seconds of silence after which a running server, or a worker that has to act first, is an error. A
+            server that answers slowly is no error, and a start may take minutes.
         snapshots: folder for the servers' snapshots, deleted with the store. On several hosts it must be shared, as a
-            server may be restarted on another host. None: a temporary folder.
+            server may be restarted on another host. None means a temporary folder.
         every: seconds between snapshots.
         log_bytes: bytes of this worker's replay log: pushes that no snapshot contains yet.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
-        RefusedError: an address other than loopback without a token, or a number of workers unlike the first worker's.
+        RefusedError: an address other than loopback without a token, or another number of workers than the first
+            worker set.
         StoreError: Ray cannot be reached, or the rank is taken.
     """
 
@@ -96,7 +98,7 @@ class AsyncStore(KVStore):
         log_bytes: int = 128 << 20,
     ) -> None:
         address = address or os.environ.get(ADDRESS)
-        launched_rank, count = launched() or (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
+        launched_rank, count = launcher_rank() or (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"))
         workers = workers or int(os.environ.get(WORKERS) or count or 1)
         servers = servers or int(os.environ.get(SERVERS) or workers)
         if rank is None and launched_rank is not None:
@@ -162,11 +164,11 @@ class AsyncStore(KVStore):
                 return
             try:
                 self._drain()
-                if self.num_workers > 1:  # no other worker could replay our last pushes
-                    self._everywhere("flush")
+                if self.num_workers > 1:  # as no other worker could replay the last pushes of this one
+                    self._call_all("flush")
             finally:
                 self._closed = True
-                self._take_optimizer(None)
+                self._replace_optimizer(None)
                 self._membership.close()
                 self._undo.close()
 
@@ -180,38 +182,38 @@ class AsyncStore(KVStore):
         Raises:
             StoreError: worker 0 does not create the keys in time.
         """
-        initial = grouped(key, value, "value")
+        initial = group_by_key(key, value, "value")
         with self._working():
             self._init(initial)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
+        check_priority(priority)
         with self._working():
-            self._push(self._values(grouped(key, value, "value")), ())
+            self._push(self._values(group_by_key(key, value, "value")), ())
 
     def pull(self, key: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
+        check_priority(priority)
         with self._working():
-            self._pull(self._outs(grouped(key, out, "out")))
+            self._pull(self._outs(group_by_key(key, out, "out")))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """See `KVStore`. One message does both."""
-        checked_priority(priority)
+        check_priority(priority)
         with self._working():
-            values = self._values(grouped(key, value, "value"))
-            outs = self._outs(grouped(key, value if out is None else out, "out"))
+            values = self._values(group_by_key(key, value, "value"))
+            outs = self._outs(group_by_key(key, value if out is None else out, "out"))
             numbers = self._push(values, outs)
-            keys = by_server(outs)
+            keys = group_by_server(outs)
             for server, number in numbers.items():
-                run = self._links[server].pulled(number, [entry.key for entry, _, _ in keys[server]])
-                self._fill(outs, server, keys[server], run)
+                buffer = self._links[server].take_pulled(number, [entry.key for entry, _, _ in keys[server]])
+                self._fill(outs, server, keys[server], buffer)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
-        initial, outs = grouped(key, value, "value"), grouped(key, out, "out")
+        check_priority(priority)
+        initial, outs = group_by_key(key, value, "value"), group_by_key(key, out, "out")
         with self._working():
             for name, tensors in outs.items():
                 check_outs(name, tensors, initial[name][0].shape)
@@ -220,14 +222,14 @@ class AsyncStore(KVStore):
 
     def row_sparse_pull(self, key: Any, out: Any, row_ids: Any, priority: int = 0) -> None:
         """See `KVStore`."""
-        checked_priority(priority)
-        outs = grouped(key, out, "out")
-        ids = grouped_ids(key, row_ids, outs)
+        check_priority(priority)
+        outs = group_by_key(key, out, "out")
+        ids = group_ids_by_key(key, row_ids, outs)
         with self._working():
             tables = [
                 (tensor, *_table(entry, numbers))
-                for entry, tensors in visited(self._entries, outs)
-                for tensor, numbers in rows.paired(entry.key, entry.meta, tensors, ids[entry.key])
+                for entry, tensors in in_order(self._entries, outs)
+                for tensor, numbers in rows.pair_outs(entry.key, entry.meta, tensors, ids[entry.key])
             ]
             self._pull_rows([(entry, once, table) for _, entry, once, _, table in tables])
             for tensor, _, once, places, table in tables:
@@ -263,17 +265,17 @@ class AsyncStore(KVStore):
             generations = self._generations()
             if self.rank == 0:
                 generation = max(generations) + 1
-                self._answered({i: link.set_rule(rule, generation) for i, link in enumerate(self._links)})
+                self._gather({i: link.set_rule(rule, generation) for i, link in enumerate(self._links)})
             self._rules += 1
             silence = Silence(self._timeout_s)
             while self.rank and min(generations) < self._rules:
-                self._poll_later(silence, f"set an updater (call {self._rules} of this worker)")
+                self._pause(silence, f"set an updater (call {self._rules} of this worker)")
                 generations = self._generations()
             for link in self._links:
                 link.keep_rule(rule, generation if self.rank == 0 else self._rules)
-            self._take_optimizer(optimizer)
+            self._replace_optimizer(optimizer)
 
-    def _take_optimizer(self, optimizer: Optimizer | None) -> None:
+    def _replace_optimizer(self, optimizer: Optimizer | None) -> None:
         if self._optimizer is not None:
             self._optimizer.release(self)
         if optimizer is not None:
@@ -292,32 +294,32 @@ class AsyncStore(KVStore):
             self._encoder.compress(encoding)
 
     def save_optimizer_states(self, path: str | os.PathLike[str], dump_optimizer: bool = False) -> None:
-        """See `KVStore`. Gathers all servers' states in one file that any type of store can load. One worker calls."""
+        """See `KVStore`. One worker calls this. The file has the states of all servers, for any type of store."""
         with self._working():
-            rule = self._known_optimizer()
+            rule = self._require_optimizer()
             self._drain()
-            answers = self._everywhere("states")
+            answers = self._call_all("states")
             if any(name != rule.name for name, _, _ in answers):
                 raise StoreError(f"expected {rule.name} on all servers, got {[name for name, _, _ in answers]}")
             rule.set_parameters(answers[0][1])
             rule.forget()
-            named = [(link.called, states) for link, (_, _, states) in zip(self._links, answers, strict=True)]
-            rule.set_states(whole_states(self._entries.values(), named, rule))
+            reports = [(link.label, states) for link, (_, _, states) in zip(self._links, answers, strict=True)]
+            rule.set_states(join_states(self._entries.values(), reports, rule))
             save_states(path, rule, dump_optimizer)
             rule.forget()
 
     def load_optimizer_states(self, path: str | os.PathLike[str]) -> None:
-        """See `KVStore`. One worker calls."""
+        """See `KVStore`. One worker calls this."""
         with self._working():
-            rule = self._known_optimizer()
+            rule = self._require_optimizer()
             load_states(path, rule, {key: entry.meta for key, entry in self._entries.items()})
-            pieces = cut_states(rule, len(self._links))
+            pieces = split_states(rule, len(self._links))
             rule.forget()
             self._drain()
             parameters = rule.parameters()
-            self._answered({i: self._links[i].pull("set_states", parameters, piece) for i, piece in enumerate(pieces)})
+            self._gather({i: self._links[i].pull("set_states", parameters, piece) for i, piece in enumerate(pieces)})
 
-    def _known_optimizer(self) -> Optimizer:
+    def _require_optimizer(self) -> Optimizer:
         if self._optimizer is None:
             raise RefusedError("expected a store with an optimizer, got one without; call set_optimizer first")
         return self._optimizer
@@ -326,14 +328,14 @@ class AsyncStore(KVStore):
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        """Hold the lock of an open store. Ctrl-C interrupts the call's waits alone."""
+        """Open a block with the lock of an open store, in which Ctrl-C interrupts only waits."""
         with self._lock, DeferredInterrupt(may_leave=True):
             if self._closed:
                 raise RefusedError("expected an open store, got one that was closed")
             yield
 
     def _values(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        groups = visited(self._entries, arrays)
+        groups = in_order(self._entries, arrays)
         for entry, values in groups:
             dtype = entry.meta.dtype
             if len(values) > 1:
@@ -344,7 +346,7 @@ class AsyncStore(KVStore):
         return groups
 
     def _outs(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
-        groups = visited(self._entries, arrays)
+        groups = in_order(self._entries, arrays)
         for entry, outs in groups:
             check_outs(entry.key, outs, entry.meta.shape)
         return groups
@@ -353,24 +355,24 @@ class AsyncStore(KVStore):
 
     def _init(self, initial: Mapping[Key, Sequence[Any]]) -> None:
         groups: list[tuple[ShardedKey, Any]] = []
-        # Created in the order of visits, keys are contiguous on a server and pulled without a copy.
+        # Keys that are created in the order of visits are contiguous on a server, and are pulled without a copy.
         ordered = sorted(initial.items()) if all(isinstance(key, int) for key in initial) else initial.items()
         for place, (key, value) in enumerate(ordered, len(self._entries)):
             check_new_key(self._entries, key, value)
             meta = torch.empty(value[0].shape, dtype=value[0].dtype, device="meta")
             groups.append((ShardedKey(key, place, meta, parts(key, meta.shape, len(self._links))), value[0]))
-        pieces_of = by_server(groups)
+        pieces_of = group_by_server(groups)
         silence = Silence(self._timeout_s)
         while True:
             keys = {server: [entry.key for entry, _, _ in pieces] for server, pieces in pieces_of.items()}
-            shapes = self._answered({server: self._links[server].ask("known", k) for server, k in keys.items()})
+            shapes = self._gather({server: self._links[server].ask("key_shapes", k) for server, k in keys.items()})
             absent = [e.key for server, w in pieces_of.items() for e, _, _ in w if e.key not in shapes[server]]
             if not absent or self.rank == 0:
                 break
-            self._poll_later(silence, f"initialise key {absent[0]!r}")
+            self._pause(silence, f"initialise key {absent[0]!r}")
         for server, pieces in pieces_of.items():
             for entry, part, _ in pieces:
-                local = (tuple(sliced(entry.meta, part).shape), dtype_name(entry.meta.dtype))
+                local = (tuple(slice_rows(entry.meta, part).shape), dtype_name(entry.meta.dtype))
                 remote = shapes[server].get(entry.key, local)
                 if remote != local:
                     raise RefusedError(
@@ -380,37 +382,37 @@ class AsyncStore(KVStore):
         if absent:
             pulls = {}
             for server, pieces in pieces_of.items():
-                items = [(e.key, tuple(sliced(e.meta, part).shape), dtype_name(e.meta.dtype)) for e, part, _ in pieces]
-                run = as_run([sliced(_dense(value), part) for _, part, value in pieces])
-                pulls[server] = self._links[server].ask("make", items, run.numpy())
-            self._answered(pulls)
+                items = [(e.key, tuple(slice_rows(e.meta, p).shape), dtype_name(e.meta.dtype)) for e, p, _ in pieces]
+                buffer = to_buffer([slice_rows(_dense(value), part) for _, part, value in pieces])
+                pulls[server] = self._links[server].ask("create_keys", items, buffer.numpy())
+            self._gather(pulls)
         self._entries.update({entry.key: entry for entry, _ in groups})
         for server, pieces in pieces_of.items():
             self._links[server].keys += len(pieces)
 
     def _push(self, groups: Sequence[Group], outs: Sequence[Group]) -> dict[int, int]:
-        """Send a push to the servers that hold its keys. Returns its number at each."""
-        pull_keys = {server: [o[0].key for o in pieces] for server, pieces in by_server(outs).items()}
+        """Send a push to the servers that hold its keys. Return its number on each."""
+        pull_keys = {server: [o[0].key for o in pieces] for server, pieces in group_by_server(outs).items()}
         numbers = {}
-        for server, (items, run) in self._encoder.messages(groups).items():
-            numbers[server] = self._links[server].keep(items, run.numpy(), pull_keys.get(server, []))
-            self._encoder.sent(server, items)
-        # The push is in every replay log: even if an earlier one raises below, this one will be sent.
+        for server, (items, buffer) in self._encoder.messages(groups).items():
+            numbers[server] = self._links[server].append(items, buffer.numpy(), pull_keys.get(server, []))
+            self._encoder.commit(server, items)
+        # The push is in every replay log, so it will be sent even if an earlier one raises an error below.
         for server in numbers:
             self._links[server].flush()
         return numbers
 
     def _pull(self, outs: Sequence[Group]) -> None:
-        pieces_of = by_server(outs)
+        pieces_of = group_by_server(outs)
         pulls = [(s, self._links[s].pull("pull", [entry.key for entry, _, _ in w])) for s, w in pieces_of.items()]
         for server, pull in pulls:
-            self._fill(outs, server, pieces_of[server], self._links[server].answered(pull))
+            self._fill(outs, server, pieces_of[server], self._links[server].wait_for(pull))
 
-    def _fill(self, outs: Sequence[Group], server: int, pieces: Sequence[Any], run: Any) -> None:
-        """Copy a server's run to the outs."""
-        targets = [[sliced(out, part) for out in tensors] for _, part, tensors in pieces]
+    def _fill(self, outs: Sequence[Group], server: int, pieces: Sequence[Any], buffer: Any) -> None:
+        """Copy a server's buffer to the outs."""
+        targets = [[slice_rows(out, part) for out in tensors] for _, part, tensors in pieces]
         layout = self._encoder.layouts(outs)[server]
-        layout.read(received(run, layout.size, self._links[server].called), targets)
+        layout.read(receive_buffer(buffer, layout.size, self._links[server].label), targets)
 
     def _pull_rows(self, tables: Sequence[tuple[ShardedKey, Any, Any]]) -> None:
         groups: dict[int, list[tuple[Key, Any, Any]]] = {}
@@ -427,32 +429,32 @@ class AsyncStore(KVStore):
         for server, pull in pulls:
             places = [place for _, _, place in groups[server]]
             layout = Layout([(place.shape, place.dtype) for place in places])
-            run = self._links[server].answered(pull)
-            layout.read(received(run, layout.size, self._links[server].called), [[place] for place in places])
+            link = self._links[server]
+            layout.read(receive_buffer(link.wait_for(pull), layout.size, link.label), [[place] for place in places])
 
-    def _everywhere(self, method: str) -> list[Any]:
-        """Call a method of all servers after all pushes so far. Returns their answers."""
-        return list(self._answered({i: link.pull(method) for i, link in enumerate(self._links)}).values())
+    def _call_all(self, method: str) -> list[Any]:
+        """Call a method of all servers after all pushes so far. Return their answers."""
+        return list(self._gather({i: link.pull(method) for i, link in enumerate(self._links)}).values())
 
     def _generations(self) -> list[int]:
-        """Return how often each server's rule was set."""
+        """Return how often the rule of each server was set."""
         requests = {i: link.ask("greet", self._membership.name) for i, link in enumerate(self._links)}
-        return [greeting.generation for greeting in self._answered(requests).values()]
+        return [greeting.generation for greeting in self._gather(requests).values()]
 
-    def _answered(self, pulls: Mapping[int, Pull]) -> dict[int, Any]:
-        """Wait for the answers of servers that were asked together."""
-        return {server: self._links[server].answered(pull) for server, pull in pulls.items()}
+    def _gather(self, pulls: Mapping[int, Pull]) -> dict[int, Any]:
+        """Wait for the answers of several servers."""
+        return {server: self._links[server].wait_for(pull) for server, pull in pulls.items()}
 
     def _drain(self) -> None:
         for link in self._links:
             link.drain()
 
-    def _poll_later(self, silence: Silence, what: str) -> None:
+    def _pause(self, silence: Silence, what: str) -> None:
         """Pause before worker 0 is polled again."""
         if silence.too_long:
             raise StoreError(f"expected worker 0 to {what} within {self._timeout_s:g} s, but it did not")
         time.sleep(PAUSE_S)
-        silence.passed(PAUSE_S)
+        silence.add(PAUSE_S)
 
 
 def _table(entry: ShardedKey, ids: Any) -> tuple[ShardedKey, Any, Any, Any]:

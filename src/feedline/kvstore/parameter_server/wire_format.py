@@ -1,11 +1,11 @@
-"""Arrays of a message: one run of bytes, in the order of the keys, each array aligned to 64 bytes.
+"""The arrays of a message in one buffer, in the order of the keys, each array aligned to 64 bytes.
 
-Both sides know the order, the shapes and the dtypes, so nothing else is sent. A server stores its arrays in such runs,
-so that keys initialised together are pulled without a copy. Received arrays are read-only. Ray copies one large array
-into its memory in half the time that many small ones take, hence the single run.
+Both sides know the order, the shapes and the dtypes, so nothing else is sent. A server stores its arrays in such
+buffers, so that keys initialised together are pulled without a copy. Received arrays are read-only. Ray copies one
+large array into its memory in half the time that many small ones take, hence one buffer.
 
-Messages are not trusted: a run is checked against its layout before a pointer is made of it, and counts and row numbers
-against their array. A mismatch is a `StoreError` that names the sender.
+Messages are not trusted: a buffer is checked against its layout before a pointer is made of it, and counts and row
+numbers against their array. A mismatch is a `StoreError` that names the sender.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def fields_of(item: Item, shape: Sequence[int], dtype: Any) -> list[Field]:
     Raises:
         StoreError: the encoding does not fit the stored array.
     """
-    key, kind = item
-    if kind is None:
+    key, encoding = item
+    if encoding is None:
         return [(shape, dtype)]
-    if isinstance(kind, dict):
-        encoding = compression(kind)
-        encoding.check(key, dtype)
-        return [encoding.code_shape(shape)]
-    if type(kind) is not int or not shape or not 0 <= kind <= shape[0]:
+    if isinstance(encoding, dict):
+        code = compression(encoding)
+        code.check(key, dtype)
+        return [code.code_shape(shape)]
+    if type(encoding) is not int or not shape or not 0 <= encoding <= shape[0]:
         most = shape[0] if shape else 0
-        raise StoreError(f"expected 0 to {most} rows of key {key!r}, got {kind!r}")
-    return [((kind,), torch.int64), ((kind, *shape[1:]), dtype)]
+        raise StoreError(f"expected 0 to {most} rows of key {key!r}, got {encoding!r}")
+    return [((encoding,), torch.int64), ((encoding, *shape[1:]), dtype)]
 
 
 def value_of(item: Item, arrays: Sequence[Any], stored: Any) -> Any:
@@ -52,38 +52,38 @@ def value_of(item: Item, arrays: Sequence[Any], stored: Any) -> Any:
     Raises:
         StoreError: row numbers are out of range, or not strictly ascending.
     """
-    key, kind = item
-    if kind is None:
+    key, encoding = item
+    if encoding is None:
         return arrays[0]
-    if isinstance(kind, int):
+    if isinstance(encoding, int):
         ids, rows = arrays
-        if kind and not (ids[0] >= 0 and ids[-1] < len(stored) and bool((ids[1:] > ids[:-1]).all())):
+        if encoding and not (ids[0] >= 0 and ids[-1] < len(stored) and bool((ids[1:] > ids[:-1]).all())):
             raise StoreError(
-                f"expected ascending rows within 0 to {len(stored) - 1} of key {key!r}, got {kind} from {int(ids[0])} "
-                f"to {int(ids[-1])}"
+                f"expected ascending rows within 0 to {len(stored) - 1} of key {key!r}, got {encoding} from "
+                f"{int(ids[0])} to {int(ids[-1])}"
             )
         return torch.sparse_coo_tensor(ids[None], rows, stored.shape, is_coalesced=True, check_invariants=False)
     value = torch.empty_like(stored)
-    compression(kind).decode_sums([((arrays[0],), value)])
+    compression(encoding).decode_sums([((arrays[0],), value)])
     return value
 
 
-def sliced(tensor: Any, part: RowRange) -> Any:
-    """Return the rows of a part. A scalar is its own part."""
+def slice_rows(tensor: Any, part: RowRange) -> Any:
+    """Return the rows of a part. A scalar has one part, itself."""
     all_rows = not tensor.dim() or (part.start == 0 and part.stop == tensor.shape[0])
     return tensor if all_rows else tensor[part.start : part.stop]
 
 
-def received(array: Any, size: int | None = None, sender: str = "a peer") -> Any:
-    """Return a run received from Ray as a tensor that shares its memory, or a copy if that is not aligned.
+def receive_buffer(array: Any, size: int | None = None, sender: str = "a peer") -> Any:
+    """Return a buffer received from Ray as a tensor that shares its memory, or a copy if that is not aligned.
 
     Args:
         array: received object.
-        size: expected size in bytes. None: any.
+        size: expected size in bytes. None means any.
         sender: sender named by an error.
 
     Raises:
-        StoreError: the object is no run, or has another size.
+        StoreError: the object is not a buffer, or has another size.
     """
     if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
         got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
@@ -93,11 +93,11 @@ def received(array: Any, size: int | None = None, sender: str = "a peer") -> Any
     return _as_tensor(array)
 
 
-def received_ids(array: Any, rows: int, sender: str = "a peer") -> Any:
+def receive_ids(array: Any, rows: int, sender: str = "a peer") -> Any:
     """Return row numbers received from Ray as a tensor that shares their memory, or a copy if that is not aligned.
 
     Raises:
-        StoreError: the object is no array of row numbers, or a number is not below ``rows``.
+        StoreError: the object is not an array of row numbers, or a number is not below ``rows``.
     """
     if not isinstance(array, np.ndarray) or array.dtype != np.int64 or array.ndim != 1 or not array.flags.c_contiguous:
         got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
@@ -117,12 +117,12 @@ def _as_tensor(array: Any) -> Any:
         return torch.from_numpy(array)
 
 
-def as_run(tensors: Sequence[Any]) -> Any:
-    """Copy tensors into one new run."""
+def to_buffer(tensors: Sequence[Any]) -> Any:
+    """Copy tensors into one new buffer."""
     layout = Layout([(tensor.shape, tensor.dtype) for tensor in tensors])
-    run = torch.empty(layout.size, dtype=torch.uint8)
-    layout.write(run, [[tensor] for tensor in tensors])
-    return run
+    buffer = torch.empty(layout.size, dtype=torch.uint8)
+    layout.write(buffer, [[tensor] for tensor in tensors])
+    return buffer
 
 
 def dtype_name(dtype: Any) -> str:

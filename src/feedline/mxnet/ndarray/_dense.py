@@ -18,7 +18,7 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 
 
 def torch_dtype(dtype: Any) -> Any:
-    """Convert a dtype in any form that MXNet accepts to torch's. None: float32.
+    """Convert a dtype in any form that MXNet accepts to torch's. None means float32.
 
     Raises:
         TypeError: torch has none like it.

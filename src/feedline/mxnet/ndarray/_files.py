@@ -60,7 +60,7 @@ def save(fname: str | os.PathLike[str], data: Any) -> None:
     if arrays is None or not all(hasattr(array, "stype") for array in arrays):
         raise TypeError("expected an NDArray, a list of them, or a dictionary of them by name")
     parts = [struct.pack("<QQQ", _LIST, 0, len(arrays))]
-    parts += [part for array in arrays for part in _written(array)]
+    parts += [part for array in arrays for part in _write(array)]
     names = [str(name).encode() for name in data] if named else []
     parts.append(struct.pack("<Q", len(names)))
     for name in names:
@@ -70,7 +70,7 @@ def save(fname: str | os.PathLike[str], data: Any) -> None:
             file.write(part)
 
 
-def _written(array: Any) -> list[bytes]:
+def _write(array: Any) -> list[bytes]:
     if array.stype != "default":
         raise CompatError(f"expected dense arrays to save, got {array.stype}: save array.tostype('default')")
     elements = np.ascontiguousarray(array.asnumpy())
@@ -98,8 +98,8 @@ def load_frombuffer(buf: bytes, path: str = "the buffer") -> Any:
     magic, _, count = reader.take("<QQQ")
     if magic != _LIST:
         raise MXNetError(f"expected a file of arrays of MXNet, which begins with {_LIST:#x}, got {magic:#x} in {path}")
-    arrays = [_read(reader) for _ in range(reader.checked(count))]
-    names = [reader.bytes(reader.take("<Q")[0]).decode() for _ in range(reader.checked(reader.take("<Q")[0]))]
+    arrays = [_read(reader) for _ in range(reader.check_count(count))]
+    names = [reader.bytes(reader.take("<Q")[0]).decode() for _ in range(reader.check_count(reader.take("<Q")[0]))]
     if names and len(names) != len(arrays):
         raise MXNetError(f"expected a name for each of {len(arrays)} arrays, got {len(names)} in {path}")
     return dict(zip(names, arrays, strict=True)) if names else arrays
@@ -120,7 +120,7 @@ class _Reader:
     def take(self, form: str) -> tuple[Any, ...]:
         return struct.unpack(form, self.bytes(struct.calcsize(form)))
 
-    def checked(self, count: int) -> int:
+    def check_count(self, count: int) -> int:
         """Return a count of entries of at least four bytes, if the remaining bytes can contain as many."""
         if count > (len(self.data) - self.at) // 4:
             raise MXNetError(f"expected fewer than {count} entries at byte {self.at} of {self.path}: it is damaged")

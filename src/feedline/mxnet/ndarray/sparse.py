@@ -100,19 +100,19 @@ class RowSparseNDArray:
 
     # ---- arithmetic: results stay sparse where zeros stay zero ----------------------------------------------
 
-    def _scaled(self, function: Callable[[Any, Any], Any], operand: Any) -> Any:
+    def _scale(self, function: Callable[[Any, Any], Any], operand: Any) -> Any:
         if isinstance(operand, (int, float, np.number)):
             scaled = function(self.data, operand)
             return RowSparseNDArray(self.indices.tensor, scaled.tensor, self.shape, self.context)
         return function(self.todense(), operand)
 
     def __mul__(self, other: Any) -> Any:
-        return self._scaled(operator.mul, other)
+        return self._scale(operator.mul, other)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
-        return self._scaled(operator.truediv, other)
+        return self._scale(operator.truediv, other)
 
     def __neg__(self) -> Any:
         return self * -1
@@ -128,12 +128,12 @@ class RowSparseNDArray:
     __radd__ = __add__
 
     def __iadd__(self, other: Any) -> Any:
-        return self._added(other, 1)
+        return self._add(other, 1)
 
     def __isub__(self, other: Any) -> Any:
-        return self._added(other, -1)
+        return self._add(other, -1)
 
-    def _added(self, operand: Any, sign: int) -> RowSparseNDArray:
+    def _add(self, operand: Any, sign: int) -> RowSparseNDArray:
         if not isinstance(operand, RowSparseNDArray) or operand.shape != self.shape:
             if self._ids is not None or isinstance(operand, RowSparseNDArray):
                 raise MXNetError(f"expected a row_sparse array of shape {self.shape}, got {operand!r}")
@@ -163,9 +163,9 @@ def row_sparse_array(arg1: Any, shape: Any = None, ctx: Context | None = None, d
 
     Args:
         arg1: ``(data, indices)``, or an array.
-        shape: shape of the whole array. None: up to the last row.
-        ctx: context. None: the default.
-        dtype: element type. None: float32, or the array's.
+        shape: shape of the whole array. None means up to the last row.
+        ctx: context. None means the default.
+        dtype: element type. None means float32, or the element type of the array.
 
     Raises:
         MXNetError: indices that are not ascending, or rows that do not fit ``shape``.

@@ -88,7 +88,7 @@ def _squeeze(data: Any, *, axis: Shape | None = None) -> Any:
 # ---- slices -------------------------------------------------------------------------------------------------
 
 
-def _sliced(x: Any, parts: Sequence[slice]) -> Any:
+def _slice_parts(x: Any, parts: Sequence[slice]) -> Any:
     y = x[tuple(parts)]
     if 0 in y.shape:
         raise ValueError(f"expected a non-empty slice of {tuple(x.shape)}, got length 0 along axis {y.shape.index(0)}")
@@ -97,12 +97,12 @@ def _sliced(x: Any, parts: Sequence[slice]) -> Any:
 
 @define("slice_axis")
 def _slice_axis(data: Any, *, axis: int, begin: int, end: int | None) -> Any:
-    return _sliced(data, (*[slice(None)] * axis_of(axis, data.dim()), slice(begin, end)))
+    return _slice_parts(data, (*[slice(None)] * axis_of(axis, data.dim()), slice(begin, end)))
 
 
 @define("slice crop")
 def _slice(data: Any, *, begin: Ends, end: Ends, step: Ends = ()) -> Any:
-    return _sliced(data, [slice(*part) for part in zip(begin, end, step or (None,) * len(begin), strict=True)])
+    return _slice_parts(data, [slice(*part) for part in zip(begin, end, step or (None,) * len(begin), strict=True)])
 
 
 @define("slice_like", free="shape_like")
@@ -111,7 +111,7 @@ def _slice_like(data: Any, shape_like: Any, *, axes: Shape = ()) -> Any:
     within = [axis_of(a, len(old)) for a in axes] or range(len(old))
     if any(i >= len(new) or new[i] > old[i] for i in within):
         raise ValueError(f"expected a shape that fits into {old} along axes {tuple(within)}, got {new}")
-    return _sliced(data, [slice(new[i]) if i in within else slice(None) for i in range(len(old))])
+    return _slice_parts(data, [slice(new[i]) if i in within else slice(None) for i in range(len(old))])
 
 
 @define("reverse flip")
@@ -133,7 +133,7 @@ def _split(data: Any, *, num_outputs: Count, axis: int = 1, squeeze_axis: bool =
 # ---- joins --------------------------------------------------------------------------------------------------
 
 
-def _joined(site: Site) -> None:
+def _infer_join(site: Site) -> None:
     """Require equal lengths along all axes but the joined one."""
     shapes = [shape for shape in site.ins if shape is not None]
     if len({len(shape) for shape in shapes}) > 1:
@@ -145,7 +145,7 @@ def _joined(site: Site) -> None:
             site.put_in(i, around)
 
 
-@define("Concat concat", shape=_joined)
+@define("Concat concat", shape=_infer_join)
 def _concat(*tensors: Any, dim: int = 1) -> Any:
     return torch.cat(tensors, dim)
 

@@ -270,7 +270,7 @@ def _requests(symbol: Symbol, grad_req: Any) -> list[str]:
     return requests
 
 
-def _listed(what: str, names: Sequence[str], arrays: Any, partial: bool) -> Arrays:
+def _as_list(what: str, names: Sequence[str], arrays: Any, partial: bool) -> Arrays:
     if arrays is None:
         arrays = {}
     if isinstance(arrays, Mapping):
@@ -285,9 +285,9 @@ def _listed(what: str, names: Sequence[str], arrays: Any, partial: bool) -> Arra
 
 def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Executor:
     """See `Symbol.bind`."""
-    arguments = _listed("arguments", symbol.list_arguments(), args, False)
-    states = _listed("auxiliary states", symbol.list_auxiliary_states(), aux_states, False)
-    gradients = _listed("gradients", symbol.list_arguments(), args_grad, True)
+    arguments = _as_list("arguments", symbol.list_arguments(), args, False)
+    states = _as_list("auxiliary states", symbol.list_auxiliary_states(), aux_states, False)
+    gradients = _as_list("gradients", symbol.list_arguments(), args_grad, True)
     requests = _requests(symbol, grad_req)
     # A gradient without an array is not computed.
     requests = ["null" if g is None else r for g, r in zip(gradients, requests, strict=True)]

@@ -152,7 +152,7 @@ def _outs(ours: Operator, settings: tuple[Any, ...], ins: tuple[Shape, ...]) -> 
     """Return the shapes of the operator's outputs for these inputs."""
     p = SimpleNamespace(**dict(zip(ours.parameters, settings, strict=True)))
     with torch.device("meta"), torch.no_grad():
-        outs = ours.bound(p, training=False)(*map(torch.empty, ins))
+        outs = ours.bind(p, training=False)(*map(torch.empty, ins))
     return tuple(tuple(out.shape) for out in (outs if isinstance(outs, tuple) else (outs,)))
 
 
@@ -181,7 +181,7 @@ def infer_types(outputs: Sequence[Entry], passed: Mapping[Node, str], default: s
     Args:
         outputs: outputs of the symbol.
         passed: types that the caller passed, by variable.
-        default: type of indices and labels that stay unknown. None: the type of the operator that uses them.
+        default: type of indices and labels that stay unknown. None means the type of the operator that uses them.
 
     Raises:
         MXNetError: contradictory types. The error names the operator.
@@ -193,7 +193,7 @@ def infer_types(outputs: Sequence[Entry], passed: Mapping[Node, str], default: s
         if sum(_unify(node, inferred) for node in (*working, *reversed(working))):
             continue
         # Indices and labels of unknown type take the type of the operator that uses them.
-        if not sum(_settle(node, inferred, default) for node in working):
+        if not sum(_fix_types(node, inferred, default) for node in working):
             return inferred
 
 
@@ -226,7 +226,7 @@ def _unify(node: Node, inferred: Inferred) -> bool:
     return changed
 
 
-def _settle(node: Node, inferred: Inferred, default: str | None) -> bool:
+def _fix_types(node: Node, inferred: Inferred, default: str | None) -> bool:
     assert node.operator is not None
     mine, free = inferred.types.get((node, 0)), node.operator.free_names(node.p)
     changed = False

@@ -21,14 +21,14 @@ def _take(a: Any, indices: Any, *, axis: int = 0, mode: Literal["clip", "wrap"] 
     return elements.reshape(*a.shape[:axis], *indices.shape, *a.shape[axis + 1 :])
 
 
-def _picked(site: Site) -> None:
+def _infer_pick(site: Site) -> None:
     shape = site.full()
     if shape is not None and site.ins[1] is None:
         axis = axis_of(site.p.axis, len(shape))
         site.put_in(1, (*shape[:axis], *shape[axis + 1 :]))
 
 
-@define("pick", free="index", shape=_picked)
+@define("pick", free="index", shape=_infer_pick)
 def _pick(data: Any, index: Any, *, axis: int = -1, keepdims: bool = False) -> Any:
     axis = axis_of(axis, data.dim())
     shape = [*data.shape[:axis], 1, *data.shape[axis + 1 :]]
@@ -63,13 +63,13 @@ def _gather(data: Any, indices: Any) -> Any:
     return data[_places(indices, data.shape)].reshape(shape or (1,))
 
 
-def _scattered(site: Site) -> None:
+def _infer_scatter(site: Site) -> None:
     """Record the shape in the settings as the output's, even while an input's is unknown."""
     if site.full(0) is None or site.full(1) is None:
         site.put_out(site.p.shape)
 
 
-@define("scatter_nd", free="indices", shape=_scattered)
+@define("scatter_nd", free="indices", shape=_infer_scatter)
 def _scatter(data: Any, indices: Any, *, shape: Shape) -> Any:
     places, tail = _places(indices, shape), shape[len(indices) :]
     expected = (*indices.shape[1:], *tail)

@@ -20,7 +20,7 @@ from feedline.networks.node import input_node
 from feedline.networks.ops.align import one_of_several
 from feedline.networks.packed_minibatch import PackedBatch
 from feedline.networks.registry import declare, no_axes
-from feedline.networks.shapes import declared
+from feedline.networks.shapes import declared_shape
 
 
 def lower(
@@ -65,7 +65,7 @@ def lower(
 
 def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     def make(node: GraphNode) -> Callable[..., Any]:
-        run = {training: operator.bound(node.attributes["p"], training) for training in (False, True)}
+        run = {training: operator.bind(node.attributes["p"], training) for training in (False, True)}
 
         guard = within(node.name)
 
@@ -78,6 +78,6 @@ def _running(operator: Operator) -> Callable[[GraphNode], Callable[..., Any]]:
     return make
 
 
-declare("mxnet.output", declared, one_of_several, axes=no_axes, stepwise=False)
+declare("mxnet.output", declared_shape, one_of_several, axes=no_axes, stepwise=False)
 for _operator in OPERATORS.values():
-    declare(f"mxnet.{_operator.name}", declared, _running(_operator), axes=no_axes, stepwise=False)
+    declare(f"mxnet.{_operator.name}", declared_shape, _running(_operator), axes=no_axes, stepwise=False)

@@ -14,7 +14,7 @@ from feedline.mxnet.base import MXNetError
 from feedline.mxnet.name import NameManager
 from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, as_state
 from feedline.mxnet.symbol._operator import CALLED, CONTRIB, Operator
-from feedline.mxnet.symbol._parameters import REQUIRED, written
+from feedline.mxnet.symbol._parameters import REQUIRED, to_text
 
 if TYPE_CHECKING:
     from feedline.mxnet.symbol._symbol import Symbol
@@ -25,7 +25,7 @@ def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, A
 
     Args:
         called: any name of the operator, from which automatic names are derived.
-        inputs: inputs in the operator's order. None: a new variable.
+        inputs: inputs in the operator's order. None means a new variable.
         settings: settings by name.
         options: ``name`` and ``attr``.
 
@@ -37,7 +37,7 @@ def apply(called: str, inputs: Sequence[Symbol | None], settings: Mapping[str, A
     operator = CALLED[called]
     name = NameManager.current().get(options.get("name"), called.removeprefix(CONTRIB).lower())
     attributes = AttrScope.current().get(options.get("attr"))
-    attributes.update({key: written(value) for key, value in settings.items()})
+    attributes.update({key: to_text(value) for key, value in settings.items()})
     if operator.variadic:
         attributes.setdefault("num_args", str(len(inputs)))
     node = Node(operator, name, attributes)
@@ -73,11 +73,11 @@ def function(called: str) -> Callable[..., Symbol]:
     operator = CALLED[called]
 
     def make(*args: Any, name: str | None = None, attr: Mapping[str, str] | None = None, **kwargs: Any) -> Symbol:
-        inputs, settings = arranged(operator, called, args, kwargs, _symbol_class())
+        inputs, settings = arrange(operator, called, args, kwargs, _symbol_class())
         return apply(called, inputs, settings, name=name, attr=attr)
 
     make.__name__ = make.__qualname__ = called
-    make.__doc__ = _described(operator, called)
+    make.__doc__ = _describe(operator, called)
     return make
 
 
@@ -87,7 +87,7 @@ def _symbol_class() -> type[Any]:
     return Symbol
 
 
-def arranged(
+def arrange(
     operator: Operator, called: str, args: Sequence[Any], kwargs: dict[str, Any], kind: type[Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     """Split arguments into inputs, which are of the class ``kind`` and come first, and settings, in their order."""
@@ -130,7 +130,7 @@ def _slots(operator: Operator, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the inputs under these settings."""
     if not callable(operator.inputs):
         return operator.inputs
-    texts = {key: written(value) for key, value in settings.items() if key in operator.parameters}
+    texts = {key: to_text(value) for key, value in settings.items() if key in operator.parameters}
     probe = SimpleNamespace()
     for key, parameter in operator.parameters.items():
         value = parameter.default
@@ -153,7 +153,7 @@ def _a(kind: type[Any]) -> str:
     return f"a{'n' if kind.__name__[0] in 'AEINO' else ''} {kind.__name__}"
 
 
-def _described(operator: Operator, called: str) -> str:
+def _describe(operator: Operator, called: str) -> str:
     below = "any number of symbols" if operator.variadic else "inputs and settings"
     settings = ", ".join(operator.parameters) or "none"
     return f"`{operator.name}` of MXNet, called {called}: {below}. Settings: {settings}. Returns a Symbol."

@@ -186,7 +186,7 @@ def from_json(text: str) -> tuple[Entry, ...]:
             attributes: dict[str, str] = {}
             for key in ("param", "attr", "attrs"):
                 attributes.update(item.get(key, {}))
-            inputs = [_entry(nodes, place) for place in _listed(item["inputs"])]
+            inputs = [_entry(nodes, place) for place in _as_list(item["inputs"])]
             attributes = {key: _text(value) for key, value in attributes.items()}
         except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
             raise MXNetError(
@@ -229,14 +229,14 @@ def _text(value: Any) -> str:
     return value
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError(value)
     return value
 
 
 def _entry(nodes: Sequence[Node], place: Any) -> Entry:
-    if len(_listed(place)) not in (2, 3) or not all(type(n) is int for n in place):
+    if len(_as_list(place)) not in (2, 3) or not all(type(n) is int for n in place):
         raise TypeError(place)
     number, index, version = (*place, 0)[:3]
     if not 0 <= number < len(nodes) or not 0 <= index < nodes[number].visible + nodes[number].hidden:

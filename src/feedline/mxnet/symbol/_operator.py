@@ -47,20 +47,20 @@ class Site:
 
     def put_in(self, i: int, shape: Shape) -> None:
         """Record the shape that input ``i`` must have."""
-        self.ins[i] = self._merged(self.ins[i], shape, f"input {i}")
+        self.ins[i] = self._merge(self.ins[i], shape, f"input {i}")
 
     def put_out(self, shape: Shape, i: int = 0) -> None:
         """Record the shape of output ``i``."""
         self.recorded.add(i)
-        self.outs[i] = self._merged(self.outs[i], shape, f"output {i}")
+        self.outs[i] = self._merge(self.outs[i], shape, f"output {i}")
 
-    def _merged(self, old: Shape | None, new: Shape, where: str) -> Shape:
+    def _merge(self, old: Shape | None, new: Shape, where: str) -> Shape:
         if any(not 0 <= length < LONGEST for length in new):
-            self.refuse(f"expected lengths of at least 0 at {where}, inferred shape={_shown(new)}")
+            self.refuse(f"expected lengths of at least 0 at {where}, inferred shape={_show(new)}")
         if old is None:
             return tuple(new)
         if len(old) != len(new) or any(a != b and a and b for a, b in zip(old, new, strict=True)):
-            self.refuse(f"Shape inconsistent at {where}, Provided = {_shown(old)}, inferred shape={_shown(new)}")
+            self.refuse(f"Shape inconsistent at {where}, Provided = {_show(old)}, inferred shape={_show(new)}")
         return tuple(a or b for a, b in zip(old, new, strict=True))
 
     def refuse(self, what: str) -> NoReturn:
@@ -68,7 +68,7 @@ class Site:
         raise MXNetError(f"Error in operator {self.name}: {what}")
 
 
-def _shown(shape: Shape) -> str:
+def _show(shape: Shape) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
@@ -136,7 +136,7 @@ def check_images(*tensors: Any) -> None:
 Names = tuple[str, ...]
 
 
-def numbered(count: int) -> Names:
+def numbered_names(count: int) -> Names:
     """Return names for a number of inputs of one kind."""
     return tuple(f"arg{i}" for i in range(count))
 
@@ -190,7 +190,7 @@ class Operator:
     first: Mapping[str, str] = field(default_factory=dict)
     aliases: Names = ()
 
-    def bound(self, p: Any, training: bool) -> Callable[..., Any]:
+    def bind(self, p: Any, training: bool) -> Callable[..., Any]:
         """Return the function of the inputs under these settings."""
         settings = {key: value for key, value in vars(p).items() if key != "num_args"}
         for key, group in self.groups.items():
@@ -216,7 +216,7 @@ class Operator:
         """Return the names of the inputs under these settings."""
         if callable(self.inputs):
             return self.inputs(p)
-        return numbered(p.num_args) if self.variadic else self.inputs
+        return numbered_names(p.num_args) if self.variadic else self.inputs
 
     def free_names(self, p: Any) -> Names:
         """Return the names of the inputs with an independent element type."""

@@ -49,10 +49,10 @@ def integer(text: str, bits: int = 32) -> int:
     """Read an integer of at most ``bits`` bits."""
     if not _INTEGER.fullmatch(text):
         raise ValueError("a whole number")
-    return _limited(int(text.replace("L", "")), bits)
+    return _wrap_around(int(text.replace("L", "")), bits)
 
 
-def _limited(number: int, bits: int) -> int:
+def _wrap_around(number: int, bits: int) -> int:
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
         raise ValueError(f"a number of {bits} bits")
     return number
@@ -80,14 +80,14 @@ def dims(text: str) -> tuple[int, ...]:
     """Read integers as MXNet writes shapes: ``(2, 2)``, ``[2, 2]`` or ``2``."""
     if not _DIMS.fullmatch(text):
         raise ValueError("a tuple of whole numbers")
-    return tuple(_limited(int(n), 64) for n in re.findall(r"-?[0-9]+", text))
+    return tuple(_wrap_around(int(n), 64) for n in re.findall(r"-?[0-9]+", text))
 
 
 def ends(text: str) -> tuple[int | None, ...]:
     """Read integers as `dims`, some of which may be None."""
     if not _ENDS.fullmatch(text):
         raise ValueError("a tuple of whole numbers or None")
-    return tuple(None if n == "None" else _limited(int(n), 64) for n in re.findall(r"None|-?[0-9]+", text))
+    return tuple(None if n == "None" else _wrap_around(int(n), 64) for n in re.findall(r"None|-?[0-9]+", text))
 
 
 def between(kind: Kind, low: float, high: float | None = None) -> Kind:
@@ -148,7 +148,7 @@ def kind_of(hint: Any) -> Kind:
     return optional(kind_of(plain))
 
 
-def written(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Return a setting as text, as in MXNet's files."""
     if isinstance(value, (type, np.dtype)):
         return str(np.dtype(value).name)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch.nn import functional
 
-from feedline.mxnet.symbol._operator import Names, Site, check_images, define, numbered
+from feedline.mxnet.symbol._operator import Names, Site, check_images, define, numbered_names
 from feedline.mxnet.symbol._parameters import Shape, between, integer
 
 
@@ -29,7 +29,7 @@ def _interpolating(site: Site) -> None:
 
 
 def _sampled_inputs(p: Any) -> Names:
-    return ("data", "weight") if p.sample_type == "bilinear" else numbered(p.num_args)
+    return ("data", "weight") if p.sample_type == "bilinear" else numbered_names(p.num_args)
 
 
 @define(

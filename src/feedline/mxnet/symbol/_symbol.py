@@ -125,11 +125,11 @@ class Symbol:
 
     def list_attr(self) -> dict[str, str]:
         """Return all attributes of its node."""
-        return _shown(self._only().attributes)
+        return _show(self._only().attributes)
 
     def attr_dict(self) -> dict[str, dict[str, str]]:
         """Return the attributes of all nodes that have any, by name."""
-        return {n.name: _shown(n.attributes) for n in topological(self.entries) if n.attributes}
+        return {n.name: _show(n.attributes) for n in topological(self.entries) if n.attributes}
 
     def _set_attr(self, **kwargs: str) -> None:
         for key, value in kwargs.items():
@@ -336,7 +336,7 @@ class Symbol:
     __lt__, __le__ = _binary("_lesser", "_lesser_scalar"), _binary("_lesser_equal", "_lesser_equal_scalar")
 
 
-def _shown(attributes: Mapping[str, str]) -> dict[str, str]:
+def _show(attributes: Mapping[str, str]) -> dict[str, str]:
     """Return attributes. Attributes that files write with underscores are listed under both names."""
     plain = {key.strip("_"): value for key, value in attributes.items() if key.strip("_") in HIDDEN}
     return {**attributes, **plain}

@@ -23,8 +23,8 @@ from feedline.graph.graph import (
     output_operation,
     unique,
 )
-from feedline.graph.repeats import framed
-from feedline.graph.settings import Around, settings_of
+from feedline.graph.repeats import add_frames
+from feedline.graph.settings import ShapesAround, settings_of
 from feedline.networks.importers.layers import layer_settings
 from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.traverse import loop_parts, topological
@@ -51,7 +51,7 @@ def from_nodes(roots: Sequence[Node]) -> Graph:
     importer.set_layer_settings()
     for i, root in enumerate(roots):
         importer.output(i, root)
-    return framed(Graph(tuple(importer.operations), importer.parameters, importer.scopes, "feedline.networks"))
+    return add_frames(Graph(tuple(importer.operations), importer.parameters, importer.scopes, "feedline.networks"))
 
 
 # CNTK's name of the axis along which sequences run, and a short one.
@@ -85,9 +85,9 @@ class _NodeImporter:
             bodies, states = loop_parts(node)
             self._next_states.update(zip(states, bodies[len(bodies) - len(states) :], strict=True))
         if node in self._targets and node.name:
-            self._labels.setdefault(self.behind(node), node.name)
+            self._labels.setdefault(self.resolve_alias(node), node.name)
 
-    def behind(self, node: Node) -> Node:
+    def resolve_alias(self, node: Node) -> Node:
         """Return the node to which an alias or a pick refers, or the node itself."""
         while node in self._targets:
             node = self._targets[node]
@@ -127,10 +127,10 @@ class _NodeImporter:
             return
         if node in self._targets or node.op == "loop":
             return
-        inputs = [self.behind(child) for child in node.inputs]
+        inputs = [self.resolve_alias(child) for child in node.inputs]
         below = [n for n in inputs if n.weights is None]
         if node in self._next_states:
-            sources = [OutputReference(self._keys[self.behind(self._next_states[node])], feedback=True)]
+            sources = [OutputReference(self._keys[self.resolve_alias(self._next_states[node])], feedback=True)]
         else:
             sources = [OutputReference(self._keys[n]) for n in below]
         self._dtypes[node] = node.dtype if node.is_leaf or not inputs else self._dtypes.get(inputs[0], inputs[0].dtype)
@@ -138,7 +138,7 @@ class _NodeImporter:
         ordered = inputs[::-1] if kind in _KERNEL_FIRST else inputs
         weights = [n for n in inputs if n.weights is not None]
         type_ = TensorType(shape_of(node), self._dtypes[node])
-        around = Around([*map(shape_of, ordered)], [*map(shape_of, weights)], type_.shape)
+        around = ShapesAround([*map(shape_of, ordered)], [*map(shape_of, weights)], type_.shape)
         operation = Operation(
             key=self._keys[node],
             kind=kind,
@@ -174,7 +174,7 @@ class _NodeImporter:
 
     def output(self, i: int, root: Node) -> None:
         """Add an output."""
-        node = self.behind(root)
+        node = self.resolve_alias(root)
         sources: tuple[OutputReference, ...] = (OutputReference(self._keys[node]),) if node.weights is None else ()
         names = () if node.weights is None else (self._names[id(node.weights)],)
         self.operations.append(output_operation(i, root.name, sources, names))

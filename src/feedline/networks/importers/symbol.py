@@ -14,8 +14,8 @@ from typing import Any
 
 from feedline.graph.costs import activations, multiply_adds
 from feedline.graph.graph import Graph, Operation, OutputReference, Parameter, Shape, TensorType, output_operation
-from feedline.graph.settings import Around, settings_of
-from feedline.networks.importers.symbol_names import scoped
+from feedline.graph.settings import ShapesAround, settings_of
+from feedline.networks.importers.symbol_names import add_scopes
 
 TRAINED = ("_weight", "_bias", "_beta", "_gamma", "_parameters")
 NO_SHAPES = "JSON contains no shapes: pass mxnet.symbol.load_json(text), which infers the missing ones"
@@ -30,7 +30,7 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
 
     Args:
         symbol: symbol with MXNet's interface: ``tojson``, ``get_internals``, ``list_outputs``, ``infer_shape``.
-        inputs: shapes of its inputs by name, batch included. None: shapes stay unknown.
+        inputs: shapes of its inputs by name, batch included. None means that shapes stay unknown.
 
     Raises:
         TypeError: the shapes are not a mapping by name.
@@ -47,7 +47,7 @@ def from_symbol(symbol: Any, inputs: Mapping[str, Any] | None = None) -> Graph:
     except RuntimeError as error:  # MXNet's own
         raise ValueError(f"expected shapes that fit the symbol, got {dict(inputs)!r:.200}: {error}") from error
     if shapes is None:
-        raise ValueError(f"expected shapes of all inputs, got those of {', '.join(inputs) or 'none'}")
+        raise ValueError(f"expected shapes of all inputs, got shapes of {', '.join(inputs) or 'none'}")
     by_name: dict[str, list[Shape]] = {}
     for name, shape in zip(internals.list_outputs(), shapes, strict=True):
         by_name.setdefault(name, []).append(tuple(shape))
@@ -97,7 +97,7 @@ def _read(text: str, shapes: dict[str, list[Shape]], complete: bool = True) -> G
     if not complete:
         importer.expect_all_used()
     notes = (NO_SHAPES,) if shapes and importer.unknown else ()
-    operations, scopes = scoped(importer.operations)
+    operations, scopes = add_scopes(importer.operations)
     return Graph(tuple(operations), importer.parameters, scopes, "an MXNet symbol", notes)
 
 
@@ -143,7 +143,7 @@ class _SymbolImporter:
                 parameters=tuple(dict.fromkeys(self._names[n] for n in weights)),
                 multiply_adds=multiply_adds(kind, operands, shapes, types[0].shape),
                 activations=0 if kind == "null" else activations(kind, types),
-                settings=settings_of(kind, attributes, Around(operands, shapes, types[0].shape)),
+                settings=settings_of(kind, attributes, ShapesAround(operands, shapes, types[0].shape)),
                 detail=", ".join(f"{k}={v}" for k, v in attributes.items() if not k.startswith("__")),
             )
         )

@@ -23,7 +23,7 @@ _WORD = re.compile(r"[^_]+(?:_\d+)*")  # a number belongs to the word before it:
 _FIRST = ("convolution", "product")
 
 
-def scoped(operations: Sequence[Operation]) -> tuple[list[Operation], dict[Path, Scope]]:
+def add_scopes(operations: Sequence[Operation]) -> tuple[list[Operation], dict[Path, Scope]]:
     """Return operations with the scopes of their names. An operation keeps the part of its name after its scope.
 
     Args:
@@ -37,7 +37,7 @@ def scoped(operations: Sequence[Operation]) -> tuple[list[Operation], dict[Path,
     outer = {path[0] for path in paths.values() if path}
     # ch_concat_mixed_3_chconcat is part of mixed_3.
     mention = {o.key: [word for word in _WORD.findall(o.name) if word in outer] for o in named}
-    paths = _connected(operations, paths, mention)
+    paths = _connect(operations, paths, mention)
     outer = {path[0] for path in paths.values() if path}
     for key, words in mention.items():
         if not paths[key]:
@@ -67,7 +67,7 @@ def _from_names(named: Sequence[Operation]) -> dict[str, Path]:
         for word in _WORD.findall(operation.name)[:-1]:
             group = group.groups.setdefault(word, _Group())
         group.operations.append(operation)
-    _gathered(root)
+    _gather(root)
     return {operation.key: path for path, operation in _paths(root, (), len(named))}
 
 
@@ -83,10 +83,10 @@ class _Group:
         return len(self.operations) + sum(group.count() for group in self.groups.values())
 
 
-def _gathered(group: _Group) -> None:
+def _gather(group: _Group) -> None:
     """Move operations into the group that has their whole name: ``unit1_sc`` to ``unit1_sc_bn``."""
     for inner in group.groups.values():
-        _gathered(inner)
+        _gather(inner)
     stay: list[Operation] = []
     for operation in group.operations:
         target = group.groups.get(_WORD.findall(operation.name)[-1])
@@ -107,7 +107,7 @@ def _paths(group: _Group, path: Path, everything: int) -> Iterator[tuple[Path, O
         yield from _paths(inner, path if is_trivial else (*path, words), everything)
 
 
-def _connected(
+def _connect(
     operations: Sequence[Operation], paths: Mapping[str, Path], mention: Mapping[str, Sequence[str]]
 ) -> dict[str, Path]:
     """Return the paths without scopes whose operations are not connected: they are of one kind, not of one part.
@@ -135,10 +135,10 @@ def _connected(
         for n in range(1, len(path) + 1):
             parts.setdefault(path[:n], set()).add(top((path[:n], key)))
     connected = {path for path, members in parts.items() if len(members) == 1}
-    return {key: _joined(path, connected) for key, path in paths.items()}
+    return {key: _join(path, connected) for key, path in paths.items()}
 
 
-def _joined(path: Path, scopes: Collection[Path]) -> Path:
+def _join(path: Path, scopes: Collection[Path]) -> Path:
     """Return a path without the words that are no scopes, which become the beginning of the next scope's name."""
     joined: list[str] = []
     words: list[str] = []

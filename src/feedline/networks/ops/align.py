@@ -37,7 +37,7 @@ def one_of_several(node: Node) -> Run:
     return lambda batch, several: several[index]
 
 
-def unprepared(function: Callable[..., Any]) -> Callable[[Node], Run]:
+def lower_directly(function: Callable[..., Any]) -> Callable[[Node], Run]:
     """Lowering of ``function(node, batch, *tensors)``, which computes nothing in advance."""
     return lambda node: partial(function, node)
 
@@ -51,7 +51,7 @@ def adapters(node: Node) -> list[Adapt | None]:
     return [adapter(child, node.axes, rank) for child in node.inputs]
 
 
-def aligned(
+def align_inputs(
     adapt: Sequence[Adapt | None], node: Node, batch: PackedBatch, tensors: Iterable[Any]
 ) -> list[torch.Tensor]:
     """Return the inputs as `adapters` align them. Sparse rows raise TypeError."""
@@ -89,7 +89,7 @@ def broadcasting(function: Callable[..., Any]) -> Callable[[Node], Run]:
             return plain
 
         def run(batch: PackedBatch, *tensors: Any) -> Any:
-            return function(*aligned(adapt, node, batch, tensors))
+            return function(*align_inputs(adapt, node, batch, tensors))
 
         return run
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from feedline.networks.node import Node
-from feedline.networks.ops.align import dense, unprepared
+from feedline.networks.ops.align import dense, lower_directly
 from feedline.networks.ops.sequence import with_sequences
 from feedline.networks.packed_minibatch import PackedBatch
 from feedline.networks.registry import Site, declare
@@ -46,4 +46,4 @@ def _same_steps(site: Site) -> tuple[str, ...]:
     return ()
 
 
-declare("forward_backward", scalar, unprepared(_forward_backward), axes=_same_steps, stepwise=False, whole=True)
+declare("forward_backward", scalar, lower_directly(_forward_backward), axes=_same_steps, stepwise=False, whole=True)

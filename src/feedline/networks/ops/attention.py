@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from feedline.networks.node import FREE, Node
-from feedline.networks.ops.align import dense, unprepared
+from feedline.networks.ops.align import dense, lower_directly
 from feedline.networks.ops.sequence import to_batch
 from feedline.networks.packed_minibatch import PackedBatch
 from feedline.networks.registry import Shape, Site, declare, first_axes
 from feedline.networks.shapes import same, scalar
 
 
-def _padded(node: Node, batch: PackedBatch, x: Any) -> Any:
+def _pad(node: Node, batch: PackedBatch, x: Any) -> Any:
     return _steps_of(node, batch, x, 0.0)
 
 
@@ -47,7 +47,7 @@ def _valid(node: Node, batch: PackedBatch, x: Any) -> Any:
     )
 
 
-def _unpacked(node: Node, batch: PackedBatch, x: Any) -> Any:
+def _unpack(node: Node, batch: PackedBatch, x: Any) -> Any:
     return _steps_of(node, batch, x, node.attributes["padding"])
 
 
@@ -63,15 +63,15 @@ def _steps_only(site: Site) -> Shape:
     return (FREE,)
 
 
-declare("sequence_unpacked", _with_steps, unprepared(_unpacked), axes=to_batch, stepwise=False, whole=True)
-declare("sequence_mask", _steps_only, unprepared(_marks), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_unpacked", _with_steps, lower_directly(_unpack), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_mask", _steps_only, lower_directly(_marks), axes=to_batch, stepwise=False, whole=True)
 
 # Rows of these two have an axis more than their types, the padded steps. Only attention takes them.
-declare("sequence_padded", same, unprepared(_padded), axes=to_batch, stepwise=False, whole=True)
-declare("sequence_valid", scalar, unprepared(_valid), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_padded", same, lower_directly(_pad), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_valid", scalar, lower_directly(_valid), axes=to_batch, stepwise=False, whole=True)
 
 
-def _weighed(site: Site) -> Shape:
+def _weights_shape(site: Site) -> Shape:
     """Inputs: keys (a,), padded, valid, query (a,), weights (a, 1). One weight for each padded step."""
     keys, query, weights = site.shape(0), site.shapes[2], site.shape(3)
     if weights != (*keys, 1) or query not in (None, keys):
@@ -104,11 +104,11 @@ def _mean(node: Node, batch: PackedBatch, shares: Any, values: Any) -> Any:
     return torch.bmm(shares.mT, values).squeeze(1)
 
 
-declare("attention_weights", _weighed, unprepared(_shares), axes=_with_query)
-declare("attention_mean", _mean_shape, unprepared(_mean), axes=first_axes)
+declare("attention_weights", _weights_shape, lower_directly(_shares), axes=_with_query)
+declare("attention_mean", _mean_shape, lower_directly(_mean), axes=first_axes)
 
 
-def _attended(site: Site) -> Shape:
+def _attended_shape(site: Site) -> Shape:
     """Inputs: keys (a,) and values (h,), padded, valid, query (a,), weights (a, 1)."""
     keys, values, weights = site.shape(0), site.shape(1), site.shape(4)
     query = site.shapes[3]
@@ -133,4 +133,4 @@ def _attend(node: Node, batch: PackedBatch, keys: Any, values: Any, valid: Any, 
 
 
 # Weights and mean in one operation, for files that were saved earlier.
-declare("attend", _attended, unprepared(_attend), axes=_query_axes)
+declare("attend", _attended_shape, lower_directly(_attend), axes=_query_axes)

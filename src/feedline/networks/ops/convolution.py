@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from feedline.networks.node import UNKNOWN, Node
-from feedline.networks.ops.align import adapters, aligned, dense
+from feedline.networks.ops.align import adapters, align_inputs, dense
 from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
@@ -84,7 +84,7 @@ def _settings(attributes: Mapping[str, Any], rank: int) -> _Settings | None:
     return _Settings(settings.strides[:1] * rank, settings.dilation[:1] * rank, settings.pad[:1] * rank)
 
 
-def _convolved(site: Site) -> Shape:
+def _convolved_shape(site: Site) -> Shape:
     groups = site.attributes["groups"]
     if len(site.shape(0)) == len(site.shape(1)) and UNKNOWN not in site.shape(0):
         x, kernel = site.shape(1), (1, *site.shape(0))  # one filter, without an axis for filters
@@ -96,7 +96,7 @@ def _convolved(site: Site) -> Shape:
     channels = x[0] // groups
     if kernel[1] == UNKNOWN:
         kernel = (kernel[0], channels, *kernel[2:])
-        site.settle(0, kernel)
+        site.fix_shape(0, kernel)
     if kernel[1] != channels or x[0] % groups:
         site.refuse("as many channels in the kernel as in the input")
     out, _ = window(x[1:], _reach(kernel[2:], settings.dilation), settings.strides, settings.pad)
@@ -132,7 +132,7 @@ def _convolution(node: Node) -> Run:
     return run
 
 
-def filtered(node: Node, below: Sequence[Node]) -> tuple[Node, Node, Run] | None:
+def fuse_bias_of_filters(node: Node, below: Sequence[Node]) -> tuple[Node, Node, Run] | None:
     """Run the sum of a convolution and a number for each filter as one operation."""
     for part, bias in (below, below[::-1]):
         if part.op == "convolution" and bias.weights is not None and part.shape == node.shape:
@@ -143,7 +143,7 @@ def filtered(node: Node, below: Sequence[Node]) -> tuple[Node, Node, Run] | None
     return None
 
 
-declare("convolution", _convolved, _convolution, fresh=True)
+declare("convolution", _convolved_shape, _convolution, fresh=True)
 
 
 def _transposed_shape(site: Site) -> Shape:
@@ -151,7 +151,7 @@ def _transposed_shape(site: Site) -> Shape:
     get = site.attributes
     if kernel[0] == UNKNOWN:
         kernel = (x[0], *kernel[1:])
-        site.settle(0, kernel)
+        site.fix_shape(0, kernel)
     if kernel[0] != x[0]:
         site.refuse("a kernel (channels, filters, *window) for the input's channels")
     if get.get("shape"):
@@ -186,7 +186,7 @@ def _convolution_transpose(node: Node) -> Run:
 declare("convolution_transpose", _transposed_shape, _convolution_transpose)
 
 
-def _pooled(site: Site) -> Shape:
+def _pooled_shape(site: Site) -> Shape:
     x, get = site.shape(0), site.attributes
     rank = len(get["window"])
     if not 1 <= rank <= 3 or len(x) < rank:
@@ -257,14 +257,14 @@ def _with_zeros(rank: int, size: list[int], strides: list[int], pads: list[int])
     return lambda x: AVERAGE[rank](functional.pad(x, pads), size, strides)
 
 
-declare("max_pooling", _pooled, _pooling(_maximum))
-declare("average_pooling", _pooled, _pooling(_average))
+declare("max_pooling", _pooled_shape, _pooling(_maximum))
+declare("average_pooling", _pooled_shape, _pooling(_average))
 
 
 _INDICES: ByRank = {rank: getattr(functional, f"max_pool{rank}d_with_indices") for rank in (1, 2, 3)}
 
 
-def _unpooled(site: Site) -> Shape:
+def _unpooled_shape(site: Site) -> Shape:
     x, like, get = site.shape(0), site.shape(1), site.attributes
     rank = len(get["window"])
     if any(stride < size for stride, size in zip(get["strides"], get["window"], strict=True)):
@@ -286,7 +286,7 @@ def _max_unpooling(node: Node) -> Run:
     inside = (..., *(slice(a, a + n) for (a, _), n in zip(pads, sizes, strict=True)))
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
-        x, pooled = aligned(adapt, node, batch, tensors)
+        x, pooled = align_inputs(adapt, node, batch, tensors)
         lead = (batch.rows(node.axes), *like[: len(like) - rank]) if node.axes else like[: len(like) - rank]
         x = x.expand(*lead, *x.shape[x.ndim - rank :])
         wide = functional.pad(
@@ -300,4 +300,4 @@ def _max_unpooling(node: Node) -> Run:
     return run
 
 
-declare("max_unpooling", _unpooled, _max_unpooling)
+declare("max_unpooling", _unpooled_shape, _max_unpooling)

@@ -28,7 +28,7 @@ def smaller(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(a < b, a, b)
 
 
-def clipped(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+def clip(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """Clip to bounds, which get no gradient. Values on a bound do. The lower bound takes precedence."""
     return torch.where(x < low, low.detach(), torch.where(x > high, high.detach(), x))
 
@@ -57,14 +57,14 @@ def inverse(x: torch.Tensor) -> torch.Tensor:
     return torch.where(nothing, 0.0, torch.reciprocal(torch.where(nothing, 1.0, x)))
 
 
-def rectified(x: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+def rectify(x: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
     """``x`` for ``x >= 0``, else ``below``. At 0 the gradient goes to x."""
     return torch.where(x >= 0, x, below)
 
 
 def elu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
     """``alpha * (exp(x) - 1)`` below 0."""
-    return rectified(x, alpha * torch.expm1(x.clamp_max(0)))
+    return rectify(x, alpha * torch.expm1(x.clamp_max(0)))
 
 
 def ramp(x: torch.Tensor) -> torch.Tensor:
@@ -131,12 +131,12 @@ class _Extreme(torch.autograd.Function):
 
 
 def largest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
-    """Maximum along axes; see `_Extreme`."""
+    """Maximum along axes. See `_Extreme`."""
     return _Extreme.apply(x, dims, keepdim, True)
 
 
 def smallest(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool = False) -> torch.Tensor:
-    """Minimum along axes; see `_Extreme`."""
+    """Minimum along axes. See `_Extreme`."""
     return _Extreme.apply(x, dims, keepdim, False)
 
 

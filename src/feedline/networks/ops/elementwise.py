@@ -12,8 +12,8 @@ from torch.nn import functional
 from feedline.networks.node import Node
 from feedline.networks.ops import edges
 from feedline.networks.ops.align import broadcasting, rowwise
-from feedline.networks.ops.convolution import filtered
-from feedline.networks.ops.linear import biased
+from feedline.networks.ops.convolution import fuse_bias_of_filters
+from feedline.networks.ops.linear import fuse_bias
 from feedline.networks.packed_minibatch import Run
 from feedline.networks.registry import declare, first_axes
 from feedline.networks.shapes import broadcast, from_end, same
@@ -52,8 +52,8 @@ BROADCASTING = {
     "element_or": _logic(torch.logical_or),
     "element_xor": _logic(torch.logical_xor),
     "element_select": _select,
-    "clip": edges.clipped,
-    "param_relu": lambda slope, x: edges.rectified(x, slope * x),
+    "clip": edges.clip,
+    "param_relu": lambda slope, x: edges.rectify(x, slope * x),
 }
 
 UNARY = {
@@ -90,7 +90,7 @@ UNARY = {
 }
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "plus": {"fuse": lambda node, below: biased(node, below) or filtered(node, below), "fresh": True},
+    "plus": {"fuse": lambda node, below: fuse_bias(node, below) or fuse_bias_of_filters(node, below), "fresh": True},
     "relu": {"in_place": torch.relu_},
 }
 
@@ -110,7 +110,7 @@ declare("cast", same, rowwise(_cast))
 # The attributes of the node are keyword arguments of these functions.
 _WITH_SETTINGS: dict[str, Callable[..., Any]] = {
     "elu": edges.elu,
-    "leaky_relu": lambda x, alpha=0.01: edges.rectified(x, alpha * x),
+    "leaky_relu": lambda x, alpha=0.01: edges.rectify(x, alpha * x),
     "hard_sigmoid": lambda x, alpha, beta: edges.ramp(alpha * x + beta),
 }
 

@@ -65,7 +65,7 @@ def _rows_times(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = No
     return x @ w if bias is None else torch.addmm(bias, x, w)
 
 
-def biased(node: Node, below: Sequence[Node]) -> tuple[Node, Node, Run] | None:
+def fuse_bias(node: Node, below: Sequence[Node]) -> tuple[Node, Node, Run] | None:
     """Run the sum of a product of rows and a matrix, and of a vector of parameters, as one operation."""
     for part, bias in (below, below[::-1]):
         if part.op != "times" or bias.weights is None or len(node.shape) != 1:

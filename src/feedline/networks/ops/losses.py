@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from feedline.networks.node import Node
 from feedline.networks.ops import edges
-from feedline.networks.ops.align import adapter, aligned, broadcasting, dense
+from feedline.networks.ops.align import adapter, align_inputs, broadcasting, dense
 from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, join_axes
 from feedline.networks.shapes import axes_of, broadcast, broadcast_shapes, scalar, times_transpose
@@ -32,7 +32,7 @@ def _axis(node_or_site: Any) -> int | None:
     return axis
 
 
-def _scored(site: Site) -> Shape:
+def _scored_shape(site: Site) -> Shape:
     """Shape of targets times scores. The last axis contracts two vectors, any other axis stays, with length 1."""
     if _axis(site) == LAST:
         return times_transpose(site)
@@ -48,13 +48,13 @@ def _pair(node: Node, run: Callable[[Any, Any], Any]) -> Run:
     rank = max(len(child.shape) for child in node.inputs[:2]) if _axis(node) != LAST else None
     first, second = (adapter(child, node.axes, rank) for child in node.inputs[:2])
 
-    def aligned(batch: PackedBatch, scores: Any, target: Any) -> Any:
+    def align_inputs(batch: PackedBatch, scores: Any, target: Any) -> Any:
         scores = dense(scores, node)
         scores = scores if first is None else first(batch, scores)
         target = target if second is None else second(batch, target)
         return run(scores, target)
 
-    return aligned
+    return align_inputs
 
 
 def _as_vectors(node: Node, scores: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,7 +121,7 @@ def _classification_error(node: Node) -> Run:
     """1 minus the target at the largest score. Along an axis: whether any largest score differs from its target."""
     top = node.attributes.get("top", 1)
     if top > 1:
-        return _pair(node, lambda scores, target: _missed(node, scores, target, top))
+        return _pair(node, lambda scores, target: _is_missed(node, scores, target, top))
     if _axis(node) != LAST:
         return _classification_error_along(node)
     shape, rank = node.shape, len(node.inputs[0].shape)
@@ -165,7 +165,7 @@ def _sparse_error(scores: torch.Tensor, target: SparseRows) -> torch.Tensor:
     return 1 - target.weighted(_one_hot_best(scores, 1))[:, None]
 
 
-def _missed(node: Node, scores: torch.Tensor, target: Any, top: int) -> torch.Tensor:
+def _is_missed(node: Node, scores: torch.Tensor, target: Any, top: int) -> torch.Tensor:
     """Number of samples of the minibatch whose largest target is not among the ``top`` largest scores."""
     if isinstance(target, SparseRows) and target.dense_dtype is not None:
         target = target.dense()
@@ -183,7 +183,7 @@ def _missed(node: Node, scores: torch.Tensor, target: Any, top: int) -> torch.Te
 def _error_shape(site: Site) -> Shape:
     top, shape = site.attributes.get("top", 1), site.shape(0)
     if top == 1:
-        scored = _scored(site)
+        scored = _scored_shape(site)
         return scored if _axis(site) == LAST else ()
     if _axis(site) != LAST:
         site.refuse(f"no axis with topN={top}")
@@ -214,7 +214,7 @@ def _sum_of(function: Callable[..., torch.Tensor]) -> Callable[[Node], Run]:
     return lower
 
 
-def _checked(site: Site) -> Shape:
+def _check_shape(site: Site) -> Shape:
     broadcast_shapes(site, [site.shape(i) for i in range(len(site.inputs))])
     return ()
 
@@ -245,7 +245,7 @@ def _weighted_binary(node: Node) -> Run:
     adapt = [adapter(child, axes, None) for child in node.inputs]
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
-        rows = [x.reshape(-1) for x in aligned(adapt, node, batch, tensors)]
+        rows = [x.reshape(-1) for x in align_inputs(adapt, node, batch, tensors)]
         return _WeightedBinary.apply(*torch.broadcast_tensors(*rows))
 
     return run
@@ -299,7 +299,7 @@ def _same_shapes(site: Site) -> Shape:
     return scalar(site)
 
 
-declare("cross_entropy_with_softmax", _scored, _cross_entropy, labels=lambda node: _axis(node) == LAST)
+declare("cross_entropy_with_softmax", _scored_shape, _cross_entropy, labels=lambda node: _axis(node) == LAST)
 declare(
     "classification_error",
     _error_shape,
@@ -307,7 +307,7 @@ declare(
     axes=_error_axes,
     labels=lambda node: _axis(node) == LAST and node.attributes.get("top", 1) == 1,
 )
-declare("squared_error", _checked, _sum_of(lambda a, b: torch.square(a - b)))
+declare("squared_error", _check_shape, _sum_of(lambda a, b: torch.square(a - b)))
 declare("binary_cross_entropy", broadcast, broadcasting(_binary))
 declare("weighted_binary_cross_entropy", _single, _weighted_binary, axes=_of_minibatch, stepwise=False)
 declare("cosine_distance", _same_shapes, _cosine)

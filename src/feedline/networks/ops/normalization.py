@@ -20,13 +20,13 @@ from feedline.networks.registry import Shape, Site, declare
 # Inputs: operand, scale, bias, running mean, running variance, number of samples in the statistics.
 
 
-def _normalized(site: Site) -> Shape:
+def _normalized_shape(site: Site) -> Shape:
     shape = site.shape(0)
     expected = shape[:1] if site.attributes["spatial"] else shape
     for i in range(1, 5):
         statistic = site.shape(i)
         if UNKNOWN in statistic:
-            site.settle(i, expected)
+            site.fix_shape(i, expected)
         elif statistic != expected:
             site.refuse(f"scale, bias and statistics of shape {expected}")
     return shape
@@ -77,4 +77,4 @@ def _batch_normalization(node: Node) -> Run:
     return run
 
 
-declare("batch_normalization", _normalized, _batch_normalization, axes=_axes, stepwise=False)
+declare("batch_normalization", _normalized_shape, _batch_normalization, axes=_axes, stepwise=False)

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from feedline.networks.node import Node
-from feedline.networks.ops.align import dense, rowwise, unprepared
+from feedline.networks.ops.align import dense, lower_directly, rowwise
 from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Site, declare, first_axes
 from feedline.networks.shapes import same
@@ -20,7 +20,7 @@ def _dropout(node: Node, batch: PackedBatch, x: Any) -> Any:
     return functional.dropout(dense(x, node), node.attributes["rate"], batch.training)
 
 
-declare("dropout", same, unprepared(_dropout))
+declare("dropout", same, lower_directly(_dropout))
 
 
 DRAWS: dict[str, Callable[..., torch.Tensor]] = {
@@ -72,13 +72,13 @@ def _inclusion_frequency(node: Node) -> Callable[..., Any]:
     def computed(weights: Any) -> Any:
         flat = weights.detach().flatten(weights.ndim - rank).double()
         chances = flat / flat.sum(-1, keepdim=True)
-        frequency = chances * many if again else _included(chances, many)
+        frequency = chances * many if again else _inclusion_chances(chances, many)
         return frequency.reshape(weights.shape).to(weights.dtype)
 
     return expected
 
 
-def _included(chances: torch.Tensor, many: int) -> torch.Tensor:
+def _inclusion_chances(chances: torch.Tensor, many: int) -> torch.Tensor:
     """Return the chance of each class to be among ``many`` different ones.
 
     T draws miss a class with the probability (1 - p)^T. T is the number of draws that find ``many`` classes on average,
@@ -107,11 +107,11 @@ def _weighted_classes(site: Site) -> tuple[int, ...]:
     return site.shape(0)
 
 
-def _sampled(site: Site) -> tuple[int, ...]:
+def _sampled_shape(site: Site) -> tuple[int, ...]:
     if not site.shape(0):
         site.refuse("a weight for each class")
     return (site.attributes["many"], math.prod(site.shape(0)))
 
 
-declare("random_sample", _sampled, rowwise(_random_sample), axes=first_axes)
+declare("random_sample", _sampled_shape, rowwise(_random_sample), axes=first_axes)
 declare("random_sample_inclusion_frequency", _weighted_classes, rowwise(_inclusion_frequency), axes=first_axes)

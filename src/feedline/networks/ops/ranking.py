@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from feedline.networks.node import Node
-from feedline.networks.ops.align import dense, unprepared
+from feedline.networks.ops.align import dense, lower_directly
 from feedline.networks.packed_minibatch import PackedBatch, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 
@@ -59,7 +59,7 @@ def _labels(rows: Any) -> Labels:
     return best
 
 
-def _filtered(labels: Labels, squash: bool, ignored: tuple[int, ...]) -> Labels:
+def _filter(labels: Labels, squash: bool, ignored: tuple[int, ...]) -> Labels:
     """Merge runs of one label if ``squash`` is set, then omit ignored labels."""
     if squash:
         labels = labels[np.append(True, labels[1:] != labels[:-1])]
@@ -75,7 +75,7 @@ def _edit_distance(node: Node, batch: PackedBatch, a: Any, b: Any) -> torch.Tens
     for begin, end in itertools.pairwise(offsets):
         if begin == end:
             continue
-        source, target = (_filtered(x[begin:end], get["squash"], get["ignored"]) for x in (first, second))
+        source, target = (_filter(x[begin:end], get["squash"], get["ignored"]) for x in (first, second))
         wrong += edits(source, target, get["substitution"], get["deletion"], get["insertion"])
         counted += len(target)
     dtype = next((x.dtype for x in (a, b) if isinstance(x, torch.Tensor)), torch.get_default_dtype())
@@ -160,13 +160,13 @@ def _ndcg_at_1(node: Node, batch: PackedBatch, *tensors: Any) -> torch.Tensor:
 
 
 def _declare(name: str, lower: Callable[..., Any]) -> None:
-    declare(name, _numbers, unprepared(lower), axes=_of_minibatch, stepwise=False)
+    declare(name, _numbers, lower_directly(lower), axes=_of_minibatch, stepwise=False)
 
 
 declare(
     "edit_distance_error",
     lambda site: (),
-    unprepared(_edit_distance),
+    lower_directly(_edit_distance),
     axes=_two_sequences,
     stepwise=False,
     whole=True,

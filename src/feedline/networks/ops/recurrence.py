@@ -36,7 +36,7 @@ def _cell(gates: int) -> Any:
             site.refuse(f"recurrent weights (cells, {gates} * cells)")
         weights = site.shape(1)
         if UNKNOWN in weights:
-            site.settle(1, (x[0], *weights[1:]))
+            site.fix_shape(1, (x[0], *weights[1:]))
         elif weights != (x[0], recurrent[1]):
             site.refuse("weights (inputs, the gates of all cells)")
         return (recurrent[0],)
@@ -56,14 +56,14 @@ class _Weights:
     """Conversion of a recurrence's input and weights to the layout of torch's kernels.
 
     Args:
-        order: index in the graph of each of torch's gates, int64 (gates,). None: the same order.
+        order: index in the graph of each of torch's gates, int64 (gates,). None means the same order.
     """
 
     def __init__(self, order: torch.Tensor | None) -> None:
         self._order = order
         self._into: torch.Tensor | None = None
 
-    def _ordered(self, weights: torch.Tensor) -> torch.Tensor:
+    def _reorder_gates(self, weights: torch.Tensor) -> torch.Tensor:
         if self._order is None:
             return weights.contiguous()
         if self._order.device != weights.device:
@@ -81,12 +81,17 @@ class _Weights:
             node: node of the recurrence.
         """
         if not isinstance(x, SparseRows):
-            return dense(x, node), [self._ordered(w.t()), self._ordered(h.t()), self._ordered(b), torch.zeros_like(b)]
+            return dense(x, node), [
+                self._reorder_gates(w.t()),
+                self._reorder_gates(h.t()),
+                self._reorder_gates(b),
+                torch.zeros_like(b),
+            ]
         # The kernels do not accept gates that are already summed, so looked-up rows are multiplied by an identity.
         into = self._into
         if into is None or into.device != b.device or into.dtype != b.dtype:
-            into = self._into = self._ordered(torch.eye(len(b), dtype=b.dtype, device=b.device))
-        return x.matmul(w) + b, [into, self._ordered(h.t())]
+            into = self._into = self._reorder_gates(torch.eye(len(b), dtype=b.dtype, device=b.device))
+        return x.matmul(w) + b, [into, self._reorder_gates(h.t())]
 
 
 def _initial(state: torch.Tensor, node: Node, batch: PackedBatch, like: torch.Tensor) -> torch.Tensor:
@@ -152,7 +157,7 @@ def _as_one(states: Sequence[torch.Tensor]) -> Any:
     return states[0] if len(states) == 1 else tuple(states)
 
 
-def _fused(kernel: Kernel, prepare: _Weights, node: Node) -> Run:
+def _fuse(kernel: Kernel, prepare: _Weights, node: Node) -> Run:
     def run(batch: PackedBatch, x: Any, w: Any, h: Any, b: Any, *initial: Any) -> Any:
         data, weights = prepare(x, w, h, b, node)
         return _run(kernel, node, batch, data, weights, [_initial(state, node, batch, h) for state in initial])
@@ -163,12 +168,12 @@ def _fused(kernel: Kernel, prepare: _Weights, node: Node) -> Run:
 def _lstm(node: Node) -> Run:
     cells = node.shape[0]
     # The order of gates is input, candidate, forget, output in CNTK, and input, forget, candidate, output in torch.
-    return _fused(torch.lstm, _Weights(torch.arange(4 * cells).reshape(4, cells)[[0, 2, 1, 3]].reshape(-1)), node)
+    return _fuse(torch.lstm, _Weights(torch.arange(4 * cells).reshape(4, cells)[[0, 2, 1, 3]].reshape(-1)), node)
 
 
 def _rnn(node: Node) -> Run:
     kernel = {"tanh": torch.rnn_tanh, "relu": torch.rnn_relu}[node.attributes["activation"]]
-    return _fused(kernel, _Weights(None), node)
+    return _fuse(kernel, _Weights(None), node)
 
 
 def _gru(node: Node) -> Run:
@@ -189,11 +194,11 @@ declare("lstm", _cell(4), _lstm, axes=_along_sequences, stepwise=False)
 declare("rnn", _cell(1), _rnn, axes=_along_sequences, stepwise=False)
 
 
-def _picked(site: Site) -> Node:
+def _pick(site: Site) -> Node:
     node: Node = site.inputs[0].inputs[site.attributes["index"]]
     return node
 
 
 # A node with several outputs has no type. `pick` selects one output.
 declare("loop", scalar, loop, axes=no_axes, stepwise=False)
-declare("pick", lambda site: _picked(site).shape, one_of_several, axes=lambda site: _picked(site).type.axes)
+declare("pick", lambda site: _pick(site).shape, one_of_several, axes=lambda site: _pick(site).type.axes)

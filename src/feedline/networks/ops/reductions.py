@@ -12,7 +12,7 @@ from feedline.networks.ops import edges
 from feedline.networks.ops.align import rowwise
 from feedline.networks.packed_minibatch import Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
-from feedline.networks.shapes import axes_of, from_end, reduced, scalar
+from feedline.networks.shapes import axes_of, from_end, reduced_shape, scalar
 
 
 def _prod(x: torch.Tensor, dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
@@ -63,9 +63,9 @@ def _arg(x: torch.Tensor, dim: int, find: Callable[..., Any]) -> torch.Tensor:
 
 
 for _name, _function in REDUCTIONS.items():
-    declare(_name, reduced, _over(_function))
-declare("argmax", reduced, _index(torch.argmax))
-declare("argmin", reduced, _index(torch.argmin))
+    declare(_name, reduced_shape, _over(_function))
+declare("argmax", reduced_shape, _index(torch.argmax))
+declare("argmin", reduced_shape, _index(torch.argmin))
 
 
 def _rows(node: Node) -> Callable[..., Any]:

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from feedline.networks.node import Node
-from feedline.networks.ops.align import adapter, aligned
+from feedline.networks.ops.align import adapter, align_inputs
 from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
 
 
-def _pooled(site: Site) -> Shape:
+def _pooled_shape(site: Site) -> Shape:
     x, regions = site.shape(0), site.shape(1)
     if len(x) != 3 or not regions or regions[-1] != 4:
         site.refuse("an operand (channels, height, width) and regions (count, 4)")
@@ -41,7 +41,7 @@ def _roi_pooling(node: Node) -> Run:
     adapt = [adapter(child, node.axes, None) for child in node.inputs]
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
-        x, regions = aligned(adapt, node, batch, tensors)
+        x, regions = align_inputs(adapt, node, batch, tensors)
         if not node.axes:
             x, regions = x[None], regions[None]
         else:
@@ -66,4 +66,4 @@ def _roi_pooling(node: Node) -> Run:
     return run
 
 
-declare("roi_pooling", _pooled, _roi_pooling)
+declare("roi_pooling", _pooled_shape, _roi_pooling)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from feedline.networks.node import BATCH, Node
-from feedline.networks.ops.align import adapter, dense, unprepared
+from feedline.networks.ops.align import adapter, dense, lower_directly
 from feedline.networks.packed_minibatch import PackedBatch, Run, Sequences, SparseRows
 from feedline.networks.registry import Shape, Site, declare
 from feedline.networks.shapes import broadcast_shapes, same, scalar
@@ -46,22 +46,22 @@ def _is_first(node: Node, batch: PackedBatch, x: Any) -> Any:
     ends = _of(batch, node).first
     if batch.cut is not None:  # other sequences continue from an earlier minibatch
         ends = ends[torch.from_numpy(batch.cut.begins).to(ends.device)]
-    return _marked(x, ends)
+    return _mark(x, ends)
 
 
 def _is_last(node: Node, batch: PackedBatch, x: Any) -> Any:
-    return _marked(x, _of(batch, node).last)
+    return _mark(x, _of(batch, node).last)
 
 
-def _marked(x: Any, ends: torch.Tensor) -> torch.Tensor:
+def _mark(x: Any, ends: torch.Tensor) -> torch.Tensor:
     """Return 1 for these rows, 0 for all other rows, in the type of ``x``, dense or sparse."""
     return torch.zeros(len(x), dtype=x.dtype, device=ends.device).index_fill(0, ends, 1)
 
 
-declare("sequence_first", same, unprepared(_first), axes=to_batch, stepwise=False, whole=True)
-declare("sequence_last", same, unprepared(_last), axes=to_batch, stepwise=False, whole=True)
-declare("sequence_is_first", scalar, unprepared(_is_first), axes=with_sequences, stepwise=False)
-declare("sequence_is_last", scalar, unprepared(_is_last), axes=with_sequences, stepwise=False, whole=True)
+declare("sequence_first", same, lower_directly(_first), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_last", same, lower_directly(_last), axes=to_batch, stepwise=False, whole=True)
+declare("sequence_is_first", scalar, lower_directly(_is_first), axes=with_sequences, stepwise=False)
+declare("sequence_is_last", scalar, lower_directly(_is_last), axes=with_sequences, stepwise=False, whole=True)
 
 
 def _like(site: Site) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _broadcast_as(node: Node) -> Run:
 declare("sequence_broadcast_as", same, _broadcast_as, axes=_like)
 
 
-def _delayed(site: Site) -> Shape:
+def _delayed_shape(site: Site) -> Shape:
     shape, initial = site.shapes[0], site.shapes[1]
     if shape is None and initial and site.guessing == 2:
         return initial
@@ -135,7 +135,9 @@ def _delay(node: Node) -> Run:
             initial = initial.dense()
         if isinstance(x, SparseRows):
             if isinstance(initial, SparseRows) or bool(initial.any()):
-                raise TypeError(f"{node.label}: expected an initial state of 0 for sparse data")
+                raise TypeError(
+                    f"{node.label}: expected an initial state of 0 for sparse data, got another one, got another one"
+                )
             if batch.cut is not None:
                 raise TypeError(f"{node.label}: expected dense data for truncated sequences, got sparse samples")
             return x.index_select(0, rows, empty=outside)
@@ -149,7 +151,7 @@ def _delay(node: Node) -> Run:
     return run
 
 
-declare("delay", _delayed, _delay, axes=_delay_axes, stepwise=False)
+declare("delay", _delayed_shape, _delay, axes=_delay_axes, stepwise=False)
 
 
 class _SegmentMax(torch.autograd.Function):
@@ -208,7 +210,7 @@ def _selected_axes(site: Site) -> tuple[str, ...]:
     return (BATCH, f"where {site.inputs[-1].uid}")
 
 
-def selected(condition: torch.Tensor, sequences: Sequences) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
+def select(condition: torch.Tensor, sequences: Sequences) -> tuple[torch.Tensor, np.ndarray[Any, Any]]:
     """Return the rows that a condition selects, int64, and the offsets of the new sequences.
 
     The condition is the number of times that each step is repeated: 1 or 0, any other number, or a fraction. A fraction
@@ -232,7 +234,7 @@ def selected(condition: torch.Tensor, sequences: Sequences) -> tuple[torch.Tenso
 
 def _select(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
     """Select rows where the condition holds, and register their sequences."""
-    rows, offsets = selected(condition, batch.sequences[node.inputs[-1].axes[1]])
+    rows, offsets = select(condition, batch.sequences[node.inputs[-1].axes[1]])
     batch.sequences[node.axes[1]] = Sequences(offsets, rows.device)
     return rows
 
@@ -249,11 +251,11 @@ def _where(node: Node, batch: PackedBatch, condition: Any) -> Any:
     return (rows - begins).to(condition.dtype)
 
 
-declare("sequence_gather", same, unprepared(_gather), axes=_selected_axes, stepwise=False)
-declare("sequence_where", scalar, unprepared(_where), axes=_selected_axes, stepwise=False, whole=True)
+declare("sequence_gather", same, lower_directly(_gather), axes=_selected_axes, stepwise=False)
+declare("sequence_where", scalar, lower_directly(_where), axes=_selected_axes, stepwise=False, whole=True)
 
 
-def _scattered(site: Site) -> tuple[str, ...]:
+def _scattered_axes(site: Site) -> tuple[str, ...]:
     if site.types[0].axes not in ((BATCH,), (BATCH, f"where {site.inputs[1].uid}")):
         site.refuse("data that sequence.gather selected by this condition, or one sample for each sequence")
     return with_sequences(site, 1)
@@ -261,7 +263,7 @@ def _scattered(site: Site) -> tuple[str, ...]:
 
 def _scatter(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
     x = dense(x, node)
-    rows, _ = selected(dense(condition, node), batch.sequences[node.axes[1]])
+    rows, _ = select(dense(condition, node), batch.sequences[node.axes[1]])
     if len(node.inputs[0].axes) == 1:
         owner = batch.sequences[node.axes[1]].owner.index_select(0, rows)
         if not torch.equal(owner, torch.arange(batch.count, device=owner.device)):
@@ -269,7 +271,7 @@ def _scatter(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
     return x.new_zeros(batch.rows(node.axes), *node.shape).index_add(0, rows, x)
 
 
-declare("sequence_scatter", same, unprepared(_scatter), axes=_scattered, stepwise=False)
+declare("sequence_scatter", same, lower_directly(_scatter), axes=_scattered_axes, stepwise=False)
 
 
 def _stretched_axes(site: Site) -> tuple[str, ...]:
@@ -287,7 +289,7 @@ def _stretched_ones(node: Node, batch: PackedBatch, x: Any) -> Any:
 
 
 # 1 for each step of sequences that are ``factor`` times as long.
-declare("sequence_ones", scalar, unprepared(_stretched_ones), axes=_stretched_axes, stepwise=False, whole=True)
+declare("sequence_ones", scalar, lower_directly(_stretched_ones), axes=_stretched_axes, stepwise=False, whole=True)
 
 
 def _sliced_axes(site: Site) -> tuple[str, ...]:
@@ -311,4 +313,4 @@ def _slice(node: Node, batch: PackedBatch, x: Any) -> Any:
     return x.index_select(0, torch.from_numpy(rows).to(old.device))
 
 
-declare("sequence_slice", same, unprepared(_slice), axes=_sliced_axes, stepwise=False, whole=True)
+declare("sequence_slice", same, lower_directly(_slice), axes=_sliced_axes, stepwise=False, whole=True)

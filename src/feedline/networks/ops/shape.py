@@ -10,10 +10,18 @@ import torch
 from torch.nn import functional
 
 from feedline.networks.node import BATCH, FREE, Node
-from feedline.networks.ops.align import adapter, aligned, dense, rowwise, unprepared
+from feedline.networks.ops.align import adapter, align_inputs, dense, lower_directly, rowwise
 from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, first_axes
-from feedline.networks.shapes import from_end, reshaped, same, sliced, slices, spliced, transposed
+from feedline.networks.shapes import (
+    from_end,
+    reshaped_shape,
+    same,
+    sliced_shape,
+    slices,
+    spliced_shape,
+    transposed_shape,
+)
 
 
 def _reshape(node: Node) -> Run:
@@ -44,7 +52,7 @@ def _splice(node: Node) -> Run:
     def run(batch: PackedBatch, *tensors: Any) -> Any:
         rows = [batch.rows(node.axes)] if node.axes else []
         parts = []
-        for x in aligned(adapt, node, batch, tensors):
+        for x in align_inputs(adapt, node, batch, tensors):
             part = x[(None,) * (rank - x.ndim)] if x.ndim < rank else x
             shape = list(around)
             shape.insert(rank + axis, part.shape[axis])
@@ -90,7 +98,7 @@ def _one_hot(node: Node) -> Run:
     return run
 
 
-def _gathered(site: Site) -> Shape:
+def _gathered_shape(site: Site) -> Shape:
     index, reference = site.shape(0), site.shape(1)
     axis = site.attributes.get("axis")
     if axis is None:
@@ -125,14 +133,14 @@ def _gather(node: Node) -> Run:
     return run
 
 
-def _padded(site: Site) -> Shape:
+def _padded_shape(site: Site) -> Shape:
     shape, pattern = site.shape(0), site.attributes["pattern"]
     if len(pattern) != len(shape):
         site.refuse(f"an input of {len(pattern)} axes, as the pattern has")
     return tuple(a + n + b for n, (a, b) in zip(shape, pattern, strict=True))
 
 
-def _mirrored(x: torch.Tensor, pattern: Sequence[tuple[int, int]]) -> torch.Tensor:
+def _mirror(x: torch.Tensor, pattern: Sequence[tuple[int, int]]) -> torch.Tensor:
     """Pad by mirror images, which repeat the cells at the border."""
     for axis, (before, after) in enumerate(pattern, -len(pattern)):
         size = x.shape[axis]
@@ -150,7 +158,7 @@ def _batch_axis(node: Node, batch: PackedBatch, x: Any) -> Any:
     return x
 
 
-def _first_gone(site: Site) -> Shape:
+def _shape_without_first(site: Site) -> Shape:
     if site.types[0].axes != () or not site.shape(0):
         site.refuse("an operand with axes of its own, and without a batch axis")
     return site.shape(0)[1:]
@@ -162,7 +170,7 @@ def _with_batch(site: Site) -> Shape:
     return (FREE, *site.shape(0))
 
 
-declare("to_batch", _first_gone, unprepared(_batch_axis), axes=lambda site: (BATCH,), stepwise=False)
+declare("to_batch", _shape_without_first, lower_directly(_batch_axis), axes=lambda site: (BATCH,), stepwise=False)
 declare("unpack_batch", _with_batch, lambda node: lambda batch, x: dense(x, node), axes=lambda site: (), stepwise=False)
 
 
@@ -171,7 +179,7 @@ def _pad(node: Node) -> Any:
     mode, value = node.attributes["mode"], node.attributes.get("value", 0.0)
     # torch's reflection padding requires two leading axes.
     if mode == "symmetric":
-        return partial(_mirrored, pattern=node.attributes["pattern"])
+        return partial(_mirror, pattern=node.attributes["pattern"])
     if mode == "constant":
         return lambda x: functional.pad(x, flat, "constant", value)
     lead = len(node.shape)
@@ -192,7 +200,7 @@ def _eye_rows(node: Node, batch: PackedBatch, x: Any) -> Any:
     return rows
 
 
-def _cropped(site: Site) -> Shape:
+def _cropped_shape(site: Site) -> Shape:
     shape, like, get = site.shape(0), site.shape(1), site.attributes
     if len(shape) < 2 or len(like) < 2:
         site.refuse("operands of at least two axes")
@@ -210,12 +218,12 @@ def _crop(node: Node) -> Run:
     return lambda batch, x, like: dense(x, node)[..., rows, columns]
 
 
-declare("crop", _cropped, _crop, axes=first_axes)
-declare("eye_rows", same, unprepared(_eye_rows), stepwise=False)
-declare("reshape", reshaped, _reshape)
-declare("transpose", transposed, _transpose)
-declare("splice", spliced, _splice)
-declare("slice", sliced, _slice)
+declare("crop", _cropped_shape, _crop, axes=first_axes)
+declare("eye_rows", same, lower_directly(_eye_rows), stepwise=False)
+declare("reshape", reshaped_shape, _reshape)
+declare("transpose", transposed_shape, _transpose)
+declare("splice", spliced_shape, _splice)
+declare("slice", sliced_shape, _slice)
 declare("one_hot", _one_hot_shape, _one_hot)
-declare("gather", _gathered, _gather)
-declare("pad", _padded, rowwise(_pad))
+declare("gather", _gathered_shape, _gather)
+declare("pad", _padded_shape, rowwise(_pad))

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from feedline.networks.node import BATCH, Node
-from feedline.networks.ops.align import dense, unprepared
+from feedline.networks.ops.align import dense, lower_directly
 from feedline.networks.ops.sequence import with_sequences
 from feedline.networks.packed_minibatch import PackedBatch, Sequences
 from feedline.networks.registry import Shape, Site, declare
@@ -83,6 +83,6 @@ def _every(node: Node, batch: PackedBatch, x: Any) -> Any:
     return x.index_select(0, torch.from_numpy(rows).to(old.device))
 
 
-declare("to_sequence", _one_step, unprepared(_to_sequence), axes=_new_axes, stepwise=False)
-declare("to_sequence_like", _one_step, unprepared(_to_sequence_like), axes=_axes_like, stepwise=False, whole=True)
-declare("sequence_every", same, unprepared(_every), axes=_every_axes, stepwise=False, whole=True)
+declare("to_sequence", _one_step, lower_directly(_to_sequence), axes=_new_axes, stepwise=False)
+declare("to_sequence_like", _one_step, lower_directly(_to_sequence_like), axes=_axes_like, stepwise=False, whole=True)
+declare("sequence_every", same, lower_directly(_every), axes=_every_axes, stepwise=False, whole=True)

@@ -14,7 +14,7 @@ from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import dense, one_of_several
 from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
-from feedline.networks.shapes import broadcast_shapes, declared, scalar
+from feedline.networks.shapes import broadcast_shapes, declared_shape, scalar
 
 
 class _UserFunction(torch.autograd.Function):
@@ -49,14 +49,14 @@ def _output_axes(site: Site) -> tuple[str, ...]:
 
 
 declare("user", scalar, _user, axes=no_axes, stepwise=False)
-declare("user_output", declared, one_of_several, axes=_output_axes, stepwise=False)
+declare("user_output", declared_shape, one_of_several, axes=_output_axes, stepwise=False)
 
 
-def _assigned(site: Site) -> Shape:
+def _assigned_shape(site: Site) -> Shape:
     if site.inputs[0].weights is None or site.types[1].axes:
         site.refuse("a parameter, and a value without dynamic axes")
     shape = site.shape(0)
-    site.settle(0, broadcast_shapes(site, [site.shape(1)]))
+    site.fix_shape(0, broadcast_shapes(site, [site.shape(1)]))
     if broadcast_shapes(site, [site.inputs[0].shape, site.shape(1)]) != site.inputs[0].shape:
         site.refuse("a value that broadcasts to the parameter")
     return site.inputs[0].shape if UNKNOWN in shape else shape
@@ -74,4 +74,4 @@ def _assign(node: Node) -> Run:
     return run
 
 
-declare("assign", _assigned, _assign, stepwise=False)
+declare("assign", _assigned_shape, _assign, stepwise=False)

@@ -1,10 +1,10 @@
-"""Base class of distributed strategies: connections, atomic steps, and models that stay equal.
+"""The base class of distributed strategies: connections, atomic steps, and models that stay equal.
 
 A rank that runs out of data keeps stepping with zero samples until every rank has. A step is completed on all ranks or
-on none: Ctrl-C is deferred to its end, and a rank that leaves a step regardless (by a second Ctrl-C, or an error)
+on none. Ctrl-C is deferred to its end. A rank that nevertheless leaves a step (by a second Ctrl-C, or an error)
 notifies the other ranks, and all have to be restarted. Until ``distributed_after`` label samples every rank trains on
-the same whole minibatches. After that each trains on its part. Parameters, buffers and learners' states are first
-overwritten with rank 0's, so ranks need not start equal.
+the same whole minibatches. After that each trains on its part. Parameters, buffers and states of learners are first
+overwritten with the values of rank 0, so ranks need not start equal.
 
 Costs: one exchange of a few numbers each step, and the costs of the strategy.
 """
@@ -31,7 +31,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
     """A `Strategy` of several ranks.
 
     Args:
-        group: torch.distributed group. None: all ranks.
+        group: torch.distributed group. None means all ranks.
         distributed_after: number of label samples until which all ranks train on the same minibatches.
         timeout_s: seconds to wait for other ranks.
 
@@ -40,7 +40,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
     """
 
     #: Name of the strategy in states.
-    way: ClassVar[str]
+    strategy_name: ClassVar[str]
 
     def __init__(self, group: Any = None, distributed_after: int = 0, timeout_s: float = TIMEOUT_S) -> None:
         if distributed_after < 0:
@@ -49,7 +49,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
             raise ValueError(f"expected a timeout above 0 s, got {timeout_s}")
         self._group, self._after, self._timeout_s = group, int(distributed_after), float(timeout_s)
         self._ranks: Communicator | None = None
-        self._equal = False
+        self._in_sync = False
         self._model: Any = None
         self._learners: list[Learner] = []
         self.parameters: list[torch.Tensor] = []
@@ -65,14 +65,14 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
         if self._ranks is None:
             distributed = torch.distributed
             if not (distributed.is_available() and distributed.is_initialized()):
-                # Sources get their partition from it, too: without it every rank would read everything.
+                # Sources get their partition from it, too. Without it every rank would read all data.
                 raise RuntimeError(
                     "expected torch.distributed to be initialised: call init_process_group before training"
                 )
-            self._ranks = self._connected()
+            self._ranks = self._connect()
         return self._ranks
 
-    def _connected(self) -> Communicator:
+    def _connect(self) -> Communicator:
         return Communicator(self._group, timeout_s=self._timeout_s)
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
@@ -80,14 +80,14 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
         strategies = [learner.strategy for learner in learners]
         if any(not isinstance(s, DistributedStrategy) or s.settings() != self.settings() for s in strategies):
             raise ValueError("expected one strategy with equal settings for all learners of a trainer, got several")
-        self._model, self._learners, self._equal = model, list(learners), False
+        self._model, self._learners, self._in_sync = model, list(learners), False
         self.parameters = [p for learner in learners for p in learner.parameters.values()]
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that have to be equal for all learners of a trainer."""
-        return {"way": self.way, "group": self._group, "after": self._after, "timeout": self._timeout_s}
+        return {"way": self.strategy_name, "group": self._group, "after": self._after, "timeout": self._timeout_s}
 
-    def apart(self, samples: int) -> bool:
+    def trains_on_parts(self, samples: int) -> bool:
         """See `Strategy`."""
         return samples >= self._after
 
@@ -96,10 +96,10 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
         return Ranks(lambda: self.ranks)
 
     def prepare(self, minibatch: Minibatch) -> bool:
-        """See `Strategy`: gradients of parameters that differ from rank 0's would be useless."""
-        if self._learners and not self._equal and self.apart(self._learners[0].samples):
+        """See `Strategy`. Gradients of parameters that differ from the ones of rank 0 would be useless."""
+        if self._learners and not self._in_sync and self.trains_on_parts(self._learners[0].samples):
             with self.step():
-                self._make_equal()
+                self._copy_rank_0()
         return True
 
     def step(self) -> AbstractContextManager[None]:
@@ -109,9 +109,9 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
     def reduce(self, part: Contribution) -> Total:
         """See `Strategy`."""
         samples = self._learners[0].samples
-        if self.apart(samples):
-            if not self._equal:
-                self._make_equal()
+        if self.trains_on_parts(samples):
+            if not self._in_sync:
+                self._copy_rank_0()
             return self._reduce(part)
         rows = self.ranks.gather([*part.numbers(), float(samples)], "learn from the same minibatches")
         if any((row[0], row[-1]) != (rows[0][0], rows[0][-1]) for row in rows):
@@ -127,31 +127,31 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
 
     @abstractmethod
     def _reduce(self, part: Contribution) -> Total:
-        """Sum gradients of the ranks' parts. See `reduce`."""
+        """Sum the gradients of all parts. See `reduce`."""
 
-    def settle(self, saving: bool = False) -> None:
+    def sync_models(self, saving: bool = False) -> None:
         """See `Strategy`."""
-        if self._learners and self._equal:
-            # Running statistics of layers differ by rank. Rank 0's count.
+        if self._learners and self._in_sync:
+            # Running statistics of layers differ between ranks. The values of rank 0 are used.
             with self.ranks.step():
                 self.ranks.broadcast([buffer for buffer in self._model.buffers() if buffer.numel()])
 
-    def _make_equal(self) -> None:
-        """Overwrite parameters, buffers and learners' states with rank 0's."""
+    def _copy_rank_0(self) -> None:
+        """Overwrite parameters, buffers and states of learners with the values of rank 0."""
         tensors = {name: t for name, t in self._model.state_dict().items() if isinstance(t, torch.Tensor)}
         shapes = "; ".join(f"{name} {tuple(t.shape)} {_dtype(t)}" for name, t in tensors.items())
         self.ranks.agree(f"learn by {self.settings()} {shapes}")
         self.ranks.broadcast([t for t in tensors.values() if t.numel()])
-        self._share_learners()
-        self._equal = True
+        self._copy_learners_of_rank_0()
+        self._in_sync = True
 
-    def _share_learners(self) -> None:
-        """Overwrite learners' states with rank 0's."""
+    def _copy_learners_of_rank_0(self) -> None:
+        """Overwrite the states of learners with the states of rank 0."""
         for learner in self._learners:
             state = learner.state_dict()
             tensors = {name: t.cpu() for name, t in state.pop("tensors").items()}
-            about = [state, [[name, list(t.shape), _dtype(t)] for name, t in tensors.items()]]
-            state, kinds = json.loads(self.ranks.gather_bytes(json.dumps(about).encode())[0])
+            description = [state, [[name, list(t.shape), _dtype(t)] for name, t in tensors.items()]]
+            state, kinds = json.loads(self.ranks.gather_bytes(json.dumps(description).encode())[0])
             if self.ranks.rank:
                 tensors = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, shape, dtype in kinds}
             self.ranks.broadcast([t for t in tensors.values() if t.numel()])
@@ -168,13 +168,13 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
             raise StateError(
                 "expected a state that no other strategy saved",
                 saved={"workers": state.get("way") if isinstance(state, Mapping) else state},
-                current={"workers": self.way},
+                current={"workers": self.strategy_name},
             )
-        return self._part
+        return self._require_sync
 
-    def _part(self) -> None:
-        """Make all ranks equal to rank 0 before the next update."""
-        self._equal = False
+    def _require_sync(self) -> None:
+        """Overwrite the models of all ranks with the model of rank 0 before the next update."""
+        self._in_sync = False
 
 
 def check_dense(parameters: Sequence[torch.Tensor]) -> None:

@@ -1,7 +1,7 @@
-"""Training with a model that exchanges gradients itself, as `DistributedDataParallel` does in its backward pass.
+"""Training of a model that exchanges gradients itself, as `DistributedDataParallel` does in its backward pass.
 
-Used by sessions of several ranks whose learners have no strategy. Ranks agree before each update whether all of them
-train, and count the samples of all ranks.
+Sessions of several ranks use this module if their learners have no strategy. Ranks agree before each update whether all
+of them train, and count the samples of all ranks.
 
 If DDP looks for unused parameters, a parameter that no rank with data has used gets no gradient, as in a single
 process.
@@ -11,7 +11,7 @@ make equally many forward passes. If some rank's part of a minibatch is empty, a
 different numbers of minibatches, so parameters are gathered for evaluations, and each rank holds the whole model during
 them.
 
-Costs: an exchange of a few numbers before each update, and a second one in it.
+Costs: an exchange of a few numbers before each update, and another one in it.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from feedline.data import Minibatch
 from feedline.train.distributed.gradients import remove_hooks
 from feedline.train.strategy import Contribution, Decision, ExchangesInBackward, HoldsParts, Strategy, Total
 from feedline.train.summary import NOTHING, Summary
-from feedline.train.unwrap import uncompiled
+from feedline.train.unwrap import unwrap_compiled
 from feedline.updates.native_tensors import is_sharded
 
 _log = logging.getLogger("feedline")
 
 
-def in_parallel(model: torch.nn.Module) -> bool:
+def is_in_ddp(model: torch.nn.Module) -> bool:
     """Return whether a model, compiled or not, is wrapped in `DistributedDataParallel`."""
-    return isinstance(uncompiled(model), torch.nn.parallel.DistributedDataParallel)
+    return isinstance(unwrap_compiled(model), torch.nn.parallel.DistributedDataParallel)
 
 
-def sharded(model: torch.nn.Module) -> bool:
+def has_shards(model: torch.nn.Module) -> bool:
     """Return whether ranks hold parts of a model's parameters."""
     return any(is_sharded(parameter) for parameter in model.parameters())
 
 
-def through(model: torch.nn.Module, ranks: Ranks) -> ThroughModel:
-    """Return the strategy of learners that use only their own gradients while ``ranks`` run one session."""
-    return (Sharded if sharded(model) else ThroughModel)(model, ranks)
+def strategy_for(model: torch.nn.Module, ranks: Ranks) -> ThroughModel:
+    """Return the strategy for learners without one, while ``ranks`` run one session."""
+    return (ThroughShards if has_shards(model) else ThroughModel)(model, ranks)
 
 
-def of_model(model: torch.nn.Module) -> ThroughModel | None:
-    """Return the strategy of learners without one, if their model is known to exchange gradients itself."""
+def strategy_of_model(model: torch.nn.Module) -> ThroughModel | None:
+    """Return the strategy for learners without one if their model is known to exchange gradients itself, else None."""
     ranks = Ranks()
-    if sharded(model):  # on one rank, too: its tensors are written and read as shards
-        return through(model, ranks)
-    return through(model, ranks) if in_parallel(model) and not ranks.alone else None
+    if has_shards(model):  # on one rank, too, as its tensors are written and read as shards
+        return strategy_for(model, ranks)
+    return strategy_for(model, ranks) if is_in_ddp(model) and not ranks.alone else None
 
 
 class ThroughModel(Strategy, ExchangesInBackward):
@@ -69,29 +69,29 @@ class ThroughModel(Strategy, ExchangesInBackward):
 
     def __init__(self, model: torch.nn.Module, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
-        self._joined = self._decided = False
+        self._joined_without_data = self._decided = False
         #: Parameters that may be unused, and indices of the used ones, by this rank's backward passes since `prepare`.
         self._optional, self._used = list[torch.Tensor](), set[int]()
-        inner: Any = uncompiled(model)
-        if self._joins and inner.find_unused_parameters:
+        wrapper: Any = unwrap_compiled(model)
+        if self._can_join_without_data and wrapper.find_unused_parameters:
             self._optional = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            weakref.finalize(self, remove_hooks, _watched(self._optional, self._used))
+            weakref.finalize(self, remove_hooks, _watch(self._optional, self._used))
 
     def session_ranks(self) -> Ranks:
         """See `Strategy`."""
         return self._ranks
 
     @property
-    def _joins(self) -> bool:
+    def _can_join_without_data(self) -> bool:
         """Whether a rank without data can take part in the model's exchange of gradients."""
-        model: Any = uncompiled(self._model)
+        model: Any = unwrap_compiled(self._model)
         # With a static graph every backward pass has to use the same parameters, equally often.
-        return in_parallel(model) and not model.static_graph
+        return is_in_ddp(model) and not model.static_graph
 
     @property
     def _why_skip(self) -> str:
-        """Reason why all ranks skip a minibatch without a part for each, and the remedy."""
-        if in_parallel(self._model):
+        """Reason why all ranks skip a minibatch of which some have no part, and the remedy."""
+        if is_in_ddp(self._model):
             return "every backward pass of a static graph is the same; wrap the model without static_graph=True"
         return (
             "how the model exchanges gradients is unknown; wrap the model in DistributedDataParallel, or the learners: "
@@ -99,7 +99,7 @@ class ThroughModel(Strategy, ExchangesInBackward):
         )
 
     def decide(self, minibatch: Minibatch) -> Decision:
-        """See `Strategy`: all ranks have to make equally many backward passes.
+        """See `Strategy`. All ranks have to make equally many backward passes.
 
         If a rank without data cannot take part, the run ends when the first rank runs out of data, and a minibatch
         with an empty part is skipped on all ranks.
@@ -116,7 +116,7 @@ class ThroughModel(Strategy, ExchangesInBackward):
             return Decision.END
         if len(empty) == len(rows):
             return Decision.PASS
-        if self._joins or not empty:
+        if self._can_join_without_data or not empty:
             return Decision.LEARN
         if self._ranks.rank == 0:
             _log.warning(
@@ -130,19 +130,19 @@ class ThroughModel(Strategy, ExchangesInBackward):
         return Decision.END if ended else Decision.SKIP
 
     def prepare(self, minibatch: Minibatch) -> bool:
-        """See `Strategy`: if a rank without data cannot take part, all ranks decide, unless a session has."""
-        self._joined = False
+        """See `Strategy`. If a rank without data cannot take part, all ranks decide, unless a session has decided."""
+        self._joined_without_data = False
         self._used.clear()
-        return self._decided or self._joins or self.decide(minibatch) is Decision.LEARN
+        return self._decided or self._can_join_without_data or self.decide(minibatch) is Decision.LEARN
 
     def reduce(self, part: Contribution) -> Total:
-        """See `Strategy`: the model has computed the mean over ranks of the sums of their parts."""
+        """See `Strategy`. The model has computed the mean over ranks of the sums of their parts."""
         self._decided = False
-        rows = self._ranks.gather([part.samples, part.shared, part.sweeps, part.ended, self._joined])
-        counts, wholes, sweeps, ended, joined = zip(*rows, strict=True)
+        rows = self._ranks.gather([part.samples, part.shared, part.sweeps, part.ended, self._joined_without_data])
+        counts, shared_flags, sweeps, ended, joined = zip(*rows, strict=True)
         if self._optional and any(joined):
             self._drop_unused()
-        shared = all(wholes)  # then only rank 0's samples count
+        shared = all(shared_flags)  # then the samples of rank 0 count alone
         counted = round(counts[0] if shared else sum(counts))
         if counted:
             gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
@@ -153,23 +153,23 @@ class ThroughModel(Strategy, ExchangesInBackward):
 
     def _drop_unused(self) -> None:
         """Drop gradients that exist only because a rank without data took part with zeros for all parameters."""
-        used = set() if self._joined else self._used
+        used = set() if self._joined_without_data else self._used
         rows = self._ranks.gather([float(i in used) for i in range(len(self._optional))])
         for parameter, users in zip(self._optional, zip(*rows, strict=True), strict=True):
             if not any(users):
                 parameter.grad = None
 
     def accumulating(self) -> AbstractContextManager[None]:
-        """See `ExchangesInBackward`: gradients are sent in the last pass, as numbers of passes may differ."""
-        postponed: Any = getattr(self._model, "no_sync", contextlib.nullcontext)
-        context: AbstractContextManager[None] = postponed()
+        """See `ExchangesInBackward`. Gradients are sent in the last pass, as numbers of passes may differ."""
+        no_sync: Any = getattr(self._model, "no_sync", contextlib.nullcontext)
+        context: AbstractContextManager[None] = no_sync()
         return context
 
-    def backward_of_nothing(self) -> None:
+    def backward_without_data(self) -> None:
         """See `ExchangesInBackward`."""
-        self._joined = True
-        if self._joins:
-            model: Any = uncompiled(self._model)
+        self._joined_without_data = True
+        if self._can_join_without_data:
+            model: Any = unwrap_compiled(self._model)
             module = model.module
             model.module = _ZeroLoss(module)
             try:
@@ -179,7 +179,8 @@ class ThroughModel(Strategy, ExchangesInBackward):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """See `ExchangesInBackward`: ranks may evaluate different numbers of minibatches, with rank 0's buffers."""
+        """See `ExchangesInBackward`. Ranks may evaluate different numbers of minibatches, with the buffers of rank
+        0."""
         wrapped = [m for m in self._model.modules() if isinstance(m, torch.nn.parallel.DistributedDataParallel)]
         shared = [module for module in wrapped if module.broadcast_buffers]
         self._ranks.broadcast([buffer for module in shared for buffer in module.buffers() if buffer.numel()])
@@ -193,14 +194,14 @@ class ThroughModel(Strategy, ExchangesInBackward):
                 module.require_forward_param_sync = synced
 
 
-class Sharded(ThroughModel, HoldsParts):
-    """The strategy of several ranks whose model is sharded and exchanges gradients itself."""
+class ThroughShards(ThroughModel, HoldsParts):
+    """Strategy of several ranks whose model is sharded and exchanges gradients itself."""
 
     @property
     def _why_skip(self) -> str:
         return "every forward pass of a sharded model involves all ranks; choose a larger minibatch"
 
-    def pieces(self, count: int) -> None:
+    def announce_pieces(self, count: int) -> None:
         """See `HoldsParts`."""
         rows = [int(row[0]) for row in self._ranks.gather([float(count)])]
         if len(set(rows)) > 1:
@@ -212,7 +213,7 @@ class Sharded(ThroughModel, HoldsParts):
 
     @contextlib.contextmanager
     def accumulating(self) -> Iterator[None]:
-        """See `ExchangesInBackward`: gradients are exchanged in the last pass."""
+        """See `ExchangesInBackward`. Gradients are exchanged in the last pass."""
         parts = self._sharded_modules()
         for module in parts:
             module.set_requires_gradient_sync(False, recurse=False)
@@ -224,7 +225,7 @@ class Sharded(ThroughModel, HoldsParts):
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """See `ExchangesInBackward`: parameters are gathered before, and stay gathered."""
+        """See `ExchangesInBackward`. Parameters are gathered before the block, and stay gathered in it."""
         parts = self._sharded_modules()
         groups = [group for module in parts for group in module._get_fsdp_state()._fsdp_param_groups]
         before = [group.post_forward_mesh_info for group in groups]
@@ -245,8 +246,9 @@ class Sharded(ThroughModel, HoldsParts):
         return [module for module in self._model.modules() if hasattr(module, "set_requires_gradient_sync")]
 
 
-def _watched(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
-    """Let backward add to ``used`` the index of each parameter to whose gradient it adds. Returns handles."""
+def _watch(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
+    """Let backward collect in ``used`` the index of each parameter that gets a gradient. Return handles of the
+    hooks."""
     return [
         parameter.register_post_accumulate_grad_hook(lambda _, i=i: used.add(i))
         for i, parameter in enumerate(parameters)

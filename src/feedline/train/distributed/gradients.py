@@ -1,19 +1,20 @@
-"""Gradients that are exchanged while backward still runs.
+"""Exchange of gradients while backward still runs.
 
 `Gradients` watches the parameters of a trainer. In the last backward pass of a step each gradient is put into its
 bucket when it is ready, and a bucket is sent when all of its gradients are ready. When the step ends, most sums have
 arrived. A gradient is then a view of its bucket, so nothing is copied back.
 
-Buckets are sent in one order on all ranks, whatever the order in which a rank's gradients become ready. They are laid
-out at the first step that is exchanged, by the order in which gradients became ready in it (of the first rank that has
-most of them), and again once parameters have moved to another device or dtype. Parameters without a gradient come last.
-Nothing is sent before all ranks are known to be making the same step. A rank does not wait for that within its backward
-pass.
+All ranks send buckets in the same order, although gradients may become ready in different orders. Buckets are laid out
+in the first step that is exchanged, in the order in which gradients became ready on the first rank with the most
+gradients. They are laid out again once parameters have moved to another device or dtype. Parameters without a gradient
+come last. Nothing is sent before all ranks are known to be making the same step. A rank does not wait for that within
+its backward pass.
 
-A gradient that backward does not give (an unused parameter, a rank without data) is put, or found lacking, at the end
-of the step. The buckets after it are sent then, too. So unused parameters cost overlap, and nothing else.
+Backward may not compute some gradients, of unused parameters or on a rank without data. Their places are filled with
+zeros at the end of the step. The buckets after them are sent then, too. So unused parameters reduce the overlap, and
+cost nothing else.
 
-The order is a trainer's advice in checkpoints: sums over three ranks and more depend on it in their last bits.
+Checkpoints contain the order as advice, since the last bits of sums over three or more ranks depend on it.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ from typing import Any
 import torch
 
 from feedline.collective.exchanges import Announcement
-from feedline.collective.flat_buffers import Bucket, laid_out
+from feedline.collective.flat_buffers import Bucket, lay_out_buckets
 from feedline.collective.sums import BucketSums
 
-#: Bytes of the first bucket: the sooner it is full, the sooner the exchange begins.
+#: Bytes of the first bucket. The sooner it is full, the sooner the exchange begins.
 FIRST_BUCKET_BYTES = 1 << 20
-#: Bytes of the other buckets: the last one remains to be sent when backward has ended.
+#: Bytes of the other buckets. The last one remains to be sent when backward has ended.
 BUCKET_BYTES = 8 << 20
 
 
 class Gradients:
-    """See the module.
+    """The gradients of a trainer, in buckets. See the module.
 
     Args:
         parameters: parameters whose gradients are summed.
 
     Attributes:
-        order: indices of the parameters in the order of their gradients in buckets. None: not known yet.
-        sums: sums of the buckets. None: not laid out yet.
-        armed: whether a step is in progress. Set it to False at its end.
+        order: indices of the parameters in the order of their gradients in buckets. None until it is known.
+        sums: sums of the buckets. None until they are laid out.
+        armed: whether a step is in progress. Its caller sets it to False at the end.
         ready: parameters whose gradients became ready in this step, in that order.
         added: how often backward has added to each parameter's gradient in this step.
         put: whether this rank has put a gradient of each parameter into its bucket in this step.
-        announced: announcement to the other ranks in this step. None: not sent yet.
+        announced: announcement to the other ranks in this step. None until it is sent.
         sent: number of buckets sent in this step.
     """
 
@@ -58,15 +59,15 @@ class Gradients:
         self.sums: BucketSums | None = None
         #: Bucket and slot of each parameter.
         self._places: list[tuple[int, int]] = []
-        #: How often backward adds to a gradient in a step: several times if backward is split into several passes.
-        self._usual = [1] * len(self._parameters)
+        #: How often backward adds to each gradient in a step: several times if there are several backward passes.
+        self._adds_per_step = [1] * len(self._parameters)
         self._lock = threading.Lock()  # backward has a thread for each device
         self.armed = False
         self._announce: Callable[[], Announcement] | None = None
         self._begin([])
-        ours = weakref.ref(self)
+        reference = weakref.ref(self)
         handles = [
-            parameter.register_post_accumulate_grad_hook(_watch(ours, i))
+            parameter.register_post_accumulate_grad_hook(_watch(reference, i))
             for i, parameter in enumerate(self._parameters)
             if parameter.requires_grad and parameter.is_leaf
         ]
@@ -75,10 +76,10 @@ class Gradients:
     # ---- a step -------------------------------------------------------------------------------------------------
 
     def arm(self, announce: Callable[[], Announcement] | None) -> None:
-        """Begin a step: the next backward pass is its last.
+        """Begin a step, of which the next backward pass is the last.
 
         Args:
-            announce: function that announces the step to the other ranks. None: gradients are not sent before
+            announce: function that announces the step to the other ranks. None means that gradients are not sent before
                 `send_rest`.
         """
         if not self._fits():
@@ -91,13 +92,13 @@ class Gradients:
         self.added = [0] * len(self._parameters)
         self.ready: list[int] = []
         self.put = [False] * len(self._parameters)
-        self._lacking = [len(bucket.places) for bucket in buckets]
+        self._missing = [len(bucket.places) for bucket in buckets]
         self._works: list[Any] = []
         self.sent = 0
         self.announced: Announcement | None = None
 
     def _on_gradient(self, i: int) -> None:
-        """Note that backward has added to a gradient."""
+        """Handle that backward has added to a gradient: put it into its bucket, and send full buckets."""
         if not self.armed:
             return
         with self._lock:
@@ -108,40 +109,40 @@ class Gradients:
                 self.ready.append(i)
                 return
             gradient = self._parameters[i].grad
-            if self.added[i] < self._usual[i] or gradient is None or gradient.layout is not torch.strided:
-                return  # `send_rest` handles it
+            if self.added[i] < self._adds_per_step[i] or gradient is None or gradient.layout is not torch.strided:
+                return  # `send_rest` will handle it
             bucket = self._places[i][0]
             if self.put[i]:
                 self._check_unsent(i, bucket)
                 return
-            self._place(i, gradient)
-            self._lacking[bucket] -= 1
-            if self._lacking[self.sent] == 0:
+            self._put(i, gradient)
+            self._missing[bucket] -= 1
+            if self._missing[self.sent] == 0:
                 if self.announced is None:
                     self.announced = self._announce()
-                if self.announced.agreed():
+                if self.announced.all_agree():
                     self._send()
 
-    def _place(self, i: int, gradient: torch.Tensor) -> None:
+    def _put(self, i: int, gradient: torch.Tensor) -> None:
         assert self.sums is not None
         bucket, slot = self._places[i]
         self.sums.put(bucket, slot, gradient)
         self.put[i] = True
         if self.sums.in_place:
-            self._show(i)
+            self._use_view(i)
 
-    def _show(self, i: int) -> None:
+    def _use_view(self, i: int) -> None:
         """Replace a parameter's gradient by its view of the bucket."""
         assert self.sums is not None
         bucket, slot = self._places[i]
         parameter, view = self._parameters[i], self.sums.buckets[bucket].views[slot]
         if parameter.grad is None or parameter.grad.data_ptr() != view.data_ptr():
-            # Not the view itself: `module.to` and other functions assign to `grad.data`, which would move the view
-            # elsewhere.
+            # Not the view itself, as `module.to` and other functions assign to `grad.data`, which would move the view
+            # out of the bucket.
             parameter.grad = view.detach()
 
     def _fits(self) -> bool:
-        """Whether parameters still have the device, dtype and shape of their layout."""
+        """Return whether parameters still have the device, dtype and shape of their layout."""
         if self.sums is None:
             return True
         for parameter, (bucket, slot) in zip(self._parameters, self._places, strict=True):
@@ -155,41 +156,44 @@ class Gradients:
         if bucket < self.sent or not self.sums.in_place:
             raise RuntimeError(
                 f"expected backward to add to the gradient of parameter {i}, of shape "
-                f"{tuple(self._parameters[i].shape)}, {self._usual[i]} times, as in the first step, but it added "
-                "more once the gradient had been sent; if parts of the model are checkpointed, pass use_reentrant=False"
+                f"{tuple(self._parameters[i].shape)}, {self._adds_per_step[i]} times, as in the first step, but it "
+                "added more once the gradient had been sent; if parts of the model are checkpointed, pass "
+                "use_reentrant=False"
             )
 
     def _send(self) -> None:
         """Send full buckets, in their order."""
         assert self.sums is not None
-        while self.sent < len(self._lacking) and self._lacking[self.sent] == 0:
+        while self.sent < len(self._missing) and self._missing[self.sent] == 0:
             self._works += self.sums.send(self.sent)
             self.sent += 1
 
     # ---- the end of a step --------------------------------------------------------------------------------------
 
-    def lay_out(self, order: Sequence[int], usual: Sequence[int], make: Callable[[list[Bucket]], BucketSums]) -> None:
+    def lay_out(
+        self, order: Sequence[int], adds_per_step: Sequence[int], make: Callable[[list[Bucket]], BucketSums]
+    ) -> None:
         """Lay out buckets.
 
         Args:
             order: indices of parameters in the order in which gradients become ready. Other parameters come last.
-            usual: how often backward adds to each gradient in a step.
+            adds_per_step: how often backward adds to each gradient in a step.
             make: function that returns the sums of buckets.
         """
         ordered = set(order)
         unordered = [i for i in reversed(range(len(self._parameters))) if i not in ordered]
         self.order = [*order, *unordered]
-        buckets = laid_out(self._parameters, BUCKET_BYTES, self.order, FIRST_BUCKET_BYTES)
+        buckets = lay_out_buckets(self._parameters, BUCKET_BYTES, self.order, FIRST_BUCKET_BYTES)
         self._places = [(0, 0)] * len(self._parameters)
         for k, bucket in enumerate(buckets):
             for slot, i in enumerate(bucket.places):
                 self._places[i] = k, slot
-        self._usual = [max(1, count) for count in usual]
+        self._adds_per_step = [max(1, count) for count in adds_per_step]
         self.sums = make(buckets)
-        self._lacking = [len(bucket.places) for bucket in buckets]
+        self._missing = [len(bucket.places) for bucket in buckets]
 
     def send_rest(self) -> list[Any]:
-        """Send everything that was not sent yet, once all ranks are known to agree. Returns all works in flight."""
+        """Send the remaining buckets, once all ranks are known to agree. Return all works in flight."""
         assert self.sums is not None
         with self._lock, torch.no_grad():
             for i, parameter in enumerate(self._parameters):
@@ -197,10 +201,10 @@ class Gradients:
                     continue
                 bucket, slot = self._places[i]
                 if parameter.grad is None:
-                    self.sums.lack(bucket, slot)
+                    self.sums.put_zeros(bucket, slot)
                 else:
-                    self._place(i, parameter.grad)
-                self._lacking[bucket] -= 1
+                    self._put(i, parameter.grad)
+                self._missing[bucket] -= 1
             self._send()
         return self._works
 
@@ -212,14 +216,14 @@ class Gradients:
         for bucket in self.sums.buckets:
             for i in bucket.places:
                 if present[i]:
-                    self._show(i)
+                    self._use_view(i)
                 else:
                     self._parameters[i].grad = None
 
 
-def _watch(ours: weakref.ref[Gradients], i: int) -> Callable[[torch.Tensor], None]:
+def _watch(reference: weakref.ref[Gradients], i: int) -> Callable[[torch.Tensor], None]:
     def on_gradient(_: torch.Tensor) -> None:
-        gradients = ours()
+        gradients = reference()
         if gradients is not None:
             gradients._on_gradient(i)
 

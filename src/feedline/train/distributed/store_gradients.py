@@ -1,15 +1,15 @@
-"""Training through a key-value store: gradients are pushed to it, and their sums over all workers pulled.
+"""Training through a key-value store: gradients are pushed to it, and their sums over all workers are pulled.
 
-Every rank makes the same update from the same sums. Features of the store apply: compression
-(``store.set_gradient_compression``), third-party transports.
+Every rank makes the same update from the same sums. Features of the store apply, such as compression
+(``store.set_gradient_compression``) and the transports of third parties.
 
-Checkpoints of a session contain the residuals of compression, of all ranks, so that a killed run resumes as if it had
-not been interrupted. With another number of ranks, each rank adopts the residuals of its predecessors, so nothing is
-lost.
+Checkpoints of a session contain the residuals of compression of all ranks, so that a killed run resumes as if it had
+not been interrupted. With another number of ranks, each rank adopts residuals of one or more earlier ranks, so nothing
+is lost.
 
-Costs: through a ``dist_sync`` store, as `feedline.train.distributed.sum_gradients`: gradients are in the store's
-buckets and are exchanged while backward runs. Through a third-party store, a ``pushpull`` of all gradients after
-backward.
+Costs: through a ``dist_sync`` store, the same as `feedline.train.distributed.sum_gradients`, as gradients are in
+buckets of the store and are exchanged while backward runs. Through a third-party store, a ``pushpull`` of all
+gradients after backward.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ _trainers: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()
 class ThroughStore(DataParallel):
     """Strategy of `through_store`."""
 
-    way: ClassVar[str] = "through_store"
+    strategy_name: ClassVar[str] = "through_store"
 
     def __init__(self, store: KVStore, distributed_after: int) -> None:
         super().__init__(distributed_after=distributed_after)
         self._store = store
-        #: Residuals of the loaded checkpoint, until the next step. None: no checkpoint was loaded.
-        self._loaded: Residuals | None = None
+        #: Residuals of the loaded checkpoint, until the next step. None if no checkpoint was loaded.
+        self._loaded_residuals: Residuals | None = None
         self._loaded_code: Any = None
         #: Current residuals, gathered on rank 0 for a checkpoint.
-        self._gathered: Residuals = {}
+        self._gathered_residuals: Residuals = {}
 
     def settings(self) -> dict[str, Any]:
         """See `DistributedStrategy`."""
-        return {"way": self.way, "store": self._store.type, "after": self._after}
+        return {"way": self.strategy_name, "store": self._store.type, "after": self._after}
 
-    def _connected(self) -> Communicator:
-        store_ranks = getattr(self._store, "ranks", None)  # third-party stores may lack it
-        ranks: Communicator = super()._connected() if store_ranks is None else store_ranks
+    def _connect(self) -> Communicator:
+        store_ranks = getattr(self._store, "ranks", None)  # third-party stores may not have it
+        ranks: Communicator = super()._connect() if store_ranks is None else store_ranks
         if (ranks.rank, ranks.count) != (self._store.rank, self._store.num_workers):
             raise ValueError(
                 f"expected a store that all {ranks.count} ranks share, got worker {self._store.rank} of "
@@ -69,14 +69,18 @@ class ThroughStore(DataParallel):
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """See `Strategy`."""
         super().join(model, learners)
-        if any(isinstance(one.strategy, ThroughStore) and one.strategy._store is not self._store for one in learners):
+        if any(
+            isinstance(learner.strategy, ThroughStore) and learner.strategy._store is not self._store
+            for learner in learners
+        ):
             raise ValueError("expected one store for all learners of a trainer, got several stores")
 
     def _reduce(self, part: Contribution) -> Total:
         if not self._store.is_capable("sum"):
             raise ValueError(
-                f"expected a store that sums what its workers push, got one of type {self._store.type!r} that does "
-                "not: the learner updates, so set no updater or optimizer; with 'dist_async' push and pull yourself"
+                f"expected a store that sums the values that its workers push, got one of type {self._store.type!r}, "
+                "which does not: set no updater and no optimizer, as the learner updates. With 'dist_async', push and "
+                "pull yourself"
             )
         return super()._reduce(part)
 
@@ -99,14 +103,14 @@ class ThroughStore(DataParallel):
 
     def prepare(self, minibatch: Minibatch) -> bool:
         """See `Strategy`."""
-        self._gathered = {}
+        self._gathered_residuals = {}
         if self._gradients is not None and self._gradients.sums is not None:
             self._restore_residuals(self._gradients.sums)
         return super().prepare(minibatch)
 
     def _restore_residuals(self, sums: BucketSums) -> None:
         """Continue with the residuals of a checkpoint, if they have the same code."""
-        loaded, self._loaded = self._loaded, None
+        loaded, self._loaded_residuals = self._loaded_residuals, None
         if loaded is None:
             return
         residuals: dict[int, torch.Tensor] = {}
@@ -115,16 +119,16 @@ class ThroughStore(DataParallel):
                 residuals[i] = residuals[i] + residual if i in residuals else residual
         sums.set_residuals(residuals)
 
-    def settle(self, saving: bool = False) -> None:
+    def sync_models(self, saving: bool = False) -> None:
         """See `Strategy`."""
-        super().settle(saving)
+        super().sync_models(saving)
         if saving:
-            self._gathered = self._gather()
+            self._gathered_residuals = self._gather_residuals()
 
-    def _gather(self) -> Residuals:
+    def _gather_residuals(self) -> Residuals:
         """Return the residuals of all ranks, on rank 0. A collective call."""
-        if self._loaded is not None:
-            return self._loaded
+        if self._loaded_residuals is not None:
+            return self._loaded_residuals
         sums = None if self._gradients is None else self._gradients.sums
         residuals = {} if sums is None else sums.residuals()
         if sums is None or not residuals:
@@ -133,7 +137,7 @@ class ThroughStore(DataParallel):
         ranks, nothing = self.ranks, torch.empty(0, dtype=torch.uint8)
         gathered: Residuals = {}
         with ranks.step():
-            ranks.gather([float(len(residuals))], "save what compression holds back")
+            ranks.gather([float(len(residuals))], "save residuals of compression")
             for i, residual in sorted(residuals.items()):
                 flat = residual.cpu().view(-1).view(torch.uint8)
                 sizes = [0 if ranks.rank else flat.numel()] * ranks.count
@@ -143,29 +147,31 @@ class ThroughStore(DataParallel):
         return gathered
 
     def advice(self) -> dict[str, Any]:
-        """See `Overlapping`. It contains residuals after a `settle` with ``saving``."""
-        if not self._gathered:
+        """See `Overlapping`. It contains residuals after `sync_models` with ``saving``."""
+        if not self._gathered_residuals:
             return super().advice()
-        about = {
+        description = {
             "code": self._loaded_code,
-            "ranks": 1 + max(rank for rank, _ in self._gathered),
+            "ranks": 1 + max(rank for rank, _ in self._gathered_residuals),
             "parameters": len(self.parameters),
         }
-        tensors = {f"residual {rank} {i}": residual for (rank, i), residual in self._gathered.items()}
-        return {**super().advice(), "residuals": about, "tensors": tensors}
+        tensors = {f"residual {rank} {i}": residual for (rank, i), residual in self._gathered_residuals.items()}
+        return {**super().advice(), "residuals": description, "tensors": tensors}
 
     def take_advice(self, advice: Mapping[str, Any]) -> None:
         """See `Overlapping`."""
         super().take_advice(advice)
-        about, tensors = advice.get("residuals", {}), advice.get("tensors", {})
+        description, tensors = advice.get("residuals", {}), advice.get("tensors", {})
         try:
-            code, count, parameters = (about["code"], about["ranks"], about["parameters"]) if about else (None, 0, 0)
+            code, count, parameters = (
+                (description["code"], description["ranks"], description["parameters"]) if description else (None, 0, 0)
+            )
             if any(type(n) is not int or n < 0 for n in (count, parameters)):
                 raise TypeError(f"{shown(count, 20)} ranks, {shown(parameters, 20)} parameters")
         except (KeyError, TypeError) as error:
-            raise StateError(f"expected a description of residuals, got {shown(about, 80)}: {error!r}") from error
+            raise StateError(f"expected a description of residuals, got {shown(description, 80)}: {error!r}") from error
         loaded: Residuals = {}
-        for r in range(count if parameters == len(self.parameters) else 0):  # otherwise they are of other learners
+        for r in range(count if parameters == len(self.parameters) else 0):  # otherwise they belong to other learners
             for i, parameter in enumerate(self.parameters):
                 residual = tensors.get(name := f"residual {r} {i}")
                 if residual is None or (residual.shape, residual.dtype) != (parameter.shape, parameter.dtype):
@@ -174,15 +180,15 @@ class ThroughStore(DataParallel):
                         f"expected {tuple(parameter.shape)} {parameter.dtype} under {name!r} in the state, got {got}"
                     )
                 loaded[r, i] = residual
-        self._loaded, self._loaded_code = loaded, code
+        self._loaded_residuals, self._loaded_code = loaded, code
 
 
 def through_store(learner: Learner, store: KVStore, *, distributed_after: int = 0) -> Learner:
     """Let a learner, and its trainer, train on the minibatches of all workers of a store.
 
-    ``fl.train.through_store(fl.train.Adam(model.parameters(), 0.01), fl.kvstore.create("dist_sync"))``. Like
-    `data_parallel`, with sums made by the store. All learners of a trainer use one store, which several trainers may
-    share. In third-party stores its keys are strs, created at the first step. The caller closes the store.
+    ``fl.train.through_store(fl.train.Adam(model.parameters(), 0.01), fl.kvstore.create("dist_sync"))``. It
+    works like `data_parallel`, but the store makes the sums. All learners of a trainer use one store, which several
+    trainers may share. In third-party stores the keys are strs, created at the first step. The caller closes the store.
 
     Args:
         learner: any learner. Wrap a torch optimizer in `TorchLearner`.

@@ -1,10 +1,10 @@
 """Data-parallel training: the ranks of torch.distributed sum their gradients and counts before each update.
 
 Every rank makes the same update from the same sums, so parameters stay equal, bit for bit. Gradients are exchanged
-while backward still runs. A step begins with its last backward pass, so that from then on Ctrl-C waits for its end. An
-error in that pass, once something has been sent, ends the connections. See `feedline.train.distributed.gradients`.
+while backward still runs. A step begins with its last backward pass. From then on Ctrl-C waits for the end of the step.
+An error in that pass ends the connections once something has been sent. See `feedline.train.distributed.gradients`.
 
-Costs: a copy of each gradient into its bucket, one all-reduce a bucket, and two exchanges of a few numbers.
+Costs: a copy of each gradient into its bucket, an all-reduce of each bucket, and two exchanges of a few numbers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from feedline.train.strategy import Contribution, Overlapping, Total
 class DataParallel(DistributedStrategy, Overlapping):
     """Strategy of `data_parallel`. See the module."""
 
-    way: ClassVar[str] = "data_parallel"
+    strategy_name: ClassVar[str] = "data_parallel"
 
     _gradients: Gradients | None = None
-    #: The order of gradients in a checkpoint that was loaded.
-    _advised: list[int] | None = None
+    #: Order of gradients from a loaded checkpoint.
+    _loaded_order: list[int] | None = None
 
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """See `Strategy`."""
@@ -45,17 +45,17 @@ class DataParallel(DistributedStrategy, Overlapping):
         """See `Strategy`."""
         with super().step():
             gradients = self._gradients
-            if gradients is None or gradients.armed or not self.apart(self._learners[0].samples):
+            if gradients is None or gradients.armed or not self.trains_on_parts(self._learners[0].samples):
                 yield
                 return
-            gradients.arm(self._announce if self._equal else None)
+            gradients.arm(self._announce if self._in_sync else None)
             try:
                 yield
             finally:
                 gradients.armed = False
 
     def _announce(self) -> Any:
-        return self.ranks.exchanges.announce(f"learn by {self.way}")
+        return self.ranks.exchanges.announce(f"learn by {self.strategy_name}")
 
     def _sums(self, buckets: Sequence[Bucket]) -> BucketSums:
         """Return sums of buckets over ranks."""
@@ -66,24 +66,24 @@ class DataParallel(DistributedStrategy, Overlapping):
         gradients, ranks = self._gradients, self.ranks
         assert gradients is not None
         if gradients.sums is None:
-            gradients.lay_out(*self._agreed_layout(gradients), self._sums)
-        ranks.run(ranks.exchanges.met(gradients.announced or self._announce()))
+            gradients.lay_out(*self._agree_on_layout(gradients), self._sums)
+        ranks.run(ranks.exchanges.finish_meeting(gradients.announced or self._announce()))
         works = gradients.send_rest()
-        mine = torch.tensor([*part.numbers(), *map(float, gradients.put)], dtype=torch.float64)
-        gathered, work = ranks.exchanges.begin_gathering(mine)
+        numbers = torch.tensor([*part.numbers(), *map(float, gradients.put)], dtype=torch.float64)
+        gathered, work = ranks.exchanges.begin_gathering(numbers)
         ranks.wait([*works, work])
         rows = [row.tolist() for row in gathered]
         gradients.finish([any(row[i] for row in rows) for i in range(len(part), len(rows[0]))])
         return Total.of(part, [row[: len(part)] for row in rows])
 
-    def _agreed_layout(self, gradients: Gradients) -> tuple[list[int], list[int]]:
+    def _agree_on_layout(self, gradients: Gradients) -> tuple[list[int], list[int]]:
         """Return the order of gradients in buckets, and how often backward adds to each.
 
-        The order comes from a checkpoint, from an earlier layout, or from the first rank that has most gradients.
+        The order comes from a checkpoint, from an earlier layout, or from the first rank with the most gradients.
         """
-        mine = self._advised or gradients.order or gradients.ready
+        order = self._loaded_order or gradients.order or gradients.ready
         layouts = self.ranks.gather_bytes(
-            json.dumps([mine, gradients.added]).encode(),
+            json.dumps([order, gradients.added]).encode(),
             f"lay out gradients of {', '.join(f'{tuple(p.shape)} {p.dtype}' for p in self.parameters)}",
         )
         orders, added = zip(*map(json.loads, layouts), strict=True)
@@ -92,7 +92,7 @@ class DataParallel(DistributedStrategy, Overlapping):
 
     def advice(self) -> dict[str, Any]:
         """See `Overlapping`: the order of gradients in buckets."""
-        order = self._advised if self._gradients is None else self._gradients.order or self._advised
+        order = self._loaded_order if self._gradients is None else self._gradients.order or self._loaded_order
         return {} if order is None else {"order": order}
 
     def take_advice(self, advice: Mapping[str, Any]) -> None:
@@ -102,8 +102,8 @@ class DataParallel(DistributedStrategy, Overlapping):
             return
         if not isinstance(order, list) or any(type(i) is not int for i in order):
             raise StateError(f"expected the order of gradients as a list of ints, got {shown(order, 80)}")
-        if sorted(order) == list(range(len(self.parameters))):  # otherwise it is of other learners
-            self._advised = order
+        if sorted(order) == list(range(len(self.parameters))):  # otherwise it belongs to other learners
+            self._loaded_order = order
 
 
 def data_parallel(
@@ -111,13 +111,13 @@ def data_parallel(
 ) -> Learner:
     """Let a learner, and its trainer, train on the minibatches of all ranks together.
 
-    ``fl.train.data_parallel(fl.train.SGD(model.parameters(), 0.1))``. On every rank, counts, losses and metrics are
-    then of the global minibatch, and so are the counts of schedules and spans. All learners of a trainer need the same
-    strategy. All ranks start with rank 0's parameters.
+    ``fl.train.data_parallel(fl.train.SGD(model.parameters(), 0.1))``. Counts, losses and metrics on every rank, and the
+    counts of schedules and spans, then refer to the global minibatch. All learners of a trainer need the same strategy.
+    All ranks start with rank 0's parameters.
 
     Args:
         learner: any learner.
-        group: torch.distributed group. None: all ranks.
+        group: torch.distributed group. None means all ranks.
         distributed_after: number of label samples until which all ranks train on the same whole minibatches.
         timeout: seconds to wait for other ranks. Then a `StoreError` names the missing ones.
 

@@ -1,8 +1,8 @@
 """Reporters of a session's events. A session can have several.
 
-`Console` for people, `ProgressPrinter` for readers of CNTK's lines, `JsonLines` for programs and `plot_losses`,
-`TensorBoard`. Reporters receive sums that may still be on a device. Reporters that print wait for them, once a progress
-span.
+`Console` is for people, `ProgressPrinter` for tools that read CNTK's lines, `JsonLines` for programs and `plot_losses`,
+and `TensorBoard` for TensorBoard. Reporters receive sums that may still be on a device. Reporters that print wait for
+them once in each progress span.
 """
 
 from feedline.train.report.base import Silent

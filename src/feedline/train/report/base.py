@@ -1,4 +1,4 @@
-"""Base class of reporters, which ignores all events."""
+"""The base class of reporters, which ignores all events."""
 
 from __future__ import annotations
 

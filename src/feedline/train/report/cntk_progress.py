@@ -71,8 +71,8 @@ class ReportFile:
     """Standard output, or a file with CNTK's first and last lines.
 
     Args:
-        path: file to overwrite: ``<path>rank<rank>``, or ``<path>`` without a rank. None: standard output.
-        rank: rank of this process. None: the only process.
+        path: file to overwrite: ``<path>rank<rank>``, or ``<path>`` without a rank. None means standard output.
+        rank: rank of this process. None means the only process.
         num_epochs: number of epochs for CNTK's first and last lines.
         table: whether to begin with the header of the table.
 
@@ -112,7 +112,7 @@ class ReportFile:
         print(text, file=self._file, flush=True)
 
     def close(self) -> None:
-        """Close the file. A further line would open it again."""
+        """Close the file. Another line opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -15,12 +15,12 @@ from feedline.train.summary import Summary
 
 
 class Console(Silent):
-    """Reporter for people. See the module. On a terminal, with `rich` installed, a bar shows label samples done.
+    """Reporter for people. See the module. On a terminal a bar shows the label samples done, if `rich` is installed.
 
     Args:
-        file: output. None: standard error.
-        bar: whether to show a bar. None: on a terminal.
-        rank: only rank (of torch.distributed) that prints. None: all.
+        file: output. None means standard error.
+        bar: whether to show a bar. None means that a terminal gets one.
+        rank: the only rank of torch.distributed that prints. None means that all ranks print.
     """
 
     def __init__(self, file: TextIO | None = None, bar: bool | None = None, rank: int | None = 0) -> None:
@@ -33,8 +33,8 @@ class Console(Silent):
     def on_start(self, run: TrainingSession) -> None:
         """Print where a restored run continues."""
         if run.samples:
-            self._say(f"continuing after {run.samples:,} label samples")
-        if self._wants_bar and self._mine():
+            self._print(f"continuing after {run.samples:,} label samples")
+        if self._wants_bar and self._is_printing_rank():
             from rich.console import Console as RichConsole
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -54,7 +54,7 @@ class Console(Silent):
         metric = "" if summary.metric is None else f"  metric {summary.metric:.4f}"
         speed = f"{summary.samples / seconds:,.0f} samples/s" if seconds else "-"
         rate = run.trainer.learners[0].learning_rate()
-        self._say(
+        self._print(
             f"[{progress.number}] {run.samples:,} samples  loss {summary.loss:.5f}{metric}  rate {rate:g}  {speed}, "
             f"{progress.waiting:.1%} waiting for data"
         )
@@ -63,11 +63,11 @@ class Console(Silent):
         """Print a line."""
         if result.summary.samples:
             metric = "" if result.summary.metric is None else f"  metric {result.summary.metric:.4f}"
-            self._say(f"{what} {result.number}: loss {result.summary.loss:.5f}{metric} ({result.summary.samples:,})")
+            self._print(f"{what} {result.number}: loss {result.summary.loss:.5f}{metric} ({result.summary.samples:,})")
 
     def on_checkpoint(self, run: TrainingSession, path: Path) -> None:
         """Print a line."""
-        self._say(f"saved {path}")
+        self._print(f"saved {path}")
 
     def on_end(self, run: TrainingSession) -> None:
         """Remove the bar."""
@@ -75,13 +75,13 @@ class Console(Silent):
             self._bar.stop()
             self._bar = None
         if run.interrupted:
-            self._say(f"interrupted after {run.samples:,} label samples")
+            self._print(f"interrupted after {run.samples:,} label samples")
 
-    def _mine(self) -> bool:
+    def _is_printing_rank(self) -> bool:
         return self._rank is None or rank() == self._rank
 
-    def _say(self, text: str) -> None:
-        if not self._mine():
+    def _print(self, text: str) -> None:
+        if not self._is_printing_rank():
             return
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)

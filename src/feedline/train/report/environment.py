@@ -1,6 +1,6 @@
-"""Environment of a run, for its log: command, commit, machine, versions and threads.
+"""The environment of a run, for its log: command, commit, machine, versions and threads.
 
-A run needs none of these facts, so unavailable ones are omitted. Costs some ten milliseconds, once.
+A run needs none of these facts, so unavailable ones are omitted. Collecting them takes some ten milliseconds, once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PACKAGES = ("torch", "numpy", "pyarrow", "jax", "transformers", "timm")
 _GIT_S = 2.0
 
 
-def surroundings() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """Return the facts by name, in JSON types."""
     facts = {"command": shlex.join(sys.argv), "commit": _commit(), "machine": _machine()}
     return {

@@ -1,9 +1,9 @@
 """Events of a run as JSON lines, for programs, reports and plots.
 
 Every line has ``event`` and ``samples`` (label samples trained so far). An average that is not finite is null, as JSON
-cannot express it. ``counted`` is 0 without samples to average. A restored run appends to the file. Lines of a part that
-was trained again repeat their samples, and `read_lines` keeps the last ones. `feedline.report` renders such a file as a
-page.
+has no such numbers. ``counted`` is 0 without samples to average. A restored run appends to the file. Lines of a part
+that was trained again repeat earlier numbers of samples, and `read_lines` keeps the last lines. `feedline.report`
+renders such a file as a page.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from feedline.runs.log import feed_record, open_log, read_log
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
 from feedline.train.report.base import Silent
-from feedline.train.report.environment import surroundings
+from feedline.train.report.environment import describe_environment
 from feedline.train.session import TrainingSession
 from feedline.train.strategy import Alone
 from feedline.train.summary import Summary
-from feedline.train.unwrap import unwrapped
+from feedline.train.unwrap import unwrap_model
 
 
 class JsonLines(Silent):
@@ -38,8 +38,8 @@ class JsonLines(Silent):
 
     Args:
         path: file. Its folder is created if missing.
-        updates: whether to write every update, too. Each one then waits for the device.
-        rank: only rank that writes. None: all, to ``<path>.rank<i>``.
+        updates: whether to write a line for every update, too. Each update then waits for the device.
+        rank: the only rank that writes. None means that all ranks write, each to ``<path>.rank<i>``.
         settings: further settings of the run, such as ``{"width": 64}``, for comparisons with other runs: numbers and
             texts by name.
 
@@ -65,7 +65,7 @@ class JsonLines(Silent):
         path = self._path if self._rank is not None else self._path.with_name(f"{self._path.name}.rank{rank()}")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open_log(path)
-        self._write("start", run, **_described(run, self._settings), **surroundings(), **_fed_from(run))
+        self._write("start", run, **_describe(run, self._settings), **describe_environment(), **_feed_position(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
         """Write a line if ``updates`` is set."""
@@ -88,7 +88,7 @@ class JsonLines(Silent):
             rates=[learner.learning_rate() for learner in run.trainer.learners],
             size=run.next_size(),
             done=_done(run),
-            **_fed_from(run),
+            **_feed_position(run),
             **_sums(progress.summary),
         )
 
@@ -102,7 +102,7 @@ class JsonLines(Silent):
 
     def on_end(self, run: TrainingSession) -> None:
         """Close the file."""
-        self._write("end", run, interrupted=run.interrupted, **_fed_from(run))
+        self._write("end", run, interrupted=run.interrupted, **_feed_position(run))
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -115,7 +115,7 @@ class JsonLines(Silent):
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read the events of a file, in order of samples. Of a part that was trained again, only the last time.
+    """Read the events of a file, in order of samples. Of a part that was trained again, only the last events count.
 
     A restart discards events after the position at which the run continues. A line torn by a crash is skipped.
 
@@ -167,7 +167,7 @@ def _setting(name: Any, value: Any) -> str:
     return str(value)
 
 
-def _described(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, Any]:
+def _describe(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, Any]:
     """Return descriptions of source, model and learners, and the user's settings."""
     learners = run.trainer.learners
     learned = {
@@ -179,7 +179,7 @@ def _described(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, A
     schema = getattr(run.source, "schema", None)
     return {
         "feedline": __version__,
-        "model": type(unwrapped(trainer.model)).__name__,
+        "model": type(unwrap_model(trainer.model)).__name__,
         "loss_name": _name_of(run.trainer.loss),
         "metric_name": _name_of(run.trainer.metric),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
@@ -191,19 +191,19 @@ def _described(run: TrainingSession, settings: Mapping[str, str]) -> dict[str, A
             **learned,
             **settings,
         },
-        "corpus": {name: _counted(run.source, f"num_{name}") for name in ("sequences", "samples")},
+        "corpus": {name: _count(run.source, f"num_{name}") for name in ("sequences", "samples")},
     }
 
 
 def _name_of(function: Any) -> str | None:
-    """Return the name of a function or module; None for one without."""
+    """Return the name of a function or module, or None if it has none."""
     if function is None:
         return None
     name = getattr(function, "__name__", type(function).__name__)
     return None if name.startswith("<") or name in ("loss", "metric", "partial") else str(name)
 
 
-def _fed_from(run: TrainingSession) -> dict[str, Any]:
+def _feed_position(run: TrainingSession) -> dict[str, Any]:
     """Return the position of a source that can be planned, for `feedline audit`."""
     if not isinstance(run.source, MinibatchSource):
         return {}
@@ -219,7 +219,7 @@ def _done(run: TrainingSession) -> float | None:
     return round(max(defined), 6) if defined else None
 
 
-def _counted(source: Any, what: str) -> int | None:
+def _count(source: Any, what: str) -> int | None:
     try:
         return int(getattr(source, what))
     except (AttributeError, ValueError):  # a user-defined source, or one that would have to be read to count

@@ -1,7 +1,8 @@
 """CNTK's progress lines, character for character, for tools and people that read CNTK's logs.
 
-``frequency=None``: a line for each epoch (progress span). ``n``: also one every n minibatches. ``0``: a table with a
-row after 1, 2, 4, 8, … further minibatches. The format of every line is recorded from CNTK 2.7.
+With ``frequency=None`` there is a line for each epoch (progress span). With ``n`` there is also one every n
+minibatches. With ``0`` there is a table with a row after 1, 2, 4, 8, … further minibatches. The format of every line
+was recorded from CNTK 2.7.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ProgressPrinter(Silent):
         tag: label in the lines of epochs.
         log_to_file: name of a file to write instead of standard output: ``<name>rank<i>``, or ``<name>`` without a
             rank.
-        rank: rank of this process. None: the only process.
+        rank: rank of this process. None means the only process.
         num_epochs: total number of epochs, for the lines of epochs.
         metric_is_pct: whether to print the metric as a percentage.
         heartbeat: whether to print ``PROGRESS: 0.00%`` from time to time, for job schedulers.

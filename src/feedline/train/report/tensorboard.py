@@ -1,4 +1,4 @@
-"""TensorBoard events, under CNTK's tags."""
+"""TensorBoard events, under the tags of CNTK."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TensorBoard(Silent):
 
     Args:
         folder: folder of the event files.
-        every: number of minibatches between ``minibatch/…`` values, each of which waits for the device. 0: none.
-        rank: only rank that writes.
+        every: number of minibatches between ``minibatch/…`` values, each of which waits for the device. 0 means none.
+        rank: the only rank that writes.
 
     Raises:
         ModuleNotFoundError: tensorboard is not installed (``pip install tensorboard``).

@@ -8,7 +8,7 @@ from feedline.cntk._names import names_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk.default_options import default_options, default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
-from feedline.cntk.layers._making import layer, parameter
+from feedline.cntk.layers._layer_helpers import layer, parameter
 from feedline.cntk.layers.blocks import Stabilizer
 from feedline.cntk.layers.layers import Dense
 from feedline.cntk.ops.functions import Function
@@ -35,7 +35,7 @@ def AttentionModel(
 
     Args:
         attention_dim: width of the hidden layer.
-        attention_span: number of encoder states to attend to, the last states of each sequence. None: all.
+        attention_span: number of encoder states to attend to, the last states of each sequence. None means all.
         attention_axis: accepted, without effect, as the result does not have the axis of the steps.
         init: initializer of weights.
         go_backwards: whether the states of ``attention_span`` are the first states of each sequence.
@@ -50,7 +50,7 @@ def AttentionModel(
     part = {} if attention_span is None else {"span": int(attention_span), "backwards": bool(go_backwards)}
     stabilize = bool(enable_self_stabilization)
     with default_options(bias=False, init=init, enable_self_stabilization=stabilize, activation=None):
-        keys, query = (_projected(attention_dim) for _ in range(2))
+        keys, query = (_projection(attention_dim) for _ in range(2))
         scale, final = Stabilizer(), Stabilizer()
     v = parameter((attention_dim, 1), init, "W")
     scaled = v * scale.beta if stabilize else v
@@ -66,6 +66,6 @@ def AttentionModel(
     return layer(attend, "AttentionModel", name, inputs=("encoder_hidden_state", "decoder_hidden_state"))
 
 
-def _projected(width: int) -> Any:
+def _projection(width: int) -> Any:
     stabilizer, dense = Stabilizer(), Dense(width, input_rank=1)
     return lambda x: dense(stabilizer(x))

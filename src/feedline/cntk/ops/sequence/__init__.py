@@ -10,7 +10,7 @@ from feedline.cntk._nodes import node_of, nodes_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._graphs import alias
 from feedline.cntk.ops._leaves import input_variable as fed
-from feedline.cntk.ops._making import named
+from feedline.cntk.ops._operation_helpers import with_name
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable
 from feedline.errors import CompatError
@@ -39,7 +39,7 @@ def _each(op: str, doc: str) -> Callable[..., Function]:
     def function(seq: Any, name: str = "") -> Function:
         return _build(f"sequence_{op}", [seq], name)
 
-    return named(function, op, doc)
+    return with_name(function, op, doc)
 
 
 first = _each("first", "Return the first sample of each sequence.")
@@ -61,7 +61,8 @@ def delay(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "")
 
     Args:
         x: sequences, or a placeholder for them.
-        initial_state: value before the first, or after the last sample: a number (None: 0), or one sample per sequence.
+        initial_state: value before the first, or after the last sample: a number (None means 0), or one sample per
+            sequence.
         time_step: number of steps.
         name: name of the operation.
     """
@@ -135,7 +136,7 @@ def unpack(x: Any, padding_value: float, no_mask_output: bool = False, name: str
 
 def _refuse_type(new_sequence_axis_typeinfo: Any) -> None:
     if new_sequence_axis_typeinfo is not None:
-        raise CompatError("expected no new_sequence_axis_typeinfo: lengths follow from the condition")
+        raise CompatError("expected no new_sequence_axis_typeinfo, got one: lengths follow from the condition")
 
 
 def _positive(steps: int) -> int:

@@ -1,8 +1,9 @@
-"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather. A batch is a chunk.
+"""Arrow files as a corpus: Hugging Face's datasets on disk, IPC files and streams, and Feather. A record batch is a
+chunk.
 
-Files are mapped, and chunks are views of them: samples are copied once, into the minibatch. Opening walks over the
-heads of the batches, about 1 us each, and reads no data. Data in a form that a gather cannot use is copied when its
-chunk is read: offsets of 4 bytes, bools, validity bitmaps, and lists declared to have equal lengths where some do not.
+Files are mapped, and chunks are views of them: samples are copied once, into the minibatch. Opening reads the heads of
+the batches, about 1 us each, and no data. Data in a form that a gather cannot use is copied when its chunk is read:
+offsets of 4 bytes, bools, validity bitmaps, and lists declared to have equal lengths where some do not.
 
 Files with compressed batches, such as most Feather files, or with dictionaries, views or unions are read and decoded
 by Arrow, a batch at a time.
@@ -37,21 +38,21 @@ from feedline.feed.formats.arrow.buffer_views import (
     MappedBatch,
     MappedItems,
     Place,
-    is_even,
+    has_equal_lists,
     layout_of,
     leaf_of,
-    looked_at,
+    needed_buffers,
 )
 from feedline.feed.formats.arrow.columns import Column
-from feedline.feed.formats.arrow.decoded_batches import decoded_batch
-from feedline.feed.formats.arrow.file import ArrowFile, read_whole
+from feedline.feed.formats.arrow.decoded_batches import decode_batch
+from feedline.feed.formats.arrow.file import ArrowFile, read_bytes
 from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
-from feedline.feed.formats.fetched_views import check_room_for_bounds, runs_of
-from feedline.feed.formats.hive import tell_left_out
-from feedline.feed.formats.reopened import Reopened
+from feedline.feed.formats.detect_shards import folder_of, is_litdata
+from feedline.feed.formats.fetched_views import check_room_for_bounds, page_runs
+from feedline.feed.formats.hive_folders import warn_of_unread_columns
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
-from feedline.feed.formats.shards_guess import folder_of, is_litdata
-from feedline.feed.formats.unreadable import lost_chunk, unread
+from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -72,30 +73,30 @@ from feedline.feed.unique import distinct
 Paths = str | os.PathLike[str]
 Ints = NDArray[np.int64]
 
-_MAX_LOST = 1 << 20  # sequences of a batch that keep their places if it cannot be read
-_VIEW_BYTES = 4 << 20  # of a chunk of chosen rows, part of the order
-_REQUESTS = 16  # at a time, for the buffers that views need
+_MAX_UNREADABLE = 1 << 20  # sequences of a batch that keep their places if it cannot be read
+_VIEW_BYTES = 4 << 20  # of a chunk of rows that indices name, part of the order
+_REQUESTS = 16  # at once, for the buffers that views need
 
 
-class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Reopened):
+class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, PickledByArguments):
     """Arrow IPC streams and files. A row is a sequence, a record batch a chunk.
 
     Columns are streams as in Parquet, see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
     that is not UTF-8, is unreadable: it keeps its place.
 
     Args:
-        path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order, or a folder: of
-            `save_to_disk`, of the cache of `load_dataset`, of LitData with chunks of rows, or any other folder, whose
-            ``*.arrow`` files are read, sorted by the bytes of their relative paths.
+        path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order, or a folder: as
+            `save_to_disk` writes it, from the cache of `load_dataset`, as LitData writes it with chunks of rows, or any
+            other folder, whose ``*.arrow`` files are read, sorted by the bytes of their relative paths.
         streams: names of columns, or declarations by stream name (`Stream.field` names the column, the shape may be
-            another shape of the same size, and declares lists of equal lengths); None: every column that can be a
+            another shape of the same size, and declares lists of equal lengths). By default every column that can be a
             stream. A warning names the other columns.
         split: split of a folder that has several.
         indices: an Arrow file with a column ``indices``: the numbers of the rows to deliver, in corpus order, as
-            `select`, `shuffle` and `filter` of `datasets` write them; None: the file that the folder names, or all
+            `select`, `shuffle` and `filter` of `datasets` write them. By default the file that the folder names, or all
             rows.
-        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
-            each sequence, or as declared.
+        defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
+            of each sequence, or as declared.
         memory: bytes that a decoded batch may take, where batches must be decoded.
 
     Attributes:
@@ -121,15 +122,15 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         parts = [_dataset(entry, split) for entry in ([path] if isinstance(path, (str, os.PathLike)) else path)]
         if not parts:
             raise ValueError("expected at least one file, got an empty list")
-        self._files = [file for part in parts for file in _opened(part)]
+        self._files = [file for part in parts for file in _open_files(part)]
         views = [part.indices for part in parts if part.indices is not None]
         if indices is None and views and len(parts) > 1:
-            raise DataError("expected a single dataset where one is a view, got several", path=str(views[0]))
-        chosen_rows = Path(indices) if indices is not None else views[0] if views else None
+            raise DataError("expected a single dataset if it is a view of some rows, got several", path=str(views[0]))
+        indices_path = Path(indices) if indices is not None else views[0] if views else None
         self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         schema = self._files[0].schema
         if streams is None:
-            tell_left_out(self.paths(), path, self.name, schema.names)
+            warn_of_unread_columns(self.paths(), path, self.name, schema.names)
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         self.classes = _class_names(schema, {name: c.field for name, c in self._columns.items()})
         self._memory = memory
@@ -146,19 +147,19 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._check_row_size()
         self._sizes = np.concatenate([file.heads + file.bodies for file in self._files])
         self._row_bytes = max(1, int(self._sizes.sum()) // int(self._starts[-1]))
-        self._step = max(1, _VIEW_BYTES // self._row_bytes)  # of rows that indices name
+        self._step = max(1, _VIEW_BYTES // self._row_bytes)  # rows in a chunk, if indices name them
         self._lock = threading.Lock()
         self._bounds: list[_Lookup] | None = None
         self._table: list[ChunkInfo] | None = None
         self._chunk_set: ChunkSet | None = None
         self._closed = False
-        self._rows = None if chosen_rows is None else _Rows(str(chosen_rows), int(self._starts[-1]))
+        self._rows = None if indices_path is None else _RowNumbers(str(indices_path), int(self._starts[-1]))
         if not self._mapped:
             self._lacks = (RandomAccess, Sliceable, Mapped)
         elif self._rows is not None:
             self._lacks = (RandomAccess, Mapped)
         names: Any = list(self.schema) if streams is None else streams
-        self._opened_with(path, names, split=split, indices=indices, defines_size=defines_size, memory=memory)
+        self._set_arguments(path, names, split=split, indices=indices, defines_size=defines_size, memory=memory)
 
     # ---- chunks -------------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 sizes = np.diff(starts) * self._row_bytes
             rows = np.diff(starts)
             samples = rows
-            if self._ragged():
+            if self._ragged_streams():
                 spans = zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
                 samples = np.array([int(self._lengths(np.arange(a, b)).sum()) for a, b in spans], np.int64)
             table = zip(rows.tolist(), samples.tolist(), sizes.tolist(), strict=True)
@@ -180,7 +181,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Return the rows of chunk number ``chunk``: views of its batch, if it is neither compressed nor a view.
+        """Return the rows of chunk number ``chunk``. They are views if the batch is not compressed, without indices.
 
         Raises:
             DataError: a file was truncated, or its disk fails.
@@ -193,8 +194,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         stop = max(start, stop)
         if self._rows is not None:
             first = chunk * self._step
-            return self._chosen(np.arange(first + start, first + stop))
-        return self._batch(chunk, start, stop)
+            return self._indexed_rows(np.arange(first + start, first + stop))
+        return self._read_batch(chunk, start, stop)
 
     def hold_bounds(self) -> None:
         """Fetch and hold the buffers that views of the batches need: bounds, validity and bits.
@@ -203,27 +204,27 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             DataError: the cache has no room for them, or they cannot be fetched.
         """
         spans: dict[str, list[tuple[int, int]]] = {}
-        for file, batch, places in self._readable():
+        for file, batch, places in self._sound_batches():
             of_file = spans.setdefault(file.path, [])
             for place, column in places:
-                of_file += [batch.span(number) for number in looked_at(batch, place, column)]
+                of_file += [batch.span(number) for number in needed_buffers(batch, place, column)]
         self._hold(spans)
         copied: dict[str, list[tuple[int, int]]] = {}
-        for file, batch, places in self._readable():
+        for file, batch, places in self._sound_batches():
             for place, column in places:
                 with contextlib.suppress(ValueError):  # reading the damaged batch raises the error
-                    if column.dims and not is_even(batch, place, column):
+                    if column.dims and not has_equal_lists(batch, place, column):
                         copied.setdefault(file.path, []).append(batch.span(leaf_of(place)))
         if copied:
             self._hold({path: [*of_file, *copied.get(path, [])] for path, of_file in spans.items()})
 
     def _hold(self, spans: Mapping[str, list[tuple[int, int]]]) -> None:
-        runs = [(file, *run) for file in self._files for run in runs_of(spans.get(file.path, []))]
+        runs = [(file, *run) for file in self._files for run in page_runs(spans.get(file.path, []))]
         check_room_for_bounds([end - begin for _, begin, end in runs], self.paths(), self.name, len(self.schema))
         call_each(lambda run: run[0].hold(*run[1:]), runs, _REQUESTS)
 
-    def _readable(self) -> Iterator[tuple[ArrowFile, MappedBatch, list[tuple[Place, Column]]]]:
-        """Yield the batches with sound heads, and the places of their columns. Reads nothing else of them."""
+    def _sound_batches(self) -> Iterator[tuple[ArrowFile, MappedBatch, list[tuple[Place, Column]]]]:
+        """Yield the batches with sound heads, and the places of their columns. Reads only the heads."""
         for chunk in range(int(self._first[-1])):
             file, i = self._locate(chunk)
             layout = self._layout(file)
@@ -233,7 +234,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 yield file, batch, [(layout.places[column.field], column) for column in columns]
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the extent of a batch that must be decoded, and none for a batch that is read as a view."""
+        """Return the extent of a batch that must be decoded, or no extent for a batch that is read as views."""
         if self._mapped or self._rows is not None:
             return []
         file, i = self._locate(chunk)
@@ -245,18 +246,18 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, i = self._locate(chunk)
-            ragged, first = self._ragged(all_streams=True), int(self._starts[chunk])
-            return lost_chunk(self.schema, ragged, int(file.rows[i]), lambda i: unread(piece, file.path, first + i))
-        return self._decoded(chunk, piece)
+            ragged, first = self._ragged_streams(all_streams=True), int(self._starts[chunk])
+            return lost_chunk(self.schema, ragged, int(file.rows[i]), lambda i: read_error(piece, file.path, first + i))
+        return self._decode_batch(chunk, piece)
 
     def select(self, ordinals: Ints) -> Chunk:
         """Return the sequences ``ordinals``, in that order, as one chunk."""
         if self._rows is not None:
-            return self._chosen(ordinals)
+            return self._indexed_rows(ordinals)
         return select_by_chunk(self, ordinals, self._starts)
 
     def files(self, chunks: Sequence[int]) -> Sequence[MappedFile]:
-        """Return the mapped files that hold ``chunks``, and let the kernel begin to read the heads of these chunks."""
+        """Return the mapped files with ``chunks``, and make the kernel begin to read the heads of these chunks."""
         by_path: dict[str, MappedFile] = {}
         for chunk in chunks:
             file, i = self._locate(chunk)
@@ -267,8 +268,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return list(by_path.values())
 
     def lengths(self, ordinals: Ints) -> Ints | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
-        return self._lengths(np.ascontiguousarray(ordinals, np.int64)) if self._ragged() else None
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
+        return self._lengths(np.ascontiguousarray(ordinals, np.int64)) if self._ragged_streams() else None
 
     def paths(self) -> list[str]:
         """Return the paths of the Arrow files."""
@@ -303,10 +304,10 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return int(file.rows[i])
 
     def _check_row_size(self) -> None:
-        """Check that a row fits into a batch, as a damaged schema can claim any size for it.
+        """Check that a row fits into a batch. A damaged schema can claim any size for it.
 
         Raises:
-            DataError: it does not.
+            DataError: a row is too large.
         """
         streams = [
             (c.stream.size, c.stream.dtype)
@@ -346,9 +347,9 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         mapped.check()
         return file, MappedBatch(file, file.batch(i), self._layout(file))
 
-    def _batch(self, chunk: int, start: int, stop: int) -> Chunk:
+    def _read_batch(self, chunk: int, start: int, stop: int) -> Chunk:
         if not self._mapped:
-            return self._decoded(chunk, None).slice(start, stop)
+            return self._decode_batch(chunk, None).slice(start, stop)
         first = int(self._starts[chunk]) + start
         values: dict[str, Value] = {}
         try:
@@ -360,18 +361,18 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 values[name], bad = arrow_columns.value_of(items, column, self._memory)
                 unreadable.mark(name, bad)
         except (ValueError, TooLargeError) as error:
-            return self._damaged(chunk, start, stop, error)
+            return self._damaged_chunk(chunk, start, stop, error)
         return Chunk(self.schema, values, unreadable.errors(), seals=file.map().seals)
 
-    def _decoded(self, chunk: int, fetched: memoryview | None) -> Chunk:
-        """Return a batch that Arrow decodes, from ``fetched`` if its bytes were fetched."""
+    def _decode_batch(self, chunk: int, fetched: memoryview | None) -> Chunk:
+        """Return a batch, decoded by Arrow, from ``fetched`` if its bytes were fetched."""
         file, i = self._locate(chunk)
         batch = file.batch(i)
-        data = read_whole(file.path, batch.start, batch.head + batch.body) if fetched is None else fetched
+        data = read_bytes(file.path, batch.start, batch.head + batch.body) if fetched is None else fetched
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, batch.rows, file.path, int(self._starts[chunk]))
         try:
-            decoded = decoded_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
+            decoded = decode_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
             for name, column in self._columns.items():
                 items = arrow_columns.ArrowItems(decoded.column(column.field), self._memory)
                 values[name], bad = arrow_columns.value_of(items, column, self._memory)
@@ -383,15 +384,15 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 byte=batch.start,
                 hint="raise memory=, choose fewer columns, or write the file with smaller batches",
             ) from None
-        except _damage() as error:
-            return self._damaged(chunk, 0, batch.rows, error)
+        except _damage_errors() as error:
+            return self._damaged_chunk(chunk, 0, batch.rows, error)
         return Chunk(self.schema, values, unreadable.errors())
 
-    def _damaged(self, chunk: int, start: int, stop: int, error: Exception) -> Chunk:
-        """Return the chunk of a batch that cannot be read. Its sequences keep their places.
+    def _damaged_chunk(self, chunk: int, start: int, stop: int, error: Exception) -> Chunk:
+        """Return a chunk of unreadable sequences for a batch that cannot be read.
 
         Raises:
-            DataError: it claims too many sequences.
+            DataError: the batch claims too many sequences.
         """
         file, i = self._locate(chunk)
         # The parser adds the byte of the head to the message.
@@ -400,38 +401,38 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         if isinstance(error, TooLargeError):
             what = f"lists of unequal lengths take {error} bytes, more than memory={self._memory}"
         reason = f"expected a record batch of {int(file.rows[i])} rows that can be read, got damage: {what}"
-        if stop - start > _MAX_LOST:
+        if stop - start > _MAX_UNREADABLE:
             # A damaged batch may claim any number of rows.
             raise DataError(reason, path=file.path, byte=byte, hint="restore the file or write it again")
         hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
-        ragged, first = self._ragged(all_streams=True), int(self._starts[chunk]) + start
+        ragged, first = self._ragged_streams(all_streams=True), int(self._starts[chunk]) + start
 
-        def why(i: int) -> DataError:
+        def error_of(i: int) -> DataError:
             return DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint)
 
-        return lost_chunk(self.schema, ragged, stop - start, why)
+        return lost_chunk(self.schema, ragged, stop - start, error_of)
 
-    # ---- chosen rows --------------------------------------------------------------------------------
+    # ---- rows that indices name ---------------------------------------------------------------------
 
-    def _chosen(self, ordinals: Ints) -> Chunk:
-        """Return copies of the rows that the indices have at ``ordinals``."""
+    def _indexed_rows(self, ordinals: Ints) -> Chunk:
+        """Return copies of the rows that the indices name at ``ordinals``."""
         assert self._rows is not None
         rows, wrong = self._rows.take(ordinals)
         if self._mapped:
-            chunk = self._gathered(rows)
+            chunk = self._gather_rows(rows)
         else:
-            chunk = select_by_chunk(self, rows, self._starts, lambda number: self._decoded(number, None))
+            chunk = select_by_chunk(self, rows, self._starts, lambda number: self._decode_batch(number, None))
         errors = dict(chunk.errors)
         for i in np.flatnonzero(wrong).tolist():
             errors[i] = DataError(
-                f"expected the number of a row below {int(self._starts[-1])}, got another",
+                f"expected a row number below {int(self._starts[-1])}, got another",
                 path=self._rows.path,
                 sequence=int(ordinals[i]),
             )
         return Chunk(self.schema, chunk.values, errors)
 
-    def _gathered(self, rows: Ints) -> Chunk:
-        """Copy rows natively. Batches stay registered, as there may be few rows of each."""
+    def _gather_rows(self, rows: Ints) -> Chunk:
+        """Copy rows natively. Batches stay registered, as there may be few rows in each."""
         chunks = np.searchsorted(self._starts, rows, side="right") - 1
         needed = distinct(chunks)
         with self._lock:
@@ -441,7 +442,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             chunk_set, slots, errors = self._chunk_set, self._slots, self._errors
         for chunk in needed[slots[needed] < 0].tolist():
             file, i = self._locate(chunk)
-            part = self._batch(chunk, 0, int(file.rows[i]))
+            part = self._read_batch(chunk, 0, int(file.rows[i]))
             with self._lock:
                 if slots[chunk] < 0:
                     errors.update({int(self._starts[chunk]) + i: error for i, error in part.errors.items()})
@@ -459,14 +460,14 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     # ---- lengths ------------------------------------------------------------------------------------
 
-    def _ragged(self, all_streams: bool = False) -> list[str]:
+    def _ragged_streams(self, all_streams: bool = False) -> list[str]:
         """Return the ragged streams, by default only streams that count towards the minibatch budget."""
         size = None if all_streams else self.schema.size_stream
         return [name for name, column in self._columns.items() if column.ragged and size in (None, name)]
 
     def _lengths(self, ordinals: Ints) -> Ints:
         rows = ordinals if self._rows is None else self._rows.take(ordinals)[0]
-        ragged, size = self._ragged(), self.schema.size_stream
+        ragged, size = self._ragged_streams(), self.schema.size_stream
         longest = np.full(len(rows), int(size is None and len(ragged) < len(self._columns)), np.int64)
         for lookup in self._lookups(ragged):
             pairs = lookup.take(rows).astype(np.int64)
@@ -494,12 +495,12 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                     _, batch = self._open(chunk)
                     layout = self._layout(file)
                     for part, name in zip(parts, ragged, strict=True):
-                        part.append(batch.where_bounds_are(layout.places[self._columns[name].field]))
+                        part.append(batch.bounds_view(layout.places[self._columns[name].field]))
                 except ValueError as error:
-                    raise file.damaged(f"a batch cannot be read: {error}", int(file.starts[i])) from error
+                    raise file.damage_error(f"a batch cannot be read: {error}", int(file.starts[i])) from error
                 seals.append(file.map().seals)
             else:
-                chunk_read = self._decoded(chunk, None)
+                chunk_read = self._decode_batch(chunk, None)
                 for part, name in zip(parts, ragged, strict=True):
                     ends = chunk_read[name].offsets
                     part.append(np.stack([ends[:-1], ends[1:]], axis=1))
@@ -510,7 +511,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
 
 class _Lookup:
-    """Small rows in pieces of mapped files, looked up by number and copied natively."""
+    """Small rows in parts of mapped files, looked up by number and copied natively."""
 
     def __init__(
         self, parts: Sequence[NDArray[Any]], starts: Ints, seals: Sequence[Sequence[NDArray[np.uint8]]]
@@ -532,7 +533,7 @@ class _Lookup:
         return taken
 
 
-class _Rows:
+class _RowNumbers:
     """The row numbers of a view, as `datasets` writes them: a column ``indices`` of uint64."""
 
     def __init__(self, path: str, count: int) -> None:
@@ -553,7 +554,7 @@ class _Rows:
                 batch = MappedBatch(file, file.batch(i), layout)
                 parts.append(batch.view(place.buffer + 1, np.dtype(np.int64), 0, batch.rows))
             except ValueError as error:
-                raise file.damaged(f"a batch cannot be read: {error}", int(file.starts[i])) from error
+                raise file.damage_error(f"a batch cannot be read: {error}", int(file.starts[i])) from error
         self._lookup = _Lookup(parts, starts, [file.map().seals] * len(parts))
         self._length = int(starts[-1])
 
@@ -561,20 +562,20 @@ class _Rows:
         return self._length
 
     def take(self, ordinals: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the row numbers at ``ordinals``, with 0 for numbers out of range, and the mask of these."""
+        """Return the row numbers at ``ordinals``, and the mask of the numbers out of range, which become 0."""
         rows = self._lookup.take(ordinals)
         wrong = (rows < 0) | (rows >= self._count)
         return np.where(wrong, 0, rows), wrong
 
 
-def _damage() -> tuple[type[Exception], ...]:
+def _damage_errors() -> tuple[type[Exception], ...]:
     """Return the exceptions that pyarrow, and NumPy over its results, raise for damaged data."""
     import pyarrow as pa
 
     return (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, EOFError, IndexError, KeyError)
 
 
-def _opened(part: Dataset) -> list[ArrowFile]:
+def _open_files(part: Dataset) -> list[ArrowFile]:
     spans: Sequence[tuple[int, int] | None] = part.spans or [None] * len(part.files)
     return [
         ArrowFile(str(file), complete=part.complete, span=span) for file, span in zip(part.files, spans, strict=True)
@@ -585,13 +586,13 @@ def _dataset(path: Paths, split: str | None) -> Dataset:
     folder = folder_of(path)
     with looking(folder):
         if folder.is_dir():
-            return _of_litdata(folder) if split is None and is_litdata(folder) else arrow_dataset(folder, split)
+            return _litdata_dataset(folder) if split is None and is_litdata(folder) else arrow_dataset(folder, split)
     if split is not None:
         raise DataError(f"expected a folder to choose the split {split!r} from, got a file", path=str(path))
     return Dataset(list_files(path), complete=False)
 
 
-def _of_litdata(folder: Path) -> Dataset:
+def _litdata_dataset(folder: Path) -> Dataset:
     spans = row_spans(litdata_index(folder, "rows"))
     return Dataset([path for path, _ in spans], complete=False, spans=[span for _, span in spans])
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.feed.formats.arrow.columns import Column, Flags, Ints, is_list, storage
-from feedline.feed.formats.arrow.file import ArrowFile, Batch, most_items
+from feedline.feed.formats.arrow.file import ArrowFile, Batch, max_items
 
 _INT32, _INT64, _UINT8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8)
 
@@ -44,7 +44,7 @@ class BatchLayout(NamedTuple):
 
 
 def layout_of(schema: Any) -> BatchLayout | None:
-    """Return the layout of the batches of a schema; None: a type of it is laid out otherwise."""
+    """Return the layout of the batches of a schema, or None if one of its types has a layout without views."""
     counted = [0, 0]
     places = {}
     for field in schema:
@@ -86,7 +86,7 @@ def _place(kind: Any, counted: list[int]) -> Place | None:
 
 
 class MappedBatch:
-    """The buffers of a record batch of a mapped file.
+    """The buffers of a record batch in a mapped file.
 
     Args:
         file: the file.
@@ -109,7 +109,7 @@ class MappedBatch:
                 f"{len(buffers) // 2}"
             )
         self._lengths: list[int] = nodes[::2].tolist()
-        if self._lengths and max(self._lengths) > most_items(batch.body):
+        if self._lengths and max(self._lengths) > max_items(batch.body):
             raise ValueError(f"expected columns that fit into {batch.body} bytes, got {max(self._lengths)} items")
         self._nulls: list[int] = nodes[1::2].tolist()
         self._begins: list[int] = (buffers[::2] + (batch.start + batch.head)).tolist()
@@ -119,7 +119,7 @@ class MappedBatch:
         """Return the elements ``start:stop`` of a buffer.
 
         Raises:
-            ValueError: it is too small for that, or misaligned.
+            ValueError: the buffer is too small for that, or misaligned.
         """
         if stop <= start:
             return np.empty(0, dtype)
@@ -136,7 +136,7 @@ class MappedBatch:
         return np.unpackbits(packed, bitorder="little")[start % 8 : start % 8 + stop - start]
 
     def nulls(self, place: Place, start: int, stop: int) -> Flags | None:
-        """Return the mask of the null items among ``start:stop``; None: no item is null."""
+        """Return the mask of the null items among ``start:stop``, or None if no item is null."""
         if self._nulls[place.node] == 0 or stop <= start:
             return None
         nulls: Flags = self.bits(place.buffer, start, stop) == 0
@@ -171,8 +171,8 @@ class MappedBatch:
         """Return whether any item of a field is null."""
         return self._nulls[place.node] != 0
 
-    def where_bounds_are(self, place: Place) -> NDArray[Any]:
-        """Return the pairs of bounds of all lists as a view, (rows, 2)."""
+    def bounds_view(self, place: Place) -> NDArray[Any]:
+        """Return the pairs of bounds of all lists, (rows, 2), as a view."""
         dtype = _INT64 if _is_large(place.kind) else _INT32
         ends = self.view(place.buffer + 1, dtype, 0, self.rows + 1)
         pairs: NDArray[Any] = np.lib.stride_tricks.sliding_window_view(ends, 2)
@@ -206,8 +206,8 @@ class MappedItems:
         first, bounds = self.batch.bounds(self.place, self.start, self.stop)
         return bounds, MappedItems(self.batch, self.place.children[0], first, first + int(bounds[-1]))
 
-    def fixed(self) -> tuple[int, MappedItems] | None:
-        """See `FieldItems.fixed`."""
+    def fixed_size_lists(self) -> tuple[int, MappedItems] | None:
+        """See `FieldItems.fixed_size_lists`."""
         if not self.place.children:
             return None
         size = self.place.kind.list_size
@@ -236,10 +236,10 @@ class MappedItems:
         if kind == np.bool_:
             return self.batch.bits(buffer, self.start, self.stop).view(np.bool_)
         numbers = self.batch.view(buffer, kind, self.start, self.stop)
-        return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # of a store, which has bools as bytes
+        return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # a store has bools as bytes
 
-    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
-        """See `FieldItems.copied`."""
+    def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
+        """See `FieldItems.to_memory`."""
         return _native.copied(array)
 
 
@@ -252,39 +252,39 @@ def _is_large(kind: Any) -> bool:
 # ---- the buffers that views need, where parts of the file may be missing --------------------------------
 
 
-def looked_at(batch: MappedBatch, place: Place, how: Column) -> list[int]:
-    """Return the buffers of a column that `MappedItems` reads. It only makes views of the other buffers.
+def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int]:
+    """Return the buffers of a column whose content `MappedItems` reads. Of the other buffers it only makes views.
 
-    Copies of lists of unequal lengths read further buffers, see `is_even`.
+    Copies of lists of unequal lengths read further buffers, see `has_equal_lists`.
     """
     buffers: list[int] = []
-    within = [place]
-    while within:
-        inner = within.pop()
+    places = [place]
+    while places:
+        inner = places.pop()
         if batch.has_nulls(inner):
             buffers.append(inner.buffer)
         if _has_bounds(inner.kind) or inner.kind == "bool":
             buffers.append(inner.buffer + 1)
         # The path of a picture is not read.
-        pictured = how.stream.is_bytes and len(inner.children) > 1
-        within += [inner.children[inner.kind.get_field_index("bytes")]] if pictured else inner.children
-    if how.stream.sparse:
-        (entry,) = (place.children[0] if how.ragged else place).children
+        pictured = column.stream.is_bytes and len(inner.children) > 1
+        places += [inner.children[inner.kind.get_field_index("bytes")]] if pictured else inner.children
+    if column.stream.sparse:
+        (entry,) = (place.children[0] if column.ragged else place).children
         index = entry.children[0]
         if index.kind != "int32" or any(map(batch.has_nulls, (entry, *entry.children))):
             buffers.append(index.buffer + 1)
     return buffers
 
 
-def is_even(batch: MappedBatch, place: Place, how: Column) -> bool:
-    """Return whether all lists of a column have the lengths that were declared, so that `MappedItems` is a view.
+def has_equal_lists(batch: MappedBatch, place: Place, column: Column) -> bool:
+    """Return whether all lists of a column have the declared lengths, so that `MappedItems` returns a view.
 
     Raises:
         ValueError: buffers contradict each other.
         DataError: the file was truncated, or its disk fails.
     """
     start, stop = 0, batch.rows
-    for dim in [None, *how.dims] if how.ragged else how.dims:
+    for dim in [None, *column.dims] if column.ragged else column.dims:
         first, bounds = batch.bounds(place, start, stop)
         if dim is not None and (batch.has_nulls(place) or (np.diff(bounds) != dim).any()):
             return False

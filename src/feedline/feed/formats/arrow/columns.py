@@ -33,7 +33,7 @@ from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
 from feedline.feed.formats.store import stream_columns
-from feedline.feed.joined_values import joined
+from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import CHUNK_MEMORY
 
 Flags = NDArray[np.bool_]
@@ -55,7 +55,7 @@ class Column(NamedTuple):
         field: name of the column.
         stream: the stream that it becomes.
         ragged: whether its outermost lists are sequences.
-        null_means: why it has nulls, if that is known.
+        null_means: reason why it has nulls, if that is known.
         dims: lengths that the inner lists must have, outermost first, where their type does not fix them.
     """
 
@@ -67,7 +67,7 @@ class Column(NamedTuple):
 
     @property
     def unreadable(self) -> str:
-        """The reason why a sequence cannot be read, in words."""
+        """The message for a sequence that cannot be read."""
         if self.dims:
             return f"expected lists of {' x '.join(map(str, self.dims))} numbers, got others or a null"
         return f"{UNREADABLE[self.stream.kind]}{f' ({self.null_means})' if self.null_means else ''}"
@@ -87,10 +87,10 @@ class UnreadableRows:
         self._columns, self._path, self._first = columns, path, first
         self._streams = list(columns)
         self._count = count
-        self._at_fault: NDArray[np.int32] | None = None  # the first stream of each sequence that cannot be read
+        self._at_fault: NDArray[np.int32] | None = None  # first unreadable stream of each sequence, or -1
 
     def mark(self, name: str, bad: Flags | None) -> None:
-        """Note the sequences of which a stream cannot be read; None: none."""
+        """Mark the sequences in the mask ``bad``, whose stream ``name`` cannot be read. None marks no sequence."""
         if bad is not None and bad.any():
             if self._at_fault is None:
                 self._at_fault = np.full(self._count, -1, np.int32)
@@ -114,26 +114,27 @@ class Source(NamedTuple):
     Attributes:
         path: path of the file.
         schema: its Arrow schema.
-        damaged: ``damaged(what)`` returns the error for ``what`` of the file, such as "footer cannot be read".
+        damage_error: function that returns the error for a message about the file, such as "footer cannot be read".
     """
 
     path: str
     schema: Any
-    damaged: Callable[[str], DataError]
+    damage_error: Callable[[str], DataError]
 
     @contextlib.contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """A context in which errors of pyarrow, and of NumPy over its results, become a DataError about ``what``."""
+    def converting_errors(self, what: str) -> Iterator[None]:
+        """Return a context in which errors of pyarrow, and of NumPy over its results, become a DataError about
+        ``what``."""
         import pyarrow as pa
 
         try:
             yield
         except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, EOFError, IndexError) as error:
-            raise self.damaged(f"{what} cannot be read: {error}") from error
+            raise self.damage_error(f"{what} cannot be read: {error}") from error
 
 
 StreamChoice = Sequence[str] | Mapping[str, Stream] | None
-"""Names of columns, declarations by stream name, or None: the streams of the columns by their types."""
+"""Names of columns, or declarations by stream name. With None, columns become streams by their types."""
 
 
 # ---- which streams --------------------------------------------------------------------------------------
@@ -152,9 +153,9 @@ def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str |
     """
     if isinstance(streams, str):
         raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
-    by_stream = _all(sources[0]) if streams is None else _declared(sources[0], streams)
+    by_stream = _choose_all(sources[0]) if streams is None else _choose_declared(sources[0], streams)
     for source in sources[1:]:
-        _must_agree(source, sources[0], by_stream)
+        _check_same_types(source, sources[0], by_stream)
     if defines_size is None:
         return by_stream
     if defines_size not in by_stream:
@@ -173,54 +174,54 @@ def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str |
     }
 
 
-def _all(source: Source) -> dict[str, Column]:
+def _choose_all(source: Source) -> dict[str, Column]:
     by_stream: dict[str, Column] = {}
     left_out: list[str] = []
     for field in source.schema:
-        with source.telling(f"column {field.name!r}"):
+        with source.converting_errors(f"column {field.name!r}"):
             column = _infer(source, field)
         if column is None or not field.name:
-            left_out.append(f"{field.name!r} ({_shown(field.type)})")
+            left_out.append(f"{field.name!r} ({_shorten(field.type)})")
         elif len(source.schema.get_all_field_indices(field.name)) > 1:
-            raise _twice(source, field.name)
+            raise _duplicate_error(source, field.name)
         else:
             by_stream[field.name] = column
     if not by_stream:
         raise SchemaError(f"expected a column of numbers, bytes or text in {source.path}, which has\n{source.schema}")
     if left_out:
         warnings.warn(
-            f"columns that are no streams by themselves are not read from {source.path}: {', '.join(left_out)}; name "
-            "the streams that you want in `streams` to hear no more of it. Lists of lists of equal lengths are dense "
-            "if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, value> are sparse "
-            "if declared so; anything else must be encoded first",
+            f"columns that are not streams by themselves are not read from {source.path}: {', '.join(left_out)}. To "
+            "silence this warning, pass the names of the streams that you want as `streams`. Lists of lists of equal "
+            "lengths are dense if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, "
+            "value> are sparse if declared so. Anything else must be encoded first",
             stacklevel=4,
         )
     return by_stream
 
 
-def _declared(source: Source, streams: Sequence[str] | Mapping[str, Stream]) -> dict[str, Column]:
+def _choose_declared(source: Source, streams: Sequence[str] | Mapping[str, Stream]) -> dict[str, Column]:
     by_stream: dict[str, Column] = {}
     for name in streams:
         declared = streams[name] if isinstance(streams, Mapping) else None
         field = (declared.field if declared is not None else None) or name
         count = len(source.schema.get_all_field_indices(field))
         if count > 1:
-            raise _twice(source, field)
+            raise _duplicate_error(source, field)
         if count == 0:
             raise SchemaError(
                 f"expected a column {field!r} in {source.path}, which has {', '.join(map(repr, source.schema.names))}"
             )
         kind = source.schema.field(field)
-        with source.telling(f"column {field!r}"):
+        with source.converting_errors(f"column {field!r}"):
             column = _infer(source, kind, declared)
         if column is None:
             raise SchemaError(
-                f"expected numbers, bytes or text in column {field!r} of {source.path}, got {_shown(kind.type)}; "
+                f"expected numbers, bytes or text in column {field!r} of {source.path}, got {_shorten(kind.type)}; "
                 f"encode it first, or declare the shape of lists of equal lengths as {name}=fl.Stream((28, 28)), or a "
                 f"list of struct<index, value> as {name}=fl.Stream(shape=..., sparse=True)"
             )
         if declared is not None:
-            column = _as_declared(source, name, column, declared)
+            column = _apply_declaration(source, name, column, declared)
         by_stream[name] = column
     return by_stream
 
@@ -237,30 +238,30 @@ def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column
         except (ValueError, RecursionError) as error:
             raise DataError(f"column {field.name!r} has a damaged declaration: {error}", path=source.path) from error
     kind, ragged = storage(field.type), False
-    strings = _strings(kind)
+    strings = _string_kind(kind)
     if strings is None and is_list(kind):
-        strings, ragged = _strings(kind.value_type), True
+        strings, ragged = _string_kind(kind.value_type), True
     if strings is not None:
         if noted is not None and (noted.kind != strings):
-            raise _otherwise(source, field, noted)
+            raise _metadata_error(source, field, noted)
         item = storage(kind.value_type) if ragged else kind
         return Column(
             field.name, noted or Stream(dtype=strings), ragged, null_means=_PICTURED if pa.types.is_struct(item) else ""
         )
     ragged = False
-    dense = _tensor(field.type) if pa.types.is_fixed_size_list(kind) else _dense(kind)
+    dense = _tensor_type(field.type) if pa.types.is_fixed_size_list(kind) else _dense_type(kind)
     if dense is None and is_list(kind):
-        if (column := _even(field, kind, declared)) is not None:
+        if (column := _equal_lists_column(field, kind, declared)) is not None:
             return column
         inner = storage(kind.value_type)
-        dense, ragged = _dense(inner), True
+        dense, ragged = _dense_type(inner), True
         if dense is None:
             ragged = is_list(inner)
             entry = inner.value_type if ragged else inner
             stream = declared if declared is not None else noted
             if not (pa.types.is_struct(entry) and entry.num_fields == 2 and stream is not None and stream.sparse):
                 return None
-            value = _dense(entry.field(1).type)
+            value = _dense_type(entry.field(1).type)
             if not pa.types.is_integer(entry.field(0).type) or value is None or value[0]:
                 return None
             sparse = Stream(stream.shape, value[1], True, defines_size=stream.defines_size)
@@ -271,21 +272,21 @@ def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column
     if noted is not None:
         stored = np.dtype(np.uint8) if noted.dtype == np.bool_ else noted.dtype
         if noted.sparse or noted.size != stream.size or stored != stream.dtype:
-            raise _otherwise(source, field, noted)
+            raise _metadata_error(source, field, noted)
         stream = noted
     return Column(field.name, stream, ragged)
 
 
-def _even(field: Any, kind: Any, declared: Stream | None) -> Column | None:
-    """Return the column of lists, nested or not, that are declared to have equal lengths; None: not declared so."""
+def _equal_lists_column(field: Any, kind: Any, declared: Stream | None) -> Column | None:
+    """Return the column of lists that are declared to have equal lengths, nested or not, or None if they are not."""
     levels, leaf = 0, kind
     while is_list(leaf):
         levels, leaf = levels + 1, storage(leaf.value_type)
-    dense = _dense(leaf)
+    dense = _dense_type(leaf)
     if dense is None or (declared is not None and (declared.sparse or declared.is_bytes)):
         return None
     fixed, dtype = dense
-    shape = declared.shape if declared is not None else _noted_shape(field)
+    shape = declared.shape if declared is not None else _shape_in_metadata(field)
     # A shape of the size of an item declares sequences of items.
     if shape is None or (levels == 1 and None not in shape and math.prod(shape) == math.prod(fixed)):
         return None
@@ -307,9 +308,9 @@ def _even(field: Any, kind: Any, declared: Stream | None) -> Column | None:
     return Column(field.name, Stream((*lengths, *fixed), dtype), ragged, lengths)
 
 
-def _noted_shape(field: Any) -> tuple[Any, ...] | None:
-    """Return the shape of Hugging Face's Array2D to Array5D, of which the first dimension may be None."""
-    shape = getattr(field.type, "shape", None)  # if `datasets` was imported, Arrow knows the type
+def _shape_in_metadata(field: Any) -> tuple[Any, ...] | None:
+    """Return the shape of Hugging Face's types Array2D to Array5D. Its first dimension may be None."""
+    shape = getattr(field.type, "shape", None)  # of a type that `datasets` has registered
     metadata = field.metadata or {}
     if metadata.get(b"ARROW:extension:name", b"").startswith(b"datasets.features.features.Array"):
         try:
@@ -324,7 +325,7 @@ def _noted_shape(field: Any) -> tuple[Any, ...] | None:
     return tuple(shape) if first is None or (type(first) is int and 0 <= first < 2**31) else None
 
 
-def _otherwise(source: Source, field: Any, noted: Stream) -> DataError:
+def _metadata_error(source: Source, field: Any, noted: Stream) -> DataError:
     return DataError(
         f"column {field.name!r} of type {field.type} is declared as {noted} in its metadata", path=source.path
     )
@@ -335,8 +336,8 @@ def storage(kind: Any) -> Any:
     return kind.storage_type if hasattr(kind, "storage_type") else kind
 
 
-def _strings(kind: Any) -> str | None:
-    """Return ``"bytes"`` or ``"str"`` for a column of strings, or of structs with bytes and a path; None: neither."""
+def _string_kind(kind: Any) -> str | None:
+    """Return ``"bytes"`` or ``"str"`` for a column of strings, or of structs with bytes and a path, else None."""
     import pyarrow as pa
 
     kind = storage(kind)
@@ -346,11 +347,11 @@ def _strings(kind: Any) -> str | None:
     return kind_of(kind)
 
 
-def _twice(source: Source, field: str) -> SchemaError:
+def _duplicate_error(source: Source, field: str) -> SchemaError:
     return SchemaError(f"expected a single column {field!r} in {source.path}, got several of that name")
 
 
-def _dense(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+def _dense_type(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     import pyarrow as pa
 
     shape: list[int] = []
@@ -364,9 +365,9 @@ def _dense(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     return None
 
 
-def _tensor(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return shape and dtype of fixed-size lists or of Arrow's tensors; None if the axes are permuted."""
-    dense = _dense(storage(kind))
+def _tensor_type(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Return shape and dtype of fixed-size lists or of Arrow's tensors, or None if the axes are permuted."""
+    dense = _dense_type(storage(kind))
     if dense is None or getattr(kind, "extension_name", None) != "arrow.fixed_shape_tensor":
         return dense
     order = kind.permutation
@@ -374,13 +375,13 @@ def _tensor(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether arrays of a type are lists of any length."""
+    """Return whether arrays of a type are lists of any length."""
     import pyarrow as pa
 
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _as_declared(source: Source, name: str, column: Column, declared: Stream) -> Column:
+def _apply_declaration(source: Source, name: str, column: Column, declared: Stream) -> Column:
     stream = column.stream
     if declared.sparse != stream.sparse or declared.dtype != stream.dtype or declared.size != stream.size:
         raise SchemaError(
@@ -389,12 +390,12 @@ def _as_declared(source: Source, name: str, column: Column, declared: Stream) ->
     return column._replace(stream=declared)
 
 
-def _shown(kind: Any) -> str:
+def _shorten(kind: Any) -> str:
     text = str(kind)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _must_agree(source: Source, first: Source, by_stream: Mapping[str, Column]) -> None:
+def _check_same_types(source: Source, first: Source, by_stream: Mapping[str, Column]) -> None:
     """Check that two files have the same types of columns."""
     for name, column in by_stream.items():
         kind = source.schema.field(column.field).type if column.field in source.schema.names else None
@@ -408,29 +409,29 @@ def _must_agree(source: Source, first: Source, by_stream: Mapping[str, Column]) 
 # ---- values of Arrow's arrays ---------------------------------------------------------------------------
 
 
-def decode(column: Any, how: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[Value, Flags]:
+def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[Value, Flags]:
     """Return the rows of a chunked array, and a mask of the unreadable rows.
 
     Raises:
         TooLargeError: they take more than ``memory_bytes``.
     """
     pieces = []
-    taken = 0
-    for piece in column.chunks:
+    taken_bytes = 0
+    for piece in array.chunks:
         try:
-            pieces.append(value_of(ArrowItems(piece, memory_bytes - taken), how, memory_bytes - taken))
+            pieces.append(value_of(ArrowItems(piece, memory_bytes - taken_bytes), column, memory_bytes - taken_bytes))
         except TooLargeError as error:
-            raise TooLargeError(error.args[0] + taken) from None
-        taken += pieces[-1][0].nbytes
+            raise TooLargeError(error.args[0] + taken_bytes) from None
+        taken_bytes += pieces[-1][0].nbytes
     bad = [np.zeros(value.num_sequences, np.bool_) if bad is None else bad for value, bad in pieces]
-    return joined([value for value, _ in pieces]), np.concatenate(bad)
+    return join_values([value for value, _ in pieces]), np.concatenate(bad)
 
 
 class FieldItems(Protocol):
     """Items of a field: numbers, strings, lists or structs.
 
     Attributes:
-        mapped: whether they are in a file, where parts may be lost at any time.
+        mapped: whether they are in a mapped file, parts of which may be lost at any time.
         has_fields: whether they are structs.
     """
 
@@ -441,13 +442,13 @@ class FieldItems(Protocol):
     def __len__(self) -> int: ...
 
     def nulls(self) -> Flags | None:
-        """Return the mask of the null items; None: no item is null."""
+        """Return the mask of the null items, or None if no item is null."""
 
     def lists(self) -> tuple[Ints, FieldItems]:
-        """Return the bounds of lists of any length, from 0, and the items in them."""
+        """Return the bounds of lists of any length, from 0, and the items in these lists."""
 
-    def fixed(self) -> tuple[int, FieldItems] | None:
-        """Return the size of lists of fixed size, and the items in them; None: the items are no lists."""
+    def fixed_size_lists(self) -> tuple[int, FieldItems] | None:
+        """Return the size of lists of fixed size and the items in them, or None if the items are no such lists."""
 
     def field(self, which: int | str) -> FieldItems:
         """Return a field of structs."""
@@ -458,8 +459,8 @@ class FieldItems(Protocol):
     def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
         """Return numbers of a dtype, or as they are stored."""
 
-    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the numbers of such items in memory."""
+    def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return numbers of these items in memory: a copy if they are mapped."""
 
 
 class ArrowItems:
@@ -491,8 +492,8 @@ class ArrowItems:
         first, last = int(bounds[0]), int(bounds[-1])
         return bounds - first, self._with(self._array.values.slice(first, last - first))
 
-    def fixed(self) -> tuple[int, ArrowItems] | None:
-        """See `FieldItems.fixed`."""
+    def fixed_size_lists(self) -> tuple[int, ArrowItems] | None:
+        """See `FieldItems.fixed_size_lists`."""
         size = getattr(self._array.type, "list_size", None)
         if size is None:
             return None
@@ -513,13 +514,13 @@ class ArrowItems:
         numbers = _numbers(self._array, self._memory_bytes)
         return numbers if dtype is None else numbers.astype(dtype, copy=False)  # stores hold bools as bytes
 
-    def copied(self, array: NDArray[Any]) -> NDArray[Any]:
-        """See `FieldItems.copied`."""
+    def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
+        """See `FieldItems.to_memory`."""
         return array
 
 
-def value_of(items: FieldItems, how: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
-    """Return the sequences of a column, and the mask of the unreadable sequences; None: all can be read.
+def value_of(items: FieldItems, column: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
+    """Return the sequences of a column, and the mask of the unreadable sequences, or None if all can be read.
 
     Raises:
         ValueError: buffers contradict each other.
@@ -528,26 +529,26 @@ def value_of(items: FieldItems, how: Column, memory_bytes: int) -> tuple[Value, 
     """
     bad: Flags | None = None
     offsets: Ints | None = None
-    if how.ragged:
+    if column.ragged:
         bad = items.nulls()
         offsets, items = items.lists()
     value: Value
-    if how.stream.is_bytes:
-        value, rows_bad = _string_rows(items, how.stream, offsets)
-    elif how.stream.sparse:
-        value, rows_bad = _sparse_rows(items, how.stream, offsets)
+    if column.stream.is_bytes:
+        value, rows_bad = _string_rows(items, column.stream, offsets)
+    elif column.stream.sparse:
+        value, rows_bad = _sparse_rows(items, column.stream, offsets)
     else:
-        value, rows_bad = _dense_rows(items, how, offsets, memory_bytes)
+        value, rows_bad = _dense_rows(items, column, offsets, memory_bytes)
     if rows_bad is not None and offsets is not None:
         rows_bad = any_of(rows_bad, offsets)
-    return value, _either(bad, rows_bad)
+    return value, _union(bad, rows_bad)
 
 
 def _string_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tuple[BytesValue, Flags | None]:
     bad = items.nulls()
     if items.has_fields:
         items = items.field("bytes")
-        bad = _either(bad, items.nulls())
+        bad = _union(bad, items.nulls())
     bounds, data = items.strings()
     return BytesValue(bounds, data, offsets, text=stream.is_text), bad
 
@@ -556,59 +557,59 @@ def _sparse_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tup
     bad = items.nulls()
     indptr, entries = items.lists()
     index, values = entries.field(0), entries.field(1)
-    wrong = _either(entries.nulls(), _either(index.nulls(), values.nulls()))
+    wrong = _union(entries.nulls(), _union(index.nulls(), values.nulls()))
     numbers = index.numbers(None)
     if numbers.dtype != np.int32 or not index.mapped:  # indices in a file are checked when they are copied
-        wide = index.copied(numbers)
+        wide = index.to_memory(numbers)
         outside: Flags = np.asarray((wide < 0) | (wide >= stream.size))
-        wrong = _either(wrong, outside)
+        wrong = _union(wrong, outside)
         numbers = np.where(outside, 0, wide).astype(np.int32)
     data = values.numbers(stream.dtype)
     if wrong is not None:
         # The number in the place of a null is undefined.
-        numbers = np.where(wrong, 0, index.copied(numbers)).astype(np.int32)
-        bad = _either(bad, any_of(wrong, indptr))
+        numbers = np.where(wrong, 0, index.to_memory(numbers)).astype(np.int32)
+        bad = _union(bad, any_of(wrong, indptr))
     return SparseValue(indptr, numbers, data, stream.size, offsets), bad
 
 
 def _dense_rows(
-    items: FieldItems, how: Column, offsets: Ints | None, memory_bytes: int
+    items: FieldItems, column: Column, offsets: Ints | None, memory_bytes: int
 ) -> tuple[DenseValue, Flags | None]:
-    stream, count = how.stream, len(items)
+    stream, count = column.stream, len(items)
     levels: list[tuple[Ints, Flags]] = []
-    for _ in how.dims:
+    for _ in column.dims:
         nulls, length = items.nulls(), len(items)
         bounds, items = items.lists()
         levels.append((bounds, np.zeros(length, np.bool_) if nulls is None else nulls))
     inner, width, bad = len(items), 1, items.nulls()
-    while (fixed := items.fixed()) is not None:
+    while (fixed := items.fixed_size_lists()) is not None:
         size, items = fixed
         width *= size
         if (nulls := items.nulls()) is not None:
-            bad = _either(bad, np.asarray(nulls.reshape(inner, width).any(axis=1)))
+            bad = _union(bad, np.asarray(nulls.reshape(inner, width).any(axis=1)))
     rows = items.numbers(stream.dtype)
     if levels:
         flags = np.zeros(inner, np.bool_) if bad is None else bad
-        rows, bad = even_rows(
-            rows.reshape(inner, width), flags, levels, how.dims, memory_bytes=memory_bytes, copied=items.copied
+        rows, bad = equal_lists_rows(
+            rows.reshape(inner, width), flags, levels, column.dims, memory_bytes=memory_bytes, to_memory=items.to_memory
         )
     return DenseValue(rows.reshape(count, *stream.shape), offsets), bad
 
 
-def _either(a: Flags | None, b: Flags | None) -> Flags | None:
+def _union(a: Flags | None, b: Flags | None) -> Flags | None:
     return b if a is None else a if b is None else a | b
 
 
-def even_rows(
+def equal_lists_rows(
     items: NDArray[Any],
     bad_items: Flags,
     levels: Sequence[tuple[Ints, Flags]],
     dims: Sequence[int],
     *,
     memory_bytes: int,
-    copied: Callable[[NDArray[Any]], NDArray[Any]],
+    to_memory: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> tuple[NDArray[Any], Flags]:
-    """Return rows of lists that should have equal lengths: a view if all do, else a copy with zeros.
+    """Return rows of lists that should have equal lengths: a view if all have them, else a copy with zeros.
 
     Args:
         items: the items of the innermost lists, (n, width).
@@ -616,7 +617,7 @@ def even_rows(
         levels: bounds of the lists, outermost first, and the mask of the null lists. Bounds ascend and fit.
         dims: lengths of the lists.
         memory_bytes: bytes that a copy may take.
-        copied: copies items that are mapped.
+        to_memory: function that copies items that are mapped.
 
     Returns:
         The rows (number of outermost lists, values of a row), and the mask of the rows that cannot be read.
@@ -641,12 +642,12 @@ def even_rows(
     if size > memory_bytes:
         raise TooLargeError(size)
     rows = np.zeros((count, per_row, items.shape[1]), items.dtype)
-    rows[good] = copied(items)[starts[good][:, None] + np.arange(per_row)]
+    rows[good] = to_memory(items)[starts[good][:, None] + np.arange(per_row)]
     return rows.reshape(count, width), ~good
 
 
 def any_of(flags: Flags, bounds: Ints) -> Flags:
-    """Return whether any flag is set, for each range of flags."""
+    """Return for each range of flags whether any of them is set."""
     if not flags.any():
         return np.zeros(len(bounds) - 1, np.bool_)
     before = np.concatenate([[0], np.cumsum(flags)])

@@ -1,7 +1,7 @@
 """Record batches that Arrow decodes: compressed batches, and batches with dictionaries, views or unions.
 
-The bytes for Arrow are in private memory. Sizes are compared with the message's and with a limit before anything is
-decompressed, and every offset is validated before it is followed.
+Arrow reads the bytes in private memory. Sizes are compared with the size of the message and with a limit before
+anything is decompressed, and every offset is validated before it is followed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from feedline import _native
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.formats.arrow.columns import is_list, storage
-from feedline.feed.formats.arrow.file import ArrowFile, Batch, prefix_bytes, read_whole
-from feedline.feed.formats.store.compressed import expanded
+from feedline.feed.formats.arrow.file import ArrowFile, Batch, prefix_bytes, read_bytes
+from feedline.feed.formats.store.compressed import expanded_bytes
 
 
-def decoded_batch(
+def decode_batch(
     file: ArrowFile, batch: Batch, data: bytes | memoryview, fields: Sequence[str], memory_bytes: int
 ) -> Any:
     """Return an Arrow record batch with the columns ``fields``.
@@ -29,7 +29,7 @@ def decoded_batch(
         memory_bytes: bytes that the decoded batch may take.
 
     Raises:
-        TooLargeError: it claims to take more.
+        TooLargeError: the batch claims to take more.
         ValueError, OSError, pyarrow.ArrowException: it is damaged.
     """
     import pyarrow as pa
@@ -37,7 +37,7 @@ def decoded_batch(
     rows, compressed, _, _ = _native.arrow_batch(memoryview(data)[: batch.head], batch.body)
     if rows != batch.rows:
         raise ValueError(f"expected {batch.rows} rows, got {rows}")
-    size = expanded(data, prefix_bytes(data), batch.head) if compressed else len(data)
+    size = expanded_bytes(data, prefix_bytes(data), batch.head) if compressed else len(data)
     if size > memory_bytes:
         raise TooLargeError(size)
     numbers = sorted({file.schema.get_field_index(field) for field in fields})
@@ -48,13 +48,13 @@ def decoded_batch(
             size += message.head + message.body
             if size > memory_bytes:
                 raise TooLargeError(size)
-            parts.append(read_whole(file.path, message.start, message.head + message.body))
-            size += expanded(parts[-1], prefix_bytes(parts[-1]), message.head) if message.compressed else 0
+            parts.append(read_bytes(file.path, message.start, message.head + message.body))
+            size += expanded_bytes(parts[-1], prefix_bytes(parts[-1]), message.head) if message.compressed else 0
             if size > memory_bytes:
                 raise TooLargeError(size)
         decoded = pa.ipc.open_stream(b"".join([*parts, data]), options=options).read_next_batch()
     else:
-        # As bytes: a text that is not UTF-8 must make one sequence unreadable, not all.
+        # Read texts as bytes, so that a text that is not UTF-8 makes one sequence unreadable, not all.
         schema = pa.schema([pa.field(field.name, _as_bytes(field.type)) for field in file.schema])
         whole_batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
         decoded = whole_batch.select([file.schema.names[i] for i in numbers])
@@ -65,7 +65,7 @@ def decoded_batch(
 
 
 def _as_bytes(kind: Any) -> Any:
-    """Return a type of the same layout whose texts are byte strings."""
+    """Return a type of the same layout, with byte strings for texts."""
     import pyarrow as pa
 
     kind = storage(kind)

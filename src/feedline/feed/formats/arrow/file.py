@@ -1,12 +1,12 @@
 """Arrow IPC files and streams as maps, and the places of their record batches.
 
-A stream has no footer, so opening walks over the heads of its messages, natively: about 1 us a batch, and no data is
-read. A file is read by its footer, as other readers do, because writers leave out the schema or the end before it.
-Arrow parses only the schema. Our own parser (`_native.arrow_batch`) reads the places of buffers and checks every
-offset, and only native code reads the map, which survives a file that is truncated meanwhile.
+A stream has no footer, so opening reads the heads of its messages one after the other, natively: about 1 us a batch,
+and no data is read. A file is read by its footer, as other readers do, because writers leave out the schema or the end
+before it. Arrow parses only the schema. Our own parser (`_native.arrow_batch`) reads the places of buffers and checks
+every offset, and only native code reads the map, which survives the truncation of the file.
 
-Parts of a file in a store may be missing. The heads of its batches are kept from the walk. The other bytes that views
-of its buffers need must be held, see `ArrowFile.hold`.
+Parts of a file in an object store may be missing. The heads of its batches are kept when they are read. The other bytes
+that views of its buffers need are fetched and pinned by `ArrowFile.hold`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from feedline.feed.files.paths import open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.truncation_guard import seal_of
 from feedline.feed.formats.arrow.columns import Source
-from feedline.feed.formats.store.compressed import dictionary
+from feedline.feed.formats.store.compressed import dictionary_id
 from feedline.feed.formats.store.mapped_files import FileMap
 
 FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
@@ -32,18 +32,19 @@ _MAX_COMPRESSED_ROWS = 1 << 31
 
 
 def prefix_bytes(message: bytes | memoryview) -> int:
-    """Return the bytes of a message before its metadata: marker and length, or before Arrow 0.15 the length alone."""
+    """Return the number of bytes before the metadata of a message: marker and length, or before Arrow 0.15 the
+    length."""
     return 8 if message[:4] == STREAM_MAGIC else 4
 
 
 def _begins_stream(head: bytes) -> bool:
-    """Whether these 8 bytes may begin a stream: with a marker, or with a length and the place of a root within it."""
+    """Return whether 8 bytes may begin a stream: by a marker, or by a length and the offset of a root within it."""
     length, root = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:8], "little")
     return head.startswith(STREAM_MAGIC) or 8 <= root < length < 1 << 26
 
 
-def most_items(nbytes: Any) -> Any:
-    """Return the largest number of items of arrays in ``nbytes`` bytes: eight a byte, for bits, and some without
+def max_items(nbytes: Any) -> Any:
+    """Return the maximum number of items of arrays in ``nbytes`` bytes: eight bits a byte, and some items without
     bytes."""
     return 8 * nbytes + (1 << 20)
 
@@ -75,14 +76,14 @@ class ArrowFile:
     Args:
         path: path of the file.
         complete: whether a stream must end with its marker, which is missing if its writer was killed.
-        span: the bytes that are Arrow's, if the file has other bytes, too; None: all.
+        span: begin and end of the Arrow data, if the file has other data, too.
 
     Attributes:
         path, size: path and size of the file.
         schema: its Arrow schema.
         starts, heads, bodies, rows: int64 (batches,), see `Batch`, without batches that have no rows.
         compressed: whether any batch is compressed.
-        aligned: whether all buffers start at multiples of 8 bytes, as views need it.
+        aligned: whether all buffers start at multiples of 8 bytes, which views need.
         dictionaries: messages with values of dictionaries.
 
     Raises:
@@ -95,35 +96,35 @@ class ArrowFile:
             self.size = status_of(file).st_size
             begin, end = (0, self.size) if span is None else span
             if end > self.size:
-                raise self.damaged("it was truncated", self.size)
+                raise self.damage_error("it was truncated", self.size)
             head = read_at(file, 8, begin)
             self._is_stream = not head.startswith(FILE_MAGIC)
             if self._is_stream and not _begins_stream(head):
-                raise self.damaged(f"it begins with {head[:6]!r}", begin)
+                raise self.damage_error(f"it begins with {head[:6]!r}", begin)
             if not self._is_stream and read_at(file, 6, max(begin + 8, end - 6)) != FILE_MAGIC:
-                raise self.damaged("it does not end as it begins, so it was cut", end)
+                raise self.damage_error("it does not end as it begins, so it was truncated", end)
             try:
                 with reading(path):
                     table, ended, swapped, heads, self.schema_message = _native.arrow_messages(
                         file.fileno(), end, begin, not self._is_stream, within_reach(file)
                     )
             except ValueError as error:
-                raise self.damaged(*error.args) from error
+                raise self.damage_error(*error.args) from error
             messages = table.reshape(-1, 6)
             if complete and self._is_stream and not ended:
-                raise self.damaged("it has no end, so its writer was killed, or it was cut", end)
+                raise self.damage_error("it has no end, so its writer was killed, or it was truncated", end)
             if not self.schema_message or (messages[1:, 0] == _SCHEMA).any():
-                raise self.damaged("it does not begin with its schema", begin)
+                raise self.damage_error("it does not begin with its schema", begin)
             if swapped:
                 raise DataError("expected numbers in little-endian byte order, got big-endian ones", path=path)
             self.dictionaries = [self._dictionary(file, row) for row in messages.tolist() if row[0] == _DICTIONARY]
-        self.schema = self._parsed()
+        self.schema = self._parse_schema()
         kinds = set(messages[1:, 0].tolist()) - {_DICTIONARY, _BATCH}
         if kinds:
-            raise self.damaged(f"it holds messages of kind {min(kinds)}", begin)
+            raise self.damage_error(f"it holds messages of kind {min(kinds)}", begin)
         with_rows = (messages[:, 0] == _BATCH) & (messages[:, 4] > 0)
         of_batches = messages[with_rows]
-        # Of all messages, if they had to be fetched, else of none.
+        # `heads` has the heads of all messages if they had to be fetched. Otherwise it is empty.
         ends = np.cumsum(messages[:, 2])[with_rows].tolist()
         spans = zip(of_batches[:, 1].tolist(), of_batches[:, 2].tolist(), ends, strict=True)
         self._heads = {start: heads[end - size : end] for start, size, end in spans} if heads else {}
@@ -131,24 +132,24 @@ class ArrowFile:
         self.compressed = bool(of_batches[:, 5].any())
         self.aligned = not ((self.starts + self.heads) % 8).any()
         # A row takes at least a bit, unless all of its columns are empty.
-        most = np.where(of_batches[:, 5] > 0, _MAX_COMPRESSED_ROWS, most_items(self.bodies))
-        if (wrong := np.flatnonzero(self.rows > most)).size:
+        max_rows = np.where(of_batches[:, 5] > 0, _MAX_COMPRESSED_ROWS, max_items(self.bodies))
+        if (wrong := np.flatnonzero(self.rows > max_rows)).size:
             at = int(wrong[0])
-            raise self.damaged(
+            raise self.damage_error(
                 f"a batch with {int(self.bodies[at])} bytes claims {int(self.rows[at])} rows", int(self.starts[at])
             )
         if not self._is_stream:
             ids: set[int] = set()
             for message in self.dictionaries:
                 if message.id in ids and not message.adds:
-                    raise self.damaged("it replaces a dictionary, which only streams may", message.start)
+                    raise self.damage_error("it replaces a dictionary, which only streams may", message.start)
                 ids.add(message.id)
         self._map: _Mapped | None = None
 
     @property
     def source(self) -> Source:
         """The file as a source of columns."""
-        return Source(shown_path(self.path), self.schema, lambda what: self.damaged(f"its {what}", 0))
+        return Source(shown_path(self.path), self.schema, lambda what: self.damage_error(f"its {what}", 0))
 
     def batch(self, number: int) -> Batch:
         """Return the place of a batch."""
@@ -164,7 +165,8 @@ class ArrowFile:
         return head if head is not None else _native.copied(self.map().bytes[batch.start : batch.start + batch.head])
 
     def dictionaries_of(self, batch: Batch) -> list[Dictionary]:
-        """Return the messages with the dictionaries of a batch: in a stream, those before it that none has replaced."""
+        """Return the messages with the dictionaries of a batch. In a stream, later messages and replaced ones do not
+        count."""
         needed: list[Dictionary] = []
         for message in self.dictionaries:
             if self._is_stream and message.start > batch.start:
@@ -191,7 +193,7 @@ class ArrowFile:
         self._map = None
 
     def hold(self, begin: int, end: int) -> None:
-        """Fetch bytes of a remote file, and hold them for as long as this object is used.
+        """Fetch bytes of a remote file, and pin them in the cache for the life of this object.
 
         Raises:
             DataError: they cannot be fetched, or the cache has no room for them.
@@ -199,7 +201,7 @@ class ArrowFile:
         if (remote := object_at(self.path)) is not None and begin < end:
             weakref.finalize(self, remote.hold(begin, min(end, self.size)).release).atexit = False
 
-    def damaged(self, what: str, byte: int, stream: str | None = None) -> DataError:
+    def damage_error(self, what: str, byte: int, stream: str | None = None) -> DataError:
         """Return the error for damage at a byte."""
         return DataError(
             f"expected an Arrow file, but {what}",
@@ -213,12 +215,12 @@ class ArrowFile:
         _, start, head, body, _, compressed = row
         try:
             message = read_at(file, head, start)
-            number, adds = dictionary(message, prefix_bytes(message))
+            number, adds = dictionary_id(message, prefix_bytes(message))
         except ValueError as error:
-            raise self.damaged(str(error), start) from error
+            raise self.damage_error(str(error), start) from error
         return Dictionary(start, head, body, compressed=bool(compressed), id=number, adds=adds)
 
-    def _parsed(self) -> Any:
+    def _parse_schema(self) -> Any:
         import pyarrow as pa
 
         try:
@@ -229,7 +231,7 @@ class ArrowFile:
         except pa.ArrowNotImplementedError as error:
             raise unknown_types(error, self.path) from error
         except Exception as error:  # extension types that were registered parse their metadata in Python
-            raise self.damaged(f"its schema cannot be read: {error!r:.300}", 0) from error
+            raise self.damage_error(f"its schema cannot be read: {error!r:.300}", 0) from error
 
 
 def unknown_types(error: Exception, path: str) -> SchemaError:
@@ -241,7 +243,11 @@ def unknown_types(error: Exception, path: str) -> SchemaError:
 
 
 def _read_names(field: Any) -> None:
-    """Read the names of a field and its child fields. A name that is not UTF-8 raises a ValueError."""
+    """Read the names of a field and its child fields.
+
+    Raises:
+        ValueError: a name is not UTF-8.
+    """
     _ = field.name
     for i in range(field.type.num_fields):
         _read_names(field.type.field(i))
@@ -259,15 +265,15 @@ class _Mapped(FileMap):
 
     @property
     def seals(self) -> list[NDArray[np.uint8]]:
-        """The seal of the map, uint8 (8,). There is none while parts of a remote file may be missing."""
+        """The seal of the map, uint8 (8,). The list is empty while parts of a remote file may be missing."""
         if not self._seals:
             remote = object_at(self.path)
-            if remote is None or remote.stays_there(0, remote.size):
+            if remote is None or remote.has_pinned(0, remote.size):
                 self._seals = [seal_of(self.bytes)]
         return self._seals
 
 
-def read_whole(path: str, start: int, size: int) -> bytes:
+def read_bytes(path: str, start: int, size: int) -> bytes:
     """Return bytes of a file, read with ordinary reads.
 
     Raises:
@@ -278,7 +284,9 @@ def read_whole(path: str, start: int, size: int) -> bytes:
         while done < size:
             part = read_at(file, size - done, start + done)
             if not part:
-                raise DataError(f"expected {size} bytes, got {done}: the file was cut", path=path, byte=start + done)
+                raise DataError(
+                    f"expected {size} bytes, got {done}: the file was truncated", path=path, byte=start + done
+                )
             parts.append(part)
             done += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -10,7 +10,7 @@ of a dataset on the Hub          Parquet: ``README.md`` or the names of the file
                                  ``data/train-00000-of-00005.parquet``, in the cache of the Hub below ``snapshots``
 ===============================  =============================================================================
 
-Nothing is guessed beyond that. Several splits without the name of one are an error that lists them.
+Nothing else is guessed. A folder of several splits, without the name of one, is an error that lists them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Dataset(NamedTuple):
 
     Attributes:
         files: paths of the files.
-        indices: path of a file of row numbers, if the split is a view of some rows; None: all rows, in order.
-        complete: whether `datasets` wrote the files, which ends every file.
-        spans: the bytes of each file that are Arrow's; None: all.
+        indices: path of a file of row numbers, if the split is a view of some rows.
+        complete: whether `datasets` wrote the files. It writes an end marker into every file.
+        spans: begin and end of the Arrow data in each file, if the files have other data, too.
     """
 
     files: list[Path]
@@ -55,7 +55,7 @@ class Dataset(NamedTuple):
 
 
 def is_arrow_dataset(folder: Path) -> bool:
-    """Whether a folder was written by `datasets` in Arrow's format."""
+    """Return whether `datasets` wrote a folder in Arrow's format."""
     if (folder / DICT).is_file() or (folder / STATE).is_file():
         return True
     return (folder / INFO).is_file() and any(folder.glob("*.arrow"))
@@ -66,24 +66,24 @@ def arrow_dataset(folder: Path, split: str | None) -> Dataset:
 
     Args:
         folder: the folder.
-        split: name of the split; None: the only one.
+        split: name of the split, which may be None if there is only one.
 
     Raises:
-        DataError: there are several splits, or none of that name, or their description is damaged.
+        DataError: there are several splits, there is none of that name, or their description is damaged.
     """
     with looking(folder):
         if (folder / DICT).is_file():
-            return _of_dict(folder, split)
+            return _from_dict(folder, split)
         if (folder / STATE).is_file():
-            return _saved(folder, split)
+            return _saved_dataset(folder, split)
         if (folder / INFO).is_file():
-            return _cached(folder, split)
-        below = sorted({path.parent for name in (DICT, STATE, INFO) for path in folder.rglob(name)}, key=os.fsencode)
-        if len(below := [path for path in below if not set(path.parents) & set(below)]) == 1:
-            return arrow_dataset(below[0], split)
-        if below:
+            return _cached_dataset(folder, split)
+        roots = sorted({path.parent for name in (DICT, STATE, INFO) for path in folder.rglob(name)}, key=os.fsencode)
+        if len(roots := [path for path in roots if not set(path.parents) & set(roots)]) == 1:
+            return arrow_dataset(roots[0], split)
+        if roots:
             raise DataError(
-                f"expected one dataset, got {len(below)}: {', '.join(str(p.relative_to(folder)) for p in below)}"[:800],
+                f"expected one dataset, got {len(roots)}: {', '.join(str(p.relative_to(folder)) for p in roots)}"[:800],
                 path=str(folder),
                 hint="open one by its path",
             )
@@ -98,28 +98,28 @@ def arrow_dataset(folder: Path, split: str | None) -> Dataset:
     return Dataset([folder / p for p in sorted(paths, key=os.fsencode)], complete=False)
 
 
-def _of_dict(folder: Path, split: str | None) -> Dataset:
-    splits = _json(folder / DICT).get("splits")
+def _from_dict(folder: Path, split: str | None) -> Dataset:
+    splits = _read_json(folder / DICT).get("splits")
     names = [name for name in splits if isinstance(name, str)] if isinstance(splits, list) else []
     if not names:
         raise DataError("expected a list of splits, got none", path=str(folder / DICT))
-    name = _the_one(names, split, folder, lambda name: repr(str(folder / name)))
+    name = _choose_split(names, split, folder, lambda name: repr(str(folder / name)))
     if Path(name).name != name:
         raise DataError(f"expected the name of a folder as a split, got {name!r}", path=str(folder / DICT))
-    return _saved(folder / name, None)
+    return _saved_dataset(folder / name, None)
 
 
-def _saved(folder: Path, split: str | None) -> Dataset:
-    state = _json(folder / STATE)
+def _saved_dataset(folder: Path, split: str | None) -> Dataset:
+    state = _read_json(folder / STATE)
     folder_split = state.get("_split")
     if split is not None and split != folder_split:
         raise DataError(f"expected the split {split!r}, got a folder of {folder_split or 'no'} split", path=str(folder))
-    files = _named(folder, state.get("_data_files"))
+    files = _file_paths(folder, state.get("_data_files"))
     if not files and state.get("_data_files") == []:
         raise DataError("expected at least one row, got a split without any", path=str(folder))
     if not files:
         raise DataError("expected the names of the data files, got none", path=str(folder / STATE))
-    indices = _named(folder, state.get("_indices_data_files") or [])
+    indices = _file_paths(folder, state.get("_indices_data_files") or [])
     if not indices and (folder / INDICES).is_file():
         indices = [folder / INDICES]
     if len(indices) > 1:
@@ -127,7 +127,7 @@ def _saved(folder: Path, split: str | None) -> Dataset:
     return Dataset(files, indices[0] if indices else None)
 
 
-def _named(folder: Path, rows: Any) -> list[Path]:
+def _file_paths(folder: Path, rows: Any) -> list[Path]:
     names = [row.get("filename") if isinstance(row, dict) else None for row in rows] if isinstance(rows, list) else []
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
@@ -135,9 +135,9 @@ def _named(folder: Path, rows: Any) -> list[Path]:
     return [folder / name for name in names if isinstance(name, str)]
 
 
-def _cached(folder: Path, split: str | None) -> Dataset:
+def _cached_dataset(folder: Path, split: str | None) -> Dataset:
     splits: dict[str, list[Path]] = {}
-    declared = _json(folder / INFO).get("splits")
+    declared = _read_json(folder / INFO).get("splits")
     names = [name for name in declared if isinstance(name, str)] if isinstance(declared, dict) else []
     unmatched = []
     for path in sorted(folder.glob("*.arrow"), key=os.fsencode):
@@ -155,13 +155,13 @@ def _cached(folder: Path, split: str | None) -> Dataset:
         raise DataError(
             f"expected files of the splits {', '.join(names)}, got {unmatched[0].name}",
             path=str(folder),
-            hint="name the files that you want",
+            hint="pass the paths of the files that you want",
         )
     if not splits:
         splits = {"": unmatched}
         if split is not None:
             raise DataError(f"expected files of the split {split!r}, got {unmatched[0].name}", path=str(folder))
-    name = _the_one(list(splits), split, folder, lambda name: repr(_pattern(splits[name])))
+    name = _choose_split(list(splits), split, folder, lambda name: repr(_pattern(splits[name])))
     return Dataset(splits[name])
 
 
@@ -169,7 +169,7 @@ def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
     """Return the Parquet files below a folder, or of one split of it, sorted by the bytes of their relative paths.
 
     Raises:
-        DataError: there are several splits, or none of that name, or no file at all.
+        DataError: there are several splits, there is none of that name, or there is no file.
     """
     with looking(folder):
         folder = _snapshot(folder)
@@ -180,13 +180,13 @@ def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
         files.sort(key=os.fsencode)
         splits = _declared_splits(folder, files) or _splits_by_name(files)
     if len(splits) > 1 or split is not None:
-        everything = os.path.join(folder, "**", "*.parquet")
-        name = _the_one(
+        all_files = os.path.join(folder, "**", "*.parquet")
+        name = _choose_split(
             list(splits),
             split,
             folder,
             lambda name: repr(_pattern([folder / p for p in splits[name]])),
-            f"; all files, whatever their split: {everything!r}",
+            f"; all files, whatever their split: {all_files!r}",
         )
         files = splits[name]
     elif splits:
@@ -195,7 +195,7 @@ def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
 
 
 def _snapshot(folder: Path) -> Path:
-    """Return the folder with the files of a dataset in the Hub's cache, of the revision that `main` names."""
+    """Return the folder with the files of a dataset. In the Hub's cache it is the revision that `main` names."""
     snapshots = folder / "snapshots"
     if not (folder.name.startswith("datasets--") and snapshots.is_dir()):
         return folder
@@ -208,12 +208,14 @@ def _snapshot(folder: Path) -> Path:
     revisions = sorted(p for p in snapshots.iterdir() if p.is_dir())
     if len(revisions) != 1:
         listed = ", ".join(p.name for p in revisions) or "none"
-        raise DataError(f"expected one revision below snapshots/, got {listed}", path=str(folder), hint="name one")
+        raise DataError(
+            f"expected one revision below snapshots/, got {listed}", path=str(folder), hint="pass the path of one"
+        )
     return revisions[0]
 
 
 def _splits_by_name(files: list[Path]) -> dict[str, list[Path]]:
-    """Return files by split if all their names name one, else nothing."""
+    """Return files by split if the name of each file contains one, else nothing."""
     splits: dict[str, list[Path]] = {}
     for path in files:
         stem = path.with_suffix("").as_posix()
@@ -224,7 +226,7 @@ def _splits_by_name(files: list[Path]) -> dict[str, list[Path]]:
             if not words:
                 return {}
             name = _WORDS[words[-1]]
-        # Configurations, such as languages, are folders.
+        # Other folders are configurations, such as languages.
         within = [part for part in path.parent.parts if part != "data" and _WORDS.get(part) != name]
         splits.setdefault("/".join([*within, name]), []).append(path)
     return splits
@@ -242,10 +244,10 @@ def _declared_splits(folder: Path, files: list[Path]) -> dict[str, list[Path]]:
         if any(Path(pattern).is_absolute() or ".." in Path(pattern).parts for pattern in patterns):
             raise DataError(f"expected patterns within the folder, got {', '.join(patterns):.200}", path=str(readme))
         declared = {Path(path) for pattern in patterns for path in glob.glob(pattern, root_dir=folder, recursive=True)}
-        taken = [path for path in files if path in declared]
-        if not taken:
+        matching = [path for path in files if path in declared]
+        if not matching:
             raise DataError(f"expected files at {', '.join(patterns)} (split {name!r}), got none", path=str(readme))
-        splits.setdefault(name, []).extend(taken)
+        splits.setdefault(name, []).extend(matching)
     return splits
 
 
@@ -270,31 +272,31 @@ def _configs(readme: Path) -> list[tuple[str, str, list[str]]]:
                 break
             inside = line.rstrip() == "configs:"
             if line.startswith("configs:") and not inside:
-                raise _not_read(readme, number)
+                raise _yaml_error(readme, number)
             continue
         if not inside:
             continue
         entry = _ENTRY.fullmatch(line)
         if entry is None:
-            raise _not_read(readme, number)
-        value = _scalar(entry["value"] or entry["item"] or "")
+            raise _yaml_error(readme, number)
+        value = _unquote(entry["value"] or entry["item"] or "")
         if entry["item"] is not None:
             if key not in ("path", "data_files") or not entry["dash"]:
-                raise _not_read(readme, number)
+                raise _yaml_error(readme, number)
             if key == "data_files" and (not splits or splits[-1][:2] != (config, "train")):
                 splits.append((config, "train", []))
             splits[-1][2].append(value)
             continue
         key = entry["key"]
         if value[:1] in ("[", "{", "&", "*", "|", ">"):
-            raise _not_read(readme, number)
+            raise _yaml_error(readme, number)
         if key == "config_name":
             config = value
         elif key == "split":
             splits.append((config, value, []))
         elif key == "path" and value:
             if not splits:
-                raise _not_read(readme, number)
+                raise _yaml_error(readme, number)
             splits[-1][2].append(value)
         elif key == "data_files" and value:
             splits.append((config, "train", [value]))
@@ -303,7 +305,7 @@ def _configs(readme: Path) -> list[tuple[str, str, list[str]]]:
     return splits
 
 
-def _scalar(text: str) -> str:
+def _unquote(text: str) -> str:
     text = text.strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
@@ -318,7 +320,7 @@ def _front_matter(readme: Path) -> list[str]:
     return lines[1 : ends[0]] if ends else []
 
 
-def _not_read(readme: Path, line: int) -> DataError:
+def _yaml_error(readme: Path, line: int) -> DataError:
     return DataError(
         "expected `configs` as `datasets` writes them, one entry a line, got other YAML",
         path=str(readme),
@@ -327,7 +329,7 @@ def _not_read(readme: Path, line: int) -> DataError:
     )
 
 
-def _the_one(names: list[str], split: str | None, folder: Path, place: Any, advice: str = "") -> str:
+def _choose_split(names: list[str], split: str | None, folder: Path, place: Any, advice: str = "") -> str:
     """Return ``split``, or the name of the only split."""
     listed = ", ".join(names)
     if split is not None:
@@ -349,18 +351,20 @@ def _pattern(files: Iterable[Path]) -> str:
     paths = [str(path) for path in files]
     if len(paths) == 1:
         return paths[0]
-    # The names share letters, not whole folders.
+    # The names share letters, not entire folders.
     start = os.path.commonprefix(paths).rstrip("0123456789")  # noqa: RUF071
     end = os.path.commonprefix([path[::-1] for path in paths])[::-1].lstrip("0123456789")  # noqa: RUF071
     pattern = f"{start}*{end}"
     return pattern if set(glob.glob(pattern)) == set(paths) else "a list of its files"
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     with open_file(path) as file:
         size = status_of(file).st_size
         if size > _MAX_BYTES:
-            raise DataError(f"expected a description of at most {_MAX_BYTES} bytes, got {size}", path=str(path))
+            raise DataError(
+                f"expected a file of at most {_MAX_BYTES} bytes that describes the dataset, got {size}", path=str(path)
+            )
         text = file.read()
     try:
         document = json.loads(text)

@@ -1,13 +1,13 @@
 """Parquet files as a corpus: a row group is a chunk.
 
-Pages are decompressed and decoded without the GIL, one thread per chunk, so row groups of some ten megabytes work best.
-They are read with ordinary reads, never mapped. The order is by windows, as chunks must be decoded. `feedline.convert`
-makes a store for random access.
+Pages are decompressed and decoded without the GIL, one thread per chunk, so row groups of tens of megabytes work best.
+They are read with ordinary reads, never mapped. As chunks must be decoded, they are shuffled in windows.
+`feedline.convert` writes a store, which has random access.
 
-Parquet does not record the lengths of lists. For ragged streams, the columns are decoded once, in the first call of
-`ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`, and the lengths are kept in a mapped temporary file
-without a name: 4 bytes of disk per sequence (``TMPDIR``), and no private memory. Nothing is written next to the data,
-which may be shared and read-only.
+Parquet does not record the lengths of lists. The columns of ragged streams are therefore decoded once, in the first
+call of `ParquetDeserializer.lengths` or `ParquetDeserializer.chunks`. The lengths are kept in a mapped temporary file
+without a name, which takes 4 bytes of disk per sequence (in ``TMPDIR``) and no private memory. Nothing is written next
+to the data, which may be shared and read-only.
 
 Our own parser (`_native.parquet_footer`) reads sizes from the footer and the page headers, because pyarrow aborts the
 process if a file's statistics are damaged. Nothing is decoded before the result is known to fit into ``memory``.
@@ -39,15 +39,15 @@ from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.arrow.file import unknown_types
 from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
-from feedline.feed.formats.hive import NULL, hive_columns
-from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import lost_chunk, unread
+from feedline.feed.formats.hive_folders import NULL, hive_columns
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
+from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Fetchable, Piece, Unread, whole_number
 
 Paths = str | os.PathLike[str]
 
 
-class ParquetDeserializer(Deserializer, Fetchable, Reopened):
+class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
     """Parquet files. A row is a sequence.
 
     Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams. See
@@ -58,14 +58,14 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
 
     Args:
         path: a file, a folder (all ``*.parquet`` below it, sorted by the bytes of their relative paths, except names
-            that begin with ``.`` or ``_``, and for a dataset of Hugging Face's the files of one split), or a list of
+            that begin with ``.`` or ``_``, and for one of Hugging Face's datasets the files of one split), or a list of
             files in corpus order.
         streams: names of columns, including columns that folders are named after (``label=a/``), or declarations by
-            stream name (`Stream.field` names the column, the shape may be another shape of the same size); None: every
-            column that can be a stream. A warning names the other columns.
+            stream name (`Stream.field` names the column, the shape may be another shape of the same size). By default
+            every column that can be a stream. A warning names the other columns.
         split: split of a folder that has several, by its ``README.md`` or the names of its files.
-        defines_size: name of the stream whose lengths count towards the minibatch budget; None: the longest stream of
-            each sequence, or as declared.
+        defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
+            of each sequence, or as declared.
         memory: bytes that a decoded row group may take.
 
     Raises:
@@ -86,17 +86,17 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
         paths = _list_files(path, split)
-        of_folders = hive_columns(paths, path)
+        by_folder = hive_columns(paths, path)
         kinds = {
-            key: int if any(isinstance(value, int) for value in values) else str for key, values in of_folders.items()
+            key: int if any(isinstance(value, int) for value in values) else str for key, values in by_folder.items()
         }
         self._files = [
-            _ParquetFile(name, {key: values[i] for key, values in of_folders.items()}, kinds)
+            _ParquetFile(name, {key: values[i] for key, values in by_folder.items()}, kinds)
             for i, name in enumerate(paths)
         ]
         self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         for name, column in self._columns.items():
-            if column.field in of_folders:
+            if column.field in by_folder:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         self._fields = [column.field for column in self._columns.values()]
@@ -108,9 +108,9 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         self._lengths: _Lengths | None = None
         self._lock = threading.Lock()
         self._memory_bytes = memory
-        # Reopened by name, so that a second warning does not repeat the columns that were left out.
+        # By name, so that opening the corpus again does not repeat the warning about other columns.
         names: Any = list(self.schema) if streams is None else streams
-        self._opened_with(path, names, split=split, defines_size=defines_size, memory=memory)
+        self._set_arguments(path, names, split=split, defines_size=defines_size, memory=memory)
 
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk. ``bytes`` counts the compressed bytes of the columns in use.
@@ -125,7 +125,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         return self._table
 
     def read(self, chunk: int) -> Chunk:
-        """Return the rows of row group number ``chunk`` of all files, decoded.
+        """Return the decoded rows of row group number ``chunk``, counted through all files.
 
         Raises:
             DataError: the row group cannot be read.
@@ -142,15 +142,15 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         """See `Fetchable.read_fetched`."""
         for piece in pieces:
             if isinstance(piece, Unread):
-                return self._lost(chunk, piece)
+                return self._lost_chunk(chunk, piece)
         pairs = zip(self.extents(chunk), pieces, strict=True)
         return self._read(chunk, [(extent.offset, piece) for extent, piece in pairs if isinstance(piece, memoryview)])
 
-    def _lost(self, chunk: int, why: Unread) -> Chunk:
-        """Return a chunk of unreadable sequences, as the unreadable page has a part of every row."""
+    def _lost_chunk(self, chunk: int, failure: Unread) -> Chunk:
+        """Return a chunk of unreadable sequences, as each row has a part in the unreadable page."""
         group = self._groups[chunk]
         ragged, first = {name for name, column in self._columns.items() if column.ragged}, int(self._first[chunk])
-        return lost_chunk(self.schema, ragged, group.rows, lambda i: unread(why, group.file.path, first + i))
+        return lost_chunk(self.schema, ragged, group.rows, lambda i: read_error(failure, group.file.path, first + i))
 
     def _read(self, chunk: int, blocks: list[tuple[int, memoryview]]) -> Chunk:
         group = self._groups[chunk]
@@ -161,22 +161,22 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
             except Exception:
                 if handle.unread is None:
                     raise
-                return self._lost(chunk, handle.unread)
+                return self._lost_chunk(chunk, handle.unread)
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, group.rows, group.file.path, int(self._first[chunk]))
         for name, column in self._columns.items():
-            with group.file.source.telling(f"row group {group.number}, column {column.field!r},"):
+            with group.file.source.converting_errors(f"row group {group.number}, column {column.field!r},"):
                 try:
                     values[name], bad = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
                 except TooLargeError as error:
-                    raise group.file.too_large(group.number, error.args[0], self._memory_bytes) from None
+                    raise group.file.size_error(group.number, error.args[0], self._memory_bytes) from None
             unreadable.mark(name, bad)
         return Chunk(self.schema, values, unreadable.errors())
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one.
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one.
 
-        O(n), after a first call that may decode columns, see the module.
+        O(n). The first call may decode columns, see the docstring of the module.
         """
         lengths = self._all_lengths()
         return None if lengths is None else lengths.table[ordinals].astype(np.int64)
@@ -203,19 +203,16 @@ class ParquetDeserializer(Deserializer, Fetchable, Reopened):
         with self._lock:
             if self._lengths is None:
                 shortest = 0 if len(ragged) == len(counted) else 1
-                self._lengths = _scan(self._groups, [column.field for column in ragged], shortest, self._memory_bytes)
+                self._lengths = _count(self._groups, [column.field for column in ragged], shortest, self._memory_bytes)
             return self._lengths
 
 
 # ---- files and row groups -------------------------------------------------------------------------------
 
 
-_TAIL_BYTES = 8  # bytes: length of the footer, magic
+_TAIL_BYTES = 8  # length of the footer, and magic
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes between columns in use are read
-_PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = (
-    1 << 10,
-    16 << 20,
-)  # bytes of a page's header to read at first, and at most
+_PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = 1 << 10, 16 << 20  # of a page's header that are read first, and at most
 
 
 class _Sizes(NamedTuple):
@@ -239,7 +236,7 @@ class _RowGroup(NamedTuple):
 
 
 class _ParquetFile:
-    """A Parquet file whose footer was read. It is reopened for each row group, so that threads share nothing.
+    """A Parquet file whose footer was read. It is opened again for each row group, so that threads share nothing.
 
     Args:
         path: path of the file.
@@ -255,23 +252,23 @@ class _ParquetFile:
         with self.open() as handle:
             self.size = status_of(handle).st_size
             self._sizes = self._read_sizes(handle)
-            with Source(path, None, self._damaged).telling("footer"):
+            with Source(path, None, self._damage_error).converting_errors("footer"):
                 try:
                     file = pq.ParquetFile(handle)
                 except pa.ArrowNotImplementedError as error:
                     raise unknown_types(error, path) from error
                 self.metadata = file.metadata
                 self.schema = file.schema_arrow
-                # pyarrow detects errors here, but not in a lookup of row groups and their columns in the metadata, so
-                # never do that.
+                # pyarrow detects errors here, but not when row groups and their columns are looked up in the metadata.
+                # So never do that.
                 self._paths = [self.metadata.schema.column(i).path for i in range(self.metadata.num_columns)]
                 widths = [width for field in self.schema for width in _leaf_widths(field.type)]
         if len(self._sizes.rows) and self._sizes.width != len(self._paths):
-            raise self._damaged(
+            raise self._damage_error(
                 f"footer cannot be read: {self._sizes.width} columns in row groups, {len(self._paths)} in its schema"
             )
         if len(widths) != len(self._paths):
-            widths = [8] * len(self._paths)  # a type of unknown layout, which cannot be a stream
+            widths = [8] * len(self._paths)  # one type has an unknown layout, and cannot be a stream
         self._constants = {
             key: pa.scalar(constants[key], pa.int64() if kind is int else pa.string())
             for key, kind in kinds.items()
@@ -287,7 +284,7 @@ class _ParquetFile:
     @property
     def source(self) -> Source:
         """The file as a source of columns."""
-        return Source(shown_path(self.path), self.schema, self._damaged)
+        return Source(shown_path(self.path), self.schema, self._damage_error)
 
     def open(self) -> BinaryIO:
         handle = open_file(self.path, -1)
@@ -324,9 +321,9 @@ class _ParquetFile:
         groups, sizes = [], self._sizes
         leaves = self._leaves(fields)
         for number in np.flatnonzero(sizes.rows).tolist():
-            decoded = self._decoded(number, leaves, sizes.values[number, leaves])
+            decoded = self._decoded_bytes(number, leaves, sizes.values[number, leaves])
             if decoded > memory_bytes:
-                raise self.too_large(number, decoded, memory_bytes)
+                raise self.size_error(number, decoded, memory_bytes)
             compressed = int(sizes.compressed[number, leaves].sum(dtype=np.uint64))
             groups.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
         return groups
@@ -341,7 +338,7 @@ class _ParquetFile:
 
         step = self._check_pages(handle, group, fields, memory_bytes)
         names = [name for name in dict.fromkeys(fields) if name not in self._constants]
-        with self.source.telling(f"row group {group.number}"):
+        with self.source.converting_errors(f"row group {group.number}"):
             if not names:
                 return self._with_constants(None, group, fields)
             file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
@@ -357,13 +354,13 @@ class _ParquetFile:
         return self._with_constants(table, group, fields)
 
     def _with_constants(self, table: Any, group: _RowGroup, fields: list[str]) -> Any:
-        """Return a table with its constant columns in ``fields`` added."""
+        """Return a table with the constant columns among ``fields`` added."""
         import pyarrow as pa
 
         columns = {} if table is None else dict(zip(table.column_names, table.columns, strict=True))
         for name in dict.fromkeys(fields):
             if (constant := self._constants.get(name)) is not None:
-                # A dictionary of one value. A text is repeated later, where its memory is counted.
+                # A dictionary of one value. The text is repeated later, where memory is counted.
                 place = np.zeros(group.rows, np.int32)
                 columns[name] = pa.chunked_array(
                     [pa.DictionaryArray.from_arrays(place, pa.array([constant.as_py()], constant.type))]
@@ -382,7 +379,7 @@ class _ParquetFile:
         for batch in file.iter_batches(step, row_groups=[group.number], columns=names, use_threads=False):
             total += batch.nbytes
             if total > memory_bytes:
-                raise self.too_large(group.number, total, memory_bytes)
+                raise self.size_error(group.number, total, memory_bytes)
             batches.append(batch)
         return pa.Table.from_batches(batches)
 
@@ -391,30 +388,30 @@ class _ParquetFile:
     def _read_sizes(self, handle: BinaryIO) -> _Sizes:
         tail = read_at(handle, _TAIL_BYTES, max(0, self.size - _TAIL_BYTES))
         if tail[4:] == b"PARE":
-            raise self._encrypted()
+            raise self._encryption_error()
         if self.size < 4 + _TAIL_BYTES or tail[4:] != b"PAR1":
-            raise self._damaged(f"footer cannot be read: it ends in {tail[4:]!r}, not in b'PAR1'")
+            raise self._damage_error(f"footer cannot be read: it ends in {tail[4:]!r}, not in b'PAR1'")
         length = int.from_bytes(tail[:4], "little")
         begin = self.size - _TAIL_BYTES - length
         if begin < 4:
-            raise self._damaged(f"footer cannot be read: {length} bytes in a file of {self.size}")
+            raise self._damage_error(f"footer cannot be read: {length} bytes in a file of {self.size}")
         try:
             rows, width, *columns = _native.parquet_footer(read_at(handle, length, begin))
         except ValueError as error:
             what, byte = error.args
             if what.startswith("an encrypted "):
-                raise self._encrypted() from error
-            raise self._damaged(f"footer cannot be read: {what}", begin + byte) from error
+                raise self._encryption_error() from error
+            raise self._damage_error(f"footer cannot be read: {what}", begin + byte) from error
         return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
 
     def _leaves(self, fields: list[str]) -> NDArray[np.int64]:
-        """Return the numbers of the leaf columns of the fields."""
+        """Return the numbers of the leaf columns of ``fields``."""
         names = set(fields)
         return np.array(
             [i for i, path in enumerate(self._paths) if path in names or path.split(".")[0] in names], np.int64
         )
 
-    def _decoded(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
+    def _decoded_bytes(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
         """Return the decoded bytes of columns with ``values`` values, with one offset per row for lists."""
         rows = int(self._sizes.rows[number])
         ragged = sum("." in self._paths[leaf] for leaf in leaves.tolist())
@@ -423,14 +420,14 @@ class _ParquetFile:
         return sum(products) + 8 * (rows + 1) * ragged
 
     def _check_pages(self, handle: Pages, group: _RowGroup, fields: list[str], memory_bytes: int) -> int:
-        """Check the size of the result, by the headers of the pages to decode.
+        """Check the size of the result by the headers of the pages to decode.
 
-        The footer states the size, too, but decoders believe the pages, and a page of a few bytes can claim two
-        billion values.
+        The footer states the size, too, but decoders trust the pages, and a page of a few bytes can claim two billion
+        values.
 
         Returns:
-            The number of rows that certainly fit: all rows of the group, or fewer where byte strings may repeat a part
-            of their page (a dictionary's entry, a common prefix).
+            The number of rows that are certain to fit: all rows of the group, or fewer if byte strings may repeat a
+            part of their page (an entry of a dictionary, a common prefix).
         """
         sizes, leaves = self._sizes, self._leaves(fields)
         counts = np.zeros(len(leaves), np.int64)
@@ -441,19 +438,19 @@ class _ParquetFile:
             end = at + int(sizes.compressed[group.number, leaf])
             where = f"row group {group.number}, column {self._paths[leaf]!r}"
             if end > self.size:
-                raise self._damaged(f"{where} cannot be read: it ends at byte {end} of {self.size}")
+                raise self._damage_error(f"{where} cannot be read: it ends at byte {end} of {self.size}")
             while counts[i] < total and at < end:
                 header, compressed, uncompressed, values = self._page(handle, at, end, where)
                 if uncompressed > memory_bytes:
-                    raise self.too_large(group.number, uncompressed, memory_bytes)
+                    raise self.size_error(group.number, uncompressed, memory_bytes)
                 counts[i] += values
                 at += header + compressed
                 if self._of_strings[leaf]:
                     # No string is longer than its page, or the page of its dictionary.
                     longest, strings = max(longest, uncompressed), max(strings, int(counts[i]))
-        decoded = self._decoded(group.number, leaves, counts)
+        decoded = self._decoded_bytes(group.number, leaves, counts)
         if decoded > memory_bytes:
-            raise self.too_large(group.number, decoded, memory_bytes)
+            raise self.size_error(group.number, decoded, memory_bytes)
         return group.rows if strings * longest <= memory_bytes else max(1, memory_bytes // (2 * max(longest, 1)))
 
     def _page(self, handle: Pages, at: int, end: int, where: str) -> tuple[int, int, int, int]:
@@ -465,21 +462,21 @@ class _ParquetFile:
                 page = _native.parquet_page(data)
             except ValueError as error:
                 what, byte = error.args
-                raise self._damaged(f"{where} cannot be read: {what} in a page's header", at + byte) from error
+                raise self._damage_error(f"{where} cannot be read: {what} in a page's header", at + byte) from error
             if page is not None:
                 return page
             if len(data) < room or room >= _MAX_PAGE_HEADER_BYTES:
-                raise self._damaged(f"{where} cannot be read: a page's header does not end", at)
+                raise self._damage_error(f"{where} cannot be read: a page's header does not end", at)
             room *= 16
 
-    def _encrypted(self) -> DataError:
+    def _encryption_error(self) -> DataError:
         return DataError(
             "expected a Parquet file that anyone can read, got an encrypted one",
             path=self.path,
             hint="decrypt it: read it with pyarrow and its keys, and write it without encryption",
         )
 
-    def _damaged(self, what: str, byte: int | None = None) -> DataError:
+    def _damage_error(self, what: str, byte: int | None = None) -> DataError:
         return DataError(
             f"expected a Parquet file, but its {what}",
             path=self.path,
@@ -487,7 +484,7 @@ class _ParquetFile:
             hint="the file is damaged or not Parquet; restore it",
         )
 
-    def too_large(self, number: int, decoded: int, memory_bytes: int) -> DataError:
+    def size_error(self, number: int, decoded: int, memory_bytes: int) -> DataError:
         return DataError(
             f"expected at most {memory_bytes} bytes in a decoded row group (memory), got {decoded} in row group "
             f"{number}",
@@ -511,7 +508,7 @@ def _list_files(path: Paths | Sequence[Paths], split: str | None) -> list[str]:
 
 
 def _leaf_widths(kind: Any) -> list[int]:
-    """Return the bytes of a decoded value in each leaf column of a type, or of its offset for variable widths."""
+    """Return for each leaf column of a type the bytes of a decoded value, or of its offset if the width varies."""
     import pyarrow as pa
 
     if hasattr(kind, "storage_type"):
@@ -543,7 +540,7 @@ class _Lengths(NamedTuple):
     table: NDArray[np.int32]
 
 
-def _scan(groups: list[_RowGroup], fields: list[str], shortest: int, memory_bytes: int) -> _Lengths:
+def _count(groups: list[_RowGroup], fields: list[str], shortest: int, memory_bytes: int) -> _Lengths:
     samples = []
     what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
     with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:

@@ -1,6 +1,6 @@
-"""A file-like object for Arrow: some bytes of a Parquet file are in memory, the rest is read on demand.
+"""A file-like object for Arrow. Some bytes of a Parquet file are in memory, the others are read on demand.
 
-Arrow gets views of the bytes in memory. No request of Arrow's touches memory outside of them.
+Arrow gets views of the bytes in memory, and can touch no memory outside of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from feedline.feed.files import remote
 from feedline.feed.files.paths import status_of
 from feedline.feed.protocol import Unread
 
-_LARGE_BYTES = 64 << 10  # blocks of this size and more get a mapping each
+_LARGE_BYTES = 64 << 10  # blocks of at least this size get a mapping each
 
 
 class Pages(io.RawIOBase):
@@ -22,10 +22,10 @@ class Pages(io.RawIOBase):
 
     Args:
         file: the open file.
-        blocks: parts that are in memory: (offset, bytes).
+        blocks: the parts in memory, as (offset, bytes).
 
     Attributes:
-        unread: why a read failed; None: no read failed.
+        unread: the failure of a read, or None if no read failed.
     """
 
     mode = "rb"
@@ -46,7 +46,7 @@ class Pages(io.RawIOBase):
             if begin <= offset and offset + size <= begin + len(data):
                 return data[offset - begin : offset - begin + size]
         size, done = max(0, min(size, self._size - offset)), 0
-        # Large blocks return to the system as soon as Arrow has decoded them: `malloc` keeps what threads free.
+        # The memory of large blocks returns to the system once Arrow has decoded them. `malloc` would keep it.
         data = memoryview(bytearray(size) if size < _LARGE_BYTES else mmap.mmap(-1, size))
         try:
             while done < size and (count := remote.preadv(self._file, data[done:], offset + done)):

@@ -28,8 +28,8 @@ from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, 
 from feedline.feed.files.remote import object_at
 from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.indexed.indexed_corpus import by_file
-from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import lost_chunk, unread
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
+from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.protocol import (
     ChunkInfo,
     Deserializer,
@@ -62,7 +62,7 @@ _MAX_STREAMS = 1 << 16
 _FEW, _TINY = 1024, 64 << 10
 _DAMAGED = "the file is damaged or was truncated; write it again from its source"
 # As CbfError in native/include/feedline/cbf.h. {e} and {g}: expected and got.
-_SENTENCES = {
+_MESSAGES = {
     1: "expected {e} bytes for the lengths of a chunk's sequences, got a chunk of {g}",
     2: "expected a sequence of {e} bytes, got {g} bytes to the end of its chunk",
     3: "expected a possible number of stored values, got {g}",
@@ -93,17 +93,18 @@ class CbfField(NamedTuple):
         return Stream(self.dim, self.dtype, self.sparse)
 
 
-class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened):
+class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledByArguments):
     """Sequences of CBF files, as CNTK's ``ctf2bin`` and `write_cbf` write them.
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
         streams: streams to deliver, by name, also as keyword arguments. ``field`` is the name in the file, by default
             the stream's name. Shape and kind must match the file. The dtype may be float32 or float64: numbers are
-            converted. None: all streams of the file, as it describes them.
-        chunk_size: bytes up to which neighbouring chunks of a file are one chunk of the order: CNTK's converter writes
-            files of many thousands, most of a single sequence. If chunks are delivered as views, only chunks of a
-            single sequence are joined, unless the others are tiny. 0: the chunks of the file, which CNTK's order needs.
+            converted. By default all streams of the file, as it describes them.
+        chunk_size: bytes up to which neighbouring chunks of a file become one chunk of the order. CNTK's converter
+            writes files of many thousands of chunks, most of a single sequence. If chunks are delivered as views, only
+            chunks of a single sequence are joined, unless the others are tiny. With 0 the chunks stay as they are in
+            the file, which CNTK's order needs.
         stream_kwargs: more streams.
 
     Raises:
@@ -127,17 +128,17 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         for file in self._files[1:]:
             if file.fields != fields:
                 raise SchemaError(
-                    f"expected the streams of {paths[0]} in every file, got {_listed(file.fields)} in {file.path}, "
-                    f"not {_listed(fields)}"
+                    f"expected the streams of {paths[0]} in every file, got {_names_of(file.fields)} in {file.path}, "
+                    f"not {_names_of(fields)}"
                 )
         declared = declared_streams(streams, stream_kwargs) or {field.name: field.stream for field in fields}
         self.schema = Schema(declared)
-        self._opened_with(self.paths(), dict(declared), chunk_size=chunk_size)
+        self._set_arguments(self.paths(), dict(declared), chunk_size=chunk_size)
         self._columns = [_column(name, stream, fields, self.name) for name, stream in self.schema.items()]
         self._first = np.cumsum([0, *(file.num_units for file in self._files)])
         self._starts = np.cumsum([0, *(int(file.unit_starts[-1]) for file in self._files)])
         self._single = all(file.single for file in self._files)
-        # The order depends on this, so only the tables decide it.
+        # The order depends on this, so only the chunk tables determine it.
         pairs = zip(self._columns, declared.values(), strict=True)
         as_stored = [stream.dtype == fields[column].dtype for column, stream in pairs]
         self._has_views = self.looks_at_all = all(as_stored) and all(file.regular for file in self._files)
@@ -159,7 +160,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         content = ContentDigest()
         for file in self._files:
             content.array(file.table.view(np.uint8))
-            with file.opened() as stored:
+            with file.open() as stored:
                 content.file(stored, file.size)
         return content.hexdigest()
 
@@ -168,7 +169,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         return [str(file.path) for file in self._files]
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of sequences, by their longest stream; None if every sequence has one.
+        """Return the samples of sequences, by their longest stream, or None if every sequence has one.
 
         Raises:
             DataError: the lengths in a file contradict its chunk table.
@@ -190,12 +191,12 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         """
         decoded = self._views.get(chunk)
         if decoded is None:
-            file, unit = self._located(chunk)
+            file, unit = self._locate(chunk)
             begin, size = file.extent(unit)
             file.compare()
-            decoded = self._decoded(chunk, np.frombuffer(file.mapped()[0], np.uint8, size, begin), mapped=True)
+            decoded = self._decode(chunk, np.frombuffer(file.map()[0], np.uint8, size, begin), mapped=True)
             if self._has_views and not decoded.errors and all(_is_view(value) for value in decoded.values.values()):
-                self._views[chunk] = decoded  # views take no memory, and save another search
+                self._views[chunk] = decoded  # views take no memory, and make another search unnecessary
         return decoded
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
@@ -206,20 +207,20 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         """Return the bytes of the chunk, unless they are delivered as views of local files."""
         if self._has_views and not any(file.remote for file in self._files):
             return []
-        file, unit = self._located(chunk)
+        file, unit = self._locate(chunk)
         return [Extent(str(file.path), *file.extent(unit))]
 
     def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
         """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
-            file, _ = self._located(chunk)
+            file, _ = self._locate(chunk)
             ragged, first = () if self._single else self.schema, self._ordinal(chunk)
             count = self._infos[chunk].sequences
-            return lost_chunk(self.schema, ragged, count, lambda i: unread(piece, str(file.path), first + i))
-        return self._decoded(chunk, np.frombuffer(piece, np.uint8), mapped=False)
+            return lost_chunk(self.schema, ragged, count, lambda i: read_error(piece, str(file.path), first + i))
+        return self._decode(chunk, np.frombuffer(piece, np.uint8), mapped=False)
 
-    def _located(self, chunk: int) -> tuple[_CbfFile, int]:
+    def _locate(self, chunk: int) -> tuple[_CbfFile, int]:
         if not 0 <= chunk < len(self._infos):
             raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
         number = int(np.searchsorted(self._first, chunk, side="right")) - 1
@@ -230,15 +231,15 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         number = int(np.searchsorted(self._first, chunk, side="right")) - 1
         return int(self._starts[number] + self._files[number].unit_starts[chunk - self._first[number]])
 
-    def _decoded(self, chunk: int, data: NDArray[np.uint8], *, mapped: bool) -> Chunk:
+    def _decode(self, chunk: int, data: NDArray[np.uint8], *, mapped: bool) -> Chunk:
         """Return the sequences in the bytes of a chunk.
 
         Args:
             chunk: number of the chunk.
             data: bytes of the chunk.
-            mapped: whether they belong to the map of the file, so that values may be views of them.
+            mapped: whether they are part of the map of the file, so that values may be views of them.
         """
-        file, unit = self._located(chunk)
+        file, unit = self._locate(chunk)
         table, sizes = file.parts(unit)
         native = [(field.sparse, field.dtype.itemsize, field.dim) for field in file.fields]
         begin, samples, stored, faults = _native.cbf_find(
@@ -261,10 +262,10 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
                 values[name], bad = _sparse(data, stream, field, places)
                 for i in np.flatnonzero(bad).tolist():
                     what = "expected as many values in the samples of a sequence as it has, got another number"
-                    errors.setdefault(i, self._damaged(chunk, what, int(places.begin[i]), i, name))
+                    errors.setdefault(i, self._damage_error(chunk, what, int(places.begin[i]), i, name))
             else:
                 values[name] = _dense(data, stream, field, places, mapped)
-        seals = file.mapped()[1] if mapped else ()
+        seals = file.map()[1] if mapped else ()
         return Chunk(self.schema, values, errors, seals=seals)
 
     def _faults(
@@ -273,21 +274,21 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
         """Return the errors of unreadable sequences, by index in the chunk."""
         errors: dict[int, DataError] = {}
         starts = np.concatenate([[0], np.cumsum(table["sequences"], dtype=np.int64)])
-        file, _ = self._located(chunk)
+        file, _ = self._locate(chunk)
         for part in np.flatnonzero(faults["code"]).tolist():
             fault = faults[part]
-            what = _SENTENCES[int(fault["code"])].format(e=int(fault["expected"]), g=int(fault["got"]))
+            what = _MESSAGES[int(fault["code"])].format(e=int(fault["expected"]), g=int(fault["got"]))
             stream = file.fields[fault["stream"]].name if fault["stream"] >= 0 else None
             for i in range(int(starts[part]), int(starts[part + 1])):
-                errors[i] = self._damaged(chunk, what, int(fault["byte"]), i, stream)
+                errors[i] = self._damage_error(chunk, what, int(fault["byte"]), i, stream)
         if self._single:
             for i in np.flatnonzero(samples.max(axis=0) != 1).tolist():
                 what = "expected one sample, as the chunk table says of every sequence, got another number"
-                errors.setdefault(i, self._damaged(chunk, what, 0, i, None))
+                errors.setdefault(i, self._damage_error(chunk, what, 0, i, None))
         return errors
 
-    def _damaged(self, chunk: int, what: str, byte: int, index: int, stream: str | None) -> DataError:
-        file, unit = self._located(chunk)
+    def _damage_error(self, chunk: int, what: str, byte: int, index: int, stream: str | None) -> DataError:
+        file, unit = self._locate(chunk)
         return DataError(
             what,
             path=str(file.path),
@@ -305,18 +306,18 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Reopened
 
 
 class _CbfFile:
-    """A file: its header, its chunk table, and its units, which are runs of joined chunks."""
+    """A file: its header, its chunk table, and its units, which are runs of chunks that are read as one."""
 
     def __init__(self, path: Path, unit_size: int) -> None:
         self.path = path
-        with self.opened() as file:
+        with self.open() as file:
             self.size = status_of(file).st_size
             self.fields, self.table, header_at = _read_header(file, self.size)
         remote = object_at(path)
         self.remote = remote is not None and not remote.whole
         self._mapped: tuple[mmap.mmap, list[NDArray[np.uint8]]] | None = None
         if not self.remote:
-            self.mapped()
+            self.map()
         self._bounds = np.append(self.table["offset"], header_at).astype(np.int64)
         self._starts = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
         self.single = bool((self.table["sequences"] == self.table["samples"]).all())
@@ -327,7 +328,8 @@ class _CbfFile:
         self._lengths: dict[int, NDArray[np.uint32]] = {}
 
     def _has_views(self, unit_size: int) -> bool:
-        """Return whether every unit can be a view: all streams are dense, and each chunk has the size that follows.
+        """Return whether every unit can be a view: all streams are dense, and each chunk has the size that this
+        implies.
 
         Chunks of several sequences cannot be joined to a view. If they are tiny, joining them is worth a copy.
         """
@@ -343,16 +345,16 @@ class _CbfFile:
     def num_units(self) -> int:
         return len(self._units) - 1
 
-    def opened(self) -> BinaryIO:
+    def open(self) -> BinaryIO:
         return open_file(self.path)
 
-    def mapped(self) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
+    def map(self) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
         """Return the map of the file, and its seals. A file in a store is mapped once all of its bytes are fetched."""
         if self._mapped is None:
             remote = object_at(self.path)
-            if remote is not None and not remote.stays_there(0, remote.size):
+            if remote is not None and not remote.has_pinned(0, remote.size):
                 raise RuntimeError(f"expected all of {remote.url} to have been fetched")
-            with self.opened() as file, reading(self.path):
+            with self.open() as file, reading(self.path):
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._mapped = mapped, seals_of([np.frombuffer(mapped, np.uint8)])
         return self._mapped
@@ -360,7 +362,7 @@ class _CbfFile:
     def compare(self) -> None:
         """Check that the size of the file has not changed."""
         with reading(self.path):
-            now = self.mapped()[0].size()
+            now = self.map()[0].size()
         if now != self.size:
             raise DataError(f"expected a file of {self.size} bytes, got {now}", path=str(self.path), hint=_DAMAGED)
 
@@ -375,13 +377,13 @@ class _CbfFile:
         return begin, end - begin
 
     def parts(self, unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return the rows of the table for a unit, and the bytes of its chunks."""
+        """Return the rows of the chunk table for a unit, and the sizes of its chunks."""
         a, b = self._units[unit : unit + 2].tolist()
         return self.table[a:b], np.diff(self._bounds[a : b + 1])
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
         chunk_of = np.searchsorted(self._starts, ordinals, side="right") - 1
-        lengths = self.table["samples"][chunk_of].astype(np.int64)  # right where a chunk is one sequence
+        lengths = self.table["samples"][chunk_of].astype(np.int64)  # correct for chunks of one sequence
         for chunk in distinct(chunk_of[self.table["sequences"][chunk_of] > 1]).tolist():
             at = np.flatnonzero(chunk_of == chunk)
             lengths[at] = self._chunk_lengths(chunk)[ordinals[at] - self._starts[chunk]]
@@ -391,7 +393,7 @@ class _CbfFile:
         lengths = self._lengths.get(chunk)
         if lengths is None:
             count, byte = int(self.table["sequences"][chunk]), int(self._bounds[chunk])
-            with self.opened() as file:
+            with self.open() as file:
                 raw = read_at(file, 4 * count, byte)
             total = int(self.table["samples"][chunk])
             lengths = np.frombuffer(raw, "<u4")
@@ -414,7 +416,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     """Return the streams, the chunk table, and the end of the chunks."""
     name = os.fspath(file.name)
 
-    def damaged(what: str, byte: int) -> DataError:
+    def damage_error(what: str, byte: int) -> DataError:
         return DataError(what, path=name, byte=byte, hint=_DAMAGED)
 
     head = read_at(file, _HEAD.size, 0)
@@ -424,29 +426,29 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     if version != VERSION:
         raise DataError(f"expected version {VERSION} of CBF, got {version}", path=name, byte=8)
     if size < _HEAD.size + _COUNTS.size + 8:
-        raise damaged(f"expected a file with a header, got {size} bytes", size)
+        raise damage_error(f"expected a file with a header, got {size} bytes", size)
     (at,) = struct.unpack("<q", read_at(file, 8, size - 8))
     if not _HEAD.size <= at <= size - 8 - _COUNTS.size:
-        raise damaged(
+        raise damage_error(
             f"expected the header's offset from {_HEAD.size} to {size - 8 - _COUNTS.size}, got {at}", size - 8
         )
     raw = read_at(file, size - 8 - at, at)
     magic, num_chunks, num_streams = _COUNTS.unpack_from(raw)
     if magic != MAGIC:
-        raise damaged("expected a header that begins as the file does, got other bytes", at)
+        raise damage_error("expected a header that begins as the file does, got other bytes", at)
     if not 1 <= num_streams <= _MAX_STREAMS:
-        raise damaged(f"expected 1 to {_MAX_STREAMS} streams, got {num_streams}", at + 12)
+        raise damage_error(f"expected 1 to {_MAX_STREAMS} streams, got {num_streams}", at + 12)
     fields, byte = [], _COUNTS.size
     for _ in range(num_streams):
         if byte + 5 > len(raw):
-            raise damaged("expected a stream, got the end of the header", at + byte)
+            raise damage_error("expected a stream, got the end of the header", at + byte)
         encoding, length = struct.unpack_from("<BI", raw, byte)
         if length > len(raw) - byte - 10:
-            raise damaged(f"expected a stream's name, got a length of {length} bytes", at + byte + 1)
+            raise damage_error(f"expected a stream's name, got a length of {length} bytes", at + byte + 1)
         text = raw[byte + 5 : byte + 5 + length]
         kind, dim = struct.unpack_from("<BI", raw, byte + 5 + length)
         if encoding > 1 or kind > 1 or not 1 <= dim < 2**31 or not text.isascii() or not text:
-            raise damaged(
+            raise damage_error(
                 f"expected a stream with encoding 0 or 1, an ASCII name, element type 0 or 1 and 1 to {2**31 - 1} "
                 f"values in a sample, got {encoding}, {text[:64]!r}, {kind} and {dim}",
                 at + byte,
@@ -454,9 +456,9 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
         fields.append(CbfField(text.decode(), encoding == 1, _TYPES[kind], dim))
         byte += 10 + length
     if len({field.name for field in fields}) < len(fields):
-        raise damaged(f"expected streams of different names, got {_listed(fields)}", at + _COUNTS.size)
+        raise damage_error(f"expected streams of different names, got {_names_of(fields)}", at + _COUNTS.size)
     if len(raw) - byte != num_chunks * _TABLE.itemsize:
-        raise damaged(
+        raise damage_error(
             f"expected a table of {num_chunks} chunks, {num_chunks * _TABLE.itemsize} bytes, got {len(raw) - byte}",
             at + byte,
         )
@@ -470,7 +472,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     wrong += np.flatnonzero(table["sequences"] > np.maximum(sizes, 0)).tolist() if not wrong else []
     if wrong:
         row = int(wrong[0])
-        raise damaged(
+        raise damage_error(
             f"expected chunk {row} within the file and before the next one, with room for its sequences, got offset "
             f"{table['offset'][row]} and {table['sequences'][row]} sequences",
             at + byte + row * _TABLE.itemsize,
@@ -481,7 +483,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
 def _units(bounds: NDArray[np.int64], size: int, alone: NDArray[np.bool_] | None) -> NDArray[np.int64]:
     """Return the first chunk of each unit, a run of chunks of up to ``size`` bytes, and the number of chunks.
 
-    Chunks marked ``alone`` are never joined.
+    Chunks marked in ``alone`` are never joined.
     """
     if size == 0:
         return np.arange(len(bounds))
@@ -498,7 +500,7 @@ def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) ->
     field_name = stream.field or name
     number = next((number for number, field in enumerate(fields) if field.name == field_name), None)
     if number is None:
-        raise SchemaError(f"expected the stream `{field_name}` in {path}, which has {_listed(fields)}")
+        raise SchemaError(f"expected the stream `{field_name}` in {path}, which has {_names_of(fields)}")
     field = fields[number]
     if stream.sparse != field.sparse or stream.size != field.dim:
         kind = "sparse" if field.sparse else "dense"
@@ -511,7 +513,7 @@ def _column(name: str, stream: Stream, fields: Sequence[CbfField], path: str) ->
     return number
 
 
-def _listed(fields: Sequence[CbfField]) -> str:
+def _names_of(fields: Sequence[CbfField]) -> str:
     return ", ".join(f"{f.name} ({'sparse' if f.sparse else 'dense'} {f.dtype.name}, {f.dim})" for f in fields)
 
 

@@ -1,6 +1,6 @@
-"""Write CNTK's binary format (CBF) that `CBFDeserializer` and CNTK 2.7 read back number for number.
+"""Write CNTK's binary format (CBF). `CBFDeserializer` and CNTK 2.7 read the same numbers back.
 
-Cost: one vectorised pass, which holds one piece of a source's chunk, and its bytes, at a time.
+Cost: one vectorised pass. Memory takes one piece of a chunk of the source, and its bytes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from feedline.feed.formats.cntk.cbf import MAGIC, UNIT, VERSION, CbfField
 from feedline.feed.protocol import Deserializer, num_chunks, whole_number
 
 _PIECE = 8 << 20
-_MOST = 2**31 - 1
+_MAX_DIM = 2**31 - 1
 
 
 class CbfWriter:
     """Writes chunks, then the header.
 
     Args:
-        file: file to write, from its current position on, which must be its start.
+        file: file to write. It must be at its start.
         fields: streams, in their order.
 
     Raises:
@@ -40,8 +40,10 @@ class CbfWriter:
         for field in fields:
             if not field.name or not field.name.isascii():
                 raise ValueError(f"expected the name of a stream in ASCII, got {field.name!r}")
-            if not 1 <= field.dim <= _MOST:
-                raise ValueError(f"expected 1 to {_MOST} values in a sample of stream `{field.name}`, got {field.dim}")
+            if not 1 <= field.dim <= _MAX_DIM:
+                raise ValueError(
+                    f"expected 1 to {_MAX_DIM} values in a sample of stream `{field.name}`, got {field.dim}"
+                )
         self.fields = list(fields)
         self._file = file
         self._table: list[tuple[int, int, int]] = []
@@ -98,8 +100,8 @@ def write_cbf(
         source: a `Deserializer` (for a path: `open_corpus`), or a mapping from stream names to data as
             `ArrayDeserializer` takes it, also as keyword arguments.
         chunk_size: approximate bytes of a chunk. A sequence is never cut.
-        dtype: ``"float32"`` or ``"float64"``, the only element types of CBF; None: float64 for float64, float32 for all
-            others.
+        dtype: ``"float32"`` or ``"float64"``, the only element types of CBF. By default float64 for float64, and
+            float32 for all others.
         streams: more data, by stream name.
 
     Raises:
@@ -140,7 +142,7 @@ def _field(name: str, stream: Any, dtype: str | None) -> CbfField:
 
 
 def _bytes_of(value: Value, field: CbfField) -> NDArray[np.uint32]:
-    """Return the bytes of a stream's sequences, as words of 4 bytes, which all sizes in CBF are multiples of."""
+    """Return the bytes of a stream's sequences as words of 4 bytes. All sizes in CBF are multiples of 4."""
     lengths = value.lengths
     if isinstance(value, SparseValue):
         return _sparse_words(value, field, lengths)
@@ -181,7 +183,7 @@ def _sparse_words(value: SparseValue, field: CbfField, lengths: NDArray[np.int64
 
 
 def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return ``counts[i]`` consecutive numbers from ``starts[i]`` on, for each i, one after the other."""
+    """Return for each i the ``counts[i]`` consecutive numbers from ``starts[i]`` on."""
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
 

@@ -3,7 +3,7 @@
 Guarantees: CNTK's grammar and chunks. Numbers are rounded correctly. No value is invented without `fill_missing`. An
 unreadable sequence keeps its place and reports why. Nothing outside the declared streams is parsed. Text is read with
 pread, never mapped, and a file that changes while open is an error, not a crash. Cost: the first opening reads the
-files once to index them (see `indexed`), later ones read O(chunks). Reading a chunk costs its text, its columns, and
+files once to index them (see `file_index`), later ones read O(chunks). Reading a chunk costs its text, its columns, and
 about 1 ns per byte of text. Reading releases the GIL.
 """
 
@@ -29,7 +29,7 @@ from feedline.feed.formats.cntk.ctf_errors import FATAL, NAMES, RECORD, describe
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import MAX_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
-from feedline.feed.formats.indexed.rows import PAD, ReadRows, RowText, TextCorpus
+from feedline.feed.formats.indexed.rows import PAD, RowText, TextCorpus, TextRows
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -57,16 +57,17 @@ class CTFDeserializer(TextCorpus, Keyed):
         skip_sequence_ids: whether every line is a sequence, with or without an id.
         lenient: whether to accept blank lines and the numbers ``.5``, ``5.e3``, ``nan``, ``inf``, which CNTK refuses.
         fill_missing: whether to follow CNTK's rule for dense samples with fewer values than declared: missing values
-            are zero. False: such a sample is an error.
-        max_errors: 0: a sequence with an error is unreadable as a whole. Above 0: as in CNTK, bad samples are dropped,
-            up to this many errors (CNTK counts up to three for one bad row) over the life of this object, counting each
-            chunk once. One more error, or a stream without any sample, is a `DataError`.
+            are zero. Otherwise such a sample is an error.
+        max_errors: maximum number of errors. With 0, a sequence with an error is unreadable as a whole. Above 0, bad
+            samples are dropped, as in CNTK, which counts up to three errors for one bad row. Errors are counted over
+            the life of this object, and once for each chunk. One more error, or a stream without any sample, is a
+            `DataError`.
         chunk_size: bytes of text per chunk. Part of the order: another size is another order.
-        cache: where to keep the index. True: next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
-            writable. A folder: in it. False: in a temporary file.
+        cache: folder for the index. With True, next to the file, or in ``$XDG_CACHE_HOME/feedline`` if that is not
+            writable. With False, in a temporary file.
         memory: bytes that a decoded chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:
@@ -114,7 +115,7 @@ class CTFDeserializer(TextCorpus, Keyed):
 
     # ---- description ------------------------------------------------------------------------------
 
-    def _empty(self) -> DataError:
+    def _empty_error(self) -> DataError:
         return DataError(
             f"expected at least one sequence with the field `{self._size_field}`, which defines the size, got none",
             path=self.name,
@@ -126,7 +127,8 @@ class CTFDeserializer(TextCorpus, Keyed):
         return self._digest("", "flags")
 
     def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the ids of sequences, or for a file without ids, line numbers, from 0, counted through all files."""
+        """Return the ids of sequences. In files without ids, these are line numbers, from 0, counted through all
+        files."""
         lines = offsets_of(file.index.header.lines for file in self._files)
         keys = np.empty(len(ordinals), np.uint64)
         for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
@@ -151,25 +153,25 @@ class CTFDeserializer(TextCorpus, Keyed):
         if place.begin < PAD or len(piece) < place.size + 2 * PAD:
             # At the ends of a file, padding is missing on one side.
             return super().read_fetched(chunk, [piece[min(place.begin, PAD) :][: place.size]])
-        with place.file.opened() as text:
+        with place.file.open() as text:
             place.file.compare(text)
-        return self._parsed(place, np.frombuffer(piece, np.uint8), [])
+        return self._parse_chunk(place, np.frombuffer(piece, np.uint8), [])
 
-    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
+    def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         """Parse sequences.
 
         Raises:
             DataError: decoded, they would exceed ``memory``, or ``max_errors`` is exhausted.
         """
-        if of.holes and self._max_errors > 0:  # errors are counted by sample
-            begin, _, why = of.holes[0]
-            raise of.file.hole(begin, why, int(of.ordinals[0]), None)
-        arguments = (buffer, PAD, of.places.view(np.uint8), of.origin)
-        with of.file.trusted():
+        if part.holes and self._max_errors > 0:  # errors are counted by sample
+            begin, _, reason = part.holes[0]
+            raise part.file.hole_error(begin, reason, int(part.ordinals[0]), None)
+        arguments = (buffer, PAD, part.places.view(np.uint8), part.origin)
+        with part.file.index_errors():
             if self._max_errors == 0:
                 streams, _, faults, _ = self._parser.parse(*arguments, -1)
             else:
-                streams, faults = self._parse_counting(of.chunk, arguments)
+                streams, faults = self._parse_counting(part.chunk, arguments)
         values: dict[str, Value] = {}
         for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
             if stream.sparse:
@@ -179,61 +181,64 @@ class CTFDeserializer(TextCorpus, Keyed):
                 rows, offsets = arrays
                 values[name] = DenseValue(rows.reshape(len(rows), *stream.shape), offsets)
         records = faults.view(RECORD)
-        if len(records) == 0 and not of.holes:
+        if len(records) == 0 and not part.holes:
             return Chunk(self.schema, values)
         records, sequence = records.copy(), records["sequence"]
-        records["byte"] += of.entries["offset"][sequence] - of.places["offset"][sequence]
-        with of.file.opened() as text:
+        records["byte"] += part.entries["offset"][sequence] - part.places["offset"][sequence]
+        with part.file.open() as text:
             if len(records):
-                self._raise_fatal(of, text, records)
-            # After a failed read, no text is read again to describe other errors.
-            begin = int(of.entries["offset"][0])
-            near = (0, 1) if of.holes else (begin, line_of(text, begin))
+                self._raise_fatal(part, text, records)
+            # After a failed read, text is not read again to describe other errors.
+            begin = int(part.entries["offset"][0])
+            near = (0, 1) if part.holes else (begin, line_of(text, begin))
             if self._max_errors > 0:
-                first = self._described(of, text, records[0], near)
+                first = self._record_error(part, text, records[0], near)
                 _log.warning("%d errors skipped (max_errors); the first: %s", len(records), first.what)
                 return Chunk(self.schema, values)
-            return Chunk(self.schema, values, self._errors(of, text, records, near))
+            return Chunk(self.schema, values, self._errors(part, text, records, near))
 
     def _errors(
-        self, of: ReadRows, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
+        self, part: TextRows, text: BinaryIO, records: NDArray[Any], near: tuple[int, int]
     ) -> Mapping[int, DataError]:
         """Return the errors of unreadable sequences. If there are many, each is described on access."""
-        path, holes = of.file.path, of.holes
-        low = of.entries["offset"].astype(np.int64)
-        high = low + of.entries["size"]
+        path, holes = part.file.path, part.holes
+        low = part.entries["offset"].astype(np.int64)
+        high = low + part.entries["size"]
         gaps = [np.flatnonzero((low < end) & (high > begin)) for begin, end, _ in holes]
         rows = np.unique(np.concatenate([records["sequence"].astype(np.int64), *gaps]))
         place = near
 
-        def in_file(text: BinaryIO, row: int) -> DataError:
+        def error_in(text: BinaryIO, row: int) -> DataError:
             nonlocal place
             # The first gap of a sequence counts.
-            for begin, end, why in holes:
+            for begin, end, reason in holes:
                 if low[row] < end and high[row] > begin:
-                    if isinstance(why, Unread):
-                        why = why._replace(byte=max(begin, int(low[row])))
-                    return of.file.hole(begin, why, int(of.ordinals[row]), None)
+                    if isinstance(reason, Unread):
+                        reason = reason._replace(byte=max(begin, int(low[row])))
+                    return part.file.hole_error(begin, reason, int(part.ordinals[row]), None)
             if holes:
-                return _near_a_hole(path, int(of.ordinals[row]))
+                return _hole_chunk_error(path, int(part.ordinals[row]))
             record = records[int(np.searchsorted(records["sequence"], row, side="right")) - 1]
-            after = place if place[0] <= record["byte"] else near  # lines are counted from the last error on
-            error = self._described(of, text, record, after)
+            after = place if place[0] <= record["byte"] else near  # count lines from the last error on
+            error = self._record_error(part, text, record, after)
             place = int(record["byte"]), error.line or 1
             return error
 
-        def alone(row: int) -> DataError:
-            with of.file.opened() as text:
-                return in_file(text, row)
+        def error_of(row: int) -> DataError:
+            with part.file.open() as text:
+                return error_in(text, row)
 
         if len(rows) > MAX_AT_ONCE:
-            return LazyErrors(rows, alone)
-        return {row: in_file(text, row) for row in rows.tolist()}
+            return LazyErrors(rows, error_of)
+        return {row: error_in(text, row) for row in rows.tolist()}
 
     def _parse_counting(
         self, chunk: ChunkPlace[RowText] | None, arguments: tuple[Any, ...]
     ) -> tuple[Any, NDArray[np.uint8]]:
-        """Parse with CNTK's error count, which one caller at a time may change. A selection (None) is not counted."""
+        """Parse with CNTK's error count, which one caller at a time may change.
+
+        Errors of a selection, without a ``chunk``, are not counted.
+        """
         if chunk is None:
             streams, _, faults, _ = self._parser.parse(*arguments, _UNLIMITED)
             return streams, faults
@@ -245,39 +250,41 @@ class CTFDeserializer(TextCorpus, Keyed):
             self._errors_left = remaining
         return streams, faults
 
-    def _raise_fatal(self, of: ReadRows, text: BinaryIO, records: NDArray[Any]) -> None:
+    def _raise_fatal(self, part: TextRows, text: BinaryIO, records: NDArray[Any]) -> None:
         """Raise the error that made the parser give up, if it did."""
         last = records[-1]
         code = NAMES[int(last["code"])]
         if code not in FATAL and not (self._max_errors > 0 and code == "missing_stream"):
             return
         cause = last if code != "errors_exhausted" else records[-2]
-        byte, sequence = int(cause["byte"]), int(of.ordinals[cause["sequence"]])
+        byte, sequence = int(cause["byte"]), int(part.ordinals[cause["sequence"]])
         stream = list(self.schema)[cause["stream"]] if cause["stream"] >= 0 else None
         if code == "memory_limit":
             limit, needed = last["expected"], last["got"]
-            what = f"expected at most {limit} bytes when decoded at a time (memory), got {needed} before the end"
+            what = f"expected at most {limit} bytes decoded at once (memory), got {needed} before the end"
             hint = "raise memory=, or lower chunk_size="
         else:
-            what, hint = self._described(of, text, cause, (0, 1)).what, None
+            what, hint = self._record_error(part, text, cause, (0, 1)).what, None
             if code == "errors_exhausted":
                 what = f"expected at most {self._max_errors} errors (max_errors), got one more: {what}"
         line = line_of(text, byte)
-        raise DataError(what, path=str(of.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
+        raise DataError(
+            what, path=str(part.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint
+        )
 
-    def _described(self, of: ReadRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
+    def _record_error(self, part: TextRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
         names = list(self.schema)
         return describe(
-            of.file.path, text, record, streams=names, lenient=self._lenient, ordinals=of.ordinals, near=near
+            part.file.path, text, record, streams=names, lenient=self._lenient, ordinals=part.ordinals, near=near
         )
 
 
 def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenient: bool) -> IndexKind:
-    """Return the kind of index for text of CNTK.
+    """Return the kind of index for CNTK text.
 
     Args:
-        chunk_size: most bytes of text in a chunk.
-        size_field: field of the stream that defines the size; None: there is none.
+        chunk_size: maximum bytes of text in a chunk.
+        size_field: field of the stream that defines the size, if any.
         skip_ids: whether every line is a sequence.
         lenient: whether blank lines are skipped.
     """
@@ -290,7 +297,7 @@ def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenien
     )
 
 
-def _near_a_hole(path: Path, ordinal: int) -> DataError:
+def _hole_chunk_error(path: Path, ordinal: int) -> DataError:
     return DataError(
         "expected valid text, got an error in a chunk that the disk cannot read completely",
         path=str(path),

@@ -27,11 +27,11 @@ _SKIP = 'pass on_error="skip" to the source to skip such sequences and count the
 _KIND = "compare the declaration (sparse=True for `index:value` pairs) with the file"
 _SHAPE = "if the data is right, declare a larger shape"
 _FILL = "fill_missing=True pads such samples with zeros, as CNTK does; or declare the shape that the file has"
-_SHOWN_BYTES = 1 << 10  # bytes of a row that are searched for field names
+_SHOWN_BYTES = 1 << 10  # of a row that are searched for field names
 _FIELD = re.compile(rb"\|(?!#)([!-{}~]+)")
 
 # {s}: stream, {e} and {g}: expected and got, {c}: the byte found
-_SENTENCES = {
+_MESSAGES = {
     "unexpected_byte": ("expected `|` before a stream name, got {c}", None),
     "bad_name": ("expected a stream name after `|`, got {c}", None),
     "empty_row": ("expected at least one sample of the declared streams in a row, got none", None),
@@ -46,7 +46,7 @@ _SENTENCES = {
     "too_few_samples": ("expected a stream with a sample in each of {e} rows, got {g} in the longest", None),
     "size_mismatch": ("expected {e} samples for stream `{s}`, which defines the size, got {g}", None),
 }
-_INDEX_SENTENCES = {
+_INDEX_MESSAGES = {
     "empty_input": ("expected rows of text, got none", None),
     "utf16_input": ("expected UTF-8 text, got a UTF-16 byte order mark", "convert it: iconv -f UTF-16 -t UTF-8"),
     "no_sequence_id": (
@@ -59,7 +59,7 @@ _INDEX_SENTENCES = {
 
 
 def show_byte(byte: int) -> str:
-    """Name a byte for a reader of the file."""
+    """Return the name of a byte for an error message."""
     if byte == 0x0A:
         return "the end of the row"
     return f"`{chr(byte)}`" if 0x20 <= byte < 0x7F else f"byte 0x{byte:02x}"
@@ -67,7 +67,7 @@ def show_byte(byte: int) -> str:
 
 def describe_index_error(path: Path, file: BinaryIO, code: int, byte: int) -> DataError:
     """Return the error for a text that cannot be indexed."""
-    what, hint = _INDEX_SENTENCES[NAMES[code]]
+    what, hint = _INDEX_MESSAGES[NAMES[code]]
     at = read_at(file, 1, byte)
     what = what.format(c=show_byte(at[0]) if at else "the end of the file")
     return DataError(what, path=str(path), byte=byte, line=line_of(file, byte), hint=hint)
@@ -91,12 +91,12 @@ def describe(
         record: a record without a `FATAL` code.
         streams: names, by stream number in the record.
         lenient: whether the lenient grammar was used, for the advice.
-        ordinals: index in the corpus, by sequence number in the record.
+        ordinals: ordinals in the corpus, by sequence number in the record.
         near: an offset before the record and its line number.
     """
     name, byte = NAMES[int(record["code"])], int(record["byte"])
     stream = streams[record["stream"]] if record["stream"] >= 0 else None
-    sentence, hint = _SENTENCES[name]
+    sentence, hint = _MESSAGES[name]
     expected, got = int(record["expected"]), int(record["got"])
     advice = [hint] if hint else []
     if name == "bad_number" and got == ord(":"):

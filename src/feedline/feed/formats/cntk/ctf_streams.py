@@ -1,4 +1,4 @@
-"""The streams of text of CNTK, inferred from its first bytes."""
+"""The streams of CNTK text, inferred from its first bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import open_regular
 
-_MAX_DIGITS = 20  # of an index
+_MAX_DIGITS = 20  # of a sparse index
 
 
 def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -> dict[str, Stream]:
@@ -41,7 +41,7 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
             field, _, body = sample.replace(b"\t", b" ").partition(b" ")
             if field.startswith(b"#") or not field.strip():
                 continue
-            _look(
+            _add_sample(
                 field.strip().decode("utf-8", "replace"), body.split(), kinds=kinds, sizes=sizes, path=name, line=number
             )
     if not kinds:
@@ -60,7 +60,7 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
     return {field: Stream(sizes[field], sparse=bool(kind)) for field, kind in kinds.items()}
 
 
-def _look(
+def _add_sample(
     field: str,
     values: list[bytes],
     *,

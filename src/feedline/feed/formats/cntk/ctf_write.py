@@ -1,6 +1,6 @@
-"""Write CTF that `CTFDeserializer` reads back number for number.
+"""Write CTF. `CTFDeserializer` reads the same numbers back.
 
-Cost: holds one block of sequences as Python strings at a time, and writes about 1 to 3 million numbers per second.
+Cost: 1 to 3 million numbers per second. Memory takes one block of sequences as Python strings.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def write_ctf(
         streams: field name to data, also as keyword arguments. Data is a `Value`, an array ``(n, ...)`` or SciPy
             sparse matrix with one row per sequence, or a list with one array ``(length, ...)`` or sparse matrix per
             sequence. All streams have the same number of sequences, but lengths may differ.
-        keys: id of each sequence, below 2**64, neighbours distinct. None: no ids if every sequence has one sample, else
-            0, 1, 2, ...
+        keys: id of each sequence, below 2**64. Neighbours must differ. By default 0, 1, 2, ..., or no ids if every
+            sequence has one sample.
         lenient: whether to write nan and infinity, which only readers with ``lenient=True`` accept.
         stream_kwargs: more streams.
 
@@ -79,7 +79,7 @@ def write_ctf(
         if any(a == b for a, b in itertools.pairwise(keys)):
             raise ValueError("expected neighbouring sequences to have different keys, as CTF separates them by key")
         if any(not 0 <= key < 2**64 for key in keys):
-            raise ValueError("expected keys from 0 to 2**64 - 1")
+            raise ValueError("expected keys from 0 to 2**64 - 1, got others, got others")
     for value in values.values():
         if isinstance(value, SparseValue):
             value.checked_indices()
@@ -105,7 +105,7 @@ def _write_block(
 
 
 def _samples(name: str, value: Value, begin: int, end: int, lenient: bool) -> list[str]:
-    """Format the samples begin to end as ``|name values``."""
+    """Return the samples ``begin:end`` as texts ``|name values``."""
     if isinstance(value, SparseValue):
         bounds = value.indptr[begin : end + 1]
         low, high = int(bounds[0]), int(bounds[-1])

@@ -31,7 +31,7 @@ from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.read_into import read_exactly
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.indexed.indexed_corpus import check_memory
-from feedline.feed.formats.reopened import Reopened
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     Broadcast,
@@ -53,7 +53,7 @@ _IDX_MAGIC = 2051
 _BASE_KINDS = {6: "MFCC", 7: "FBANK", 9: "USER", 11: "PLP", 12: "FESTREAM"}
 _COMPRESSED, _QUANTISED = 0o2000, 0o40000
 _GUID_BYTES = 16
-_HEADERS = 1024  # kept, of some hundred bytes each
+_MAX_HEADERS = 1024  # that are kept, some hundred bytes each
 _SKIP = 'pass on_error="skip" to the source to skip such utterances and list them'
 
 _log = logging.getLogger("feedline")
@@ -104,7 +104,7 @@ class _Utterances(NamedTuple):
     errors: dict[int, DataError]
 
 
-class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
+class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments):
     """Utterances of HTK feature files.
 
     A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included, or ``name=file`` or
@@ -113,15 +113,15 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
 
     Args:
         scp: path of the script.
-        streams: the stream delivered, by name, also as a keyword argument. Its shape is the shape of a sample, of all
-            ``left + 1 + right`` frames together, flat or ``(frames, values)``, its dtype float32 or float64. None:
+        streams: the stream by name, also as a keyword argument. Its shape is the shape of a sample, of all ``left + 1 +
+            right`` frames together, flat or ``(frames, values)``, its dtype float32 or float64. By default
             ``features``, float32, flat.
-        context: (left, right) neighbours of each frame in a sample, oldest first. Neighbours beyond the ends of an
-            utterance repeat its first or last frame. None: the number that makes the declared shape, the same on both
-            sides.
+        context: numbers of neighbours to the (left, right) of each frame in a sample, oldest first. Neighbours beyond
+            the ends of an utterance repeat its first or last frame. With None, as many neighbours on either side as the
+            declared shape needs.
         prefix: prefix of the paths of the script. Without it, ``...`` in a path is the script's folder.
-        broadcast: whether utterances of one frame are repeated for each sample of the sequence that they are joined to
-            (a speaker's vector). Such a corpus cannot be the first of a `Join`.
+        broadcast: whether an utterance of one frame, such as a speaker's vector, is repeated for each sample of the
+            sequence that it is joined to. Such a corpus cannot be the first of a `Join`.
         chunk_frames: frames at which a chunk is full. Part of the order.
         memory: bytes that a decoded chunk may take.
         stream_kwargs: the stream, as a keyword argument.
@@ -154,26 +154,26 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         chunk_frames, self._memory = whole_number("chunk_frames", chunk_frames, 1), whole_number("memory", memory, 1)
         self.name, self._broadcast = os.fspath(scp), bool(broadcast)
         self._script = script = _Script(Path(scp), prefix)
-        self._headers = LruCache(read_header, lambda _: 1, _HEADERS)
-        for i in np.flatnonzero(script.count < 0).tolist():  # files that are named without a range
+        self._headers = LruCache(read_header, lambda _: 1, _MAX_HEADERS)
+        for i in np.flatnonzero(script.count < 0).tolist():  # files without a range in the script
             script.start[i], script.count[i] = 0, self._headers.get(script.paths[script.file[i]]).frames
         self.duplicates = script.drop_duplicates()
         if not len(script):
             raise DataError("expected at least one utterance in the script, got none", path=self.name)
-        self._like = self._headers.get(script.paths[script.file[0]])
+        self._first_header = self._headers.get(script.paths[script.file[0]])
         stream_name, stream = next(iter(declared.items()), ("features", None))
-        self._context = _context(stream_name, stream, context, self._like.dim, self.name)
+        self._context = _context(stream_name, stream, context, self._first_header.dim, self.name)
         width = sum(self._context) + 1
-        self.schema = Schema({stream_name: stream or Stream(width * self._like.dim)})
+        self.schema = Schema({stream_name: stream or Stream(width * self._first_header.dim)})
         if self.schema[stream_name].sparse or self.schema[stream_name].dtype.kind != "f":
             raise SchemaError(f"expected a dense stream of floats for features, got {self.schema[stream_name]}")
         options = {"context": context, "prefix": prefix, "broadcast": broadcast, "chunk_frames": chunk_frames}
-        self._opened_with(scp, dict(self.schema.streams), memory=memory, **options)
-        self._row = width * self._like.dim
-        self._starts = _cut(self._script.count, chunk_frames)
+        self._set_arguments(scp, dict(self.schema.streams), memory=memory, **options)
+        self._row = width * self._first_header.dim
+        self._starts = _chunk_starts(self._script.count, chunk_frames)
         frames = np.concatenate([[0], np.cumsum(script.count)])[self._starts]
         counts = zip(np.diff(self._starts).tolist(), np.diff(frames).tolist(), strict=True)
-        self._infos = [ChunkInfo(n, samples, samples * self._like.frame_bytes) for n, samples in counts]
+        self._infos = [ChunkInfo(n, samples, samples * self._first_header.frame_bytes) for n, samples in counts]
 
     # ---- description ------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         return self._infos
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """See `Deserializer.capability`. Features are repeated only with ``broadcast``."""
+        """See `Deserializer.capability`. Utterances are repeated only with ``broadcast``."""
         return None if kind is Broadcast and not self._broadcast else super().capability(kind)
 
     def digest(self) -> str:
@@ -244,8 +244,8 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         shaped = selection.rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
         return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, selection.errors)
 
-    def _lose(self, selection: _Utterances, i: int, error: DataError) -> None:
-        """Note the error of an utterance that cannot be read."""
+    def _set_error(self, selection: _Utterances, i: int, error: DataError) -> None:
+        """Set the error of an utterance that cannot be read."""
         ordinal = int(selection.ordinals[i])
         selection.rows[selection.offsets[i] : selection.offsets[i + 1]] = 0
         located = error.located(path=self._script.paths[int(self._script.file[ordinal])], sequence=ordinal)
@@ -257,11 +257,11 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
         script, ordinals = self._script, selection.ordinals[first:stop]
         number = int(script.file[ordinals[0]])
         try:
-            header = self._checked_header(number)
+            header = self._matching_header(number)
             file = open_file(script.paths[number])
         except DataError as error:
             for i in range(first, stop):
-                self._lose(selection, i, error)
+                self._set_error(selection, i, error)
             return
         with file:
             starts, counts = script.start[ordinals], script.count[ordinals]
@@ -271,9 +271,9 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
                 if n == 0:
                     lost = DataError("expected at least one frame in the file, got none", hint=_SKIP)
                 else:
-                    what = f"expected frames {at} to {at + n - 1} in a file of {header.frames}"
+                    what = f"expected frames {at} to {at + n - 1} in the file, got {header.frames} frames"
                     lost = DataError(what, hint=f"is the script of another version of the file? Or {_SKIP}")
-                self._lose(selection, first + i, lost)
+                self._set_error(selection, first + i, lost)
             # Neighbours in the file are read together.
             joined = np.concatenate([starts[1:] == starts[:-1] + counts[:-1], [False]]) & sound
             joined[:-1] &= sound[1:]
@@ -295,7 +295,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
             read_exactly(file, data, header.begin + start * header.frame_bytes, Path(file.name))
         except DataError as error:
             if stop - first == 1:
-                self._lose(selection, first, error)
+                self._set_error(selection, first, error)
                 return
             for i, at in enumerate((start + offsets[:-1] - begin).tolist(), first):  # the others may be readable
                 self._read_run(file, header, selection, (i, i + 1), at)
@@ -313,13 +313,13 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, Reopened):
             out=selection.rows[begin:end],
         )
 
-    def _checked_header(self, number: int) -> _FrameHeader:
-        """Return the header of a file, after comparing it with the first file's.
+    def _matching_header(self, number: int) -> _FrameHeader:
+        """Return the header of a file, checked against the header of the first file.
 
         Raises:
             DataError: it cannot be read, or its frames are of another kind.
         """
-        header, like = self._headers.get(self._script.paths[number]), self._like
+        header, like = self._headers.get(self._script.paths[number]), self._first_header
         if (header.dim, header.kind, header.period) != (like.dim, like.kind, like.period):
             raise DataError(
                 f"expected {like.dim} values a frame of kind {like.kind:o} every {like.period} units of 100 ns, as in "
@@ -341,7 +341,7 @@ class _Script:
     Attributes:
         paths: feature files, in the order of their first use.
         file: number of the file of each utterance.
-        start, count: first frame and number of frames of each utterance, int64. Count -1: the whole file.
+        start, count: first frame and number of frames of each utterance, int64. A count of -1 means the whole file.
         key: hash of the name of each utterance.
     """
 
@@ -377,7 +377,7 @@ class _Script:
                         raise DataError(what, **where)
                 if not equals and frame_range is not None:
                     logical = stored
-                name = _located(os.fsdecode(stored), prefix, folder, remote=remote)
+                name = _resolve_path(os.fsdecode(stored), prefix, folder, remote=remote)
                 rows.append((numbers.setdefault(name, len(numbers)), first, count))
                 begins.append(at)
                 ends.append(at + len(logical))
@@ -406,7 +406,7 @@ class _Script:
         return dropped
 
     def name(self, ordinal: int) -> str:
-        """Return the name on an utterance's line, read again from the script."""
+        """Return the name of an utterance. Reads its line of the script again."""
         begin, end = int(self._begin[ordinal]), int(self._end[ordinal])
         try:
             with open_file(self._path) as file:
@@ -415,7 +415,7 @@ class _Script:
             return f"on byte {begin} of the script"
 
 
-def _located(path: str, prefix: str | None, folder: str, *, remote: bool) -> str:
+def _resolve_path(path: str, prefix: str | None, folder: str, *, remote: bool) -> str:
     if prefix:
         return f"{prefix}/{path}" if not prefix.endswith("/") else prefix + path
     located = path.replace("...", folder, 1)
@@ -424,13 +424,13 @@ def _located(path: str, prefix: str | None, folder: str, *, remote: bool) -> str
 
 
 def read_header(path: str) -> _FrameHeader:
-    """Return the header of a feature file, compared with its size.
+    """Return the header of a feature file, checked against the size of the file.
 
     Raises:
         DataError: the file cannot be opened, or is no feature file that can be read.
     """
 
-    def refuse(what: str, byte: int) -> DataError:
+    def header_error(what: str, byte: int) -> DataError:
         return DataError(what, path=path, byte=byte)
 
     with open_file(path) as file:
@@ -438,15 +438,15 @@ def read_header(path: str) -> _FrameHeader:
         if path.endswith("-ubyte"):
             raw = read_at(file, _IDX_HEAD.size, 0)
             if len(raw) < _IDX_HEAD.size or (head := _IDX_HEAD.unpack(raw))[0] != _IDX_MAGIC:
-                raise refuse(f"expected an IDX file of images, which begins with {_IDX_MAGIC}", 0)
+                raise header_error(f"expected an IDX file of images, which begins with {_IDX_MAGIC}", 0)
             values = head[2] * head[3]
             header = _FrameHeader(head[1], 0, 9, values, coding=2, swapped=False, begin=_IDX_HEAD.size)
         else:
             header = _htk_header(file, path)
         if header.frames < 0 or not 1 <= header.dim < 2**31:
-            raise refuse(f"expected frames of at least one value, got {header.frames} of {header.dim}", 0)
+            raise header_error(f"expected frames of at least one value, got {header.frames} of {header.dim}", 0)
         if header.begin + header.frames * header.frame_bytes > size:
-            raise refuse(
+            raise header_error(
                 f"expected {header.frames} frames of {header.frame_bytes} bytes from byte {header.begin} on, as the "
                 f"header says, got a file of {size}",
                 size,
@@ -499,7 +499,7 @@ def _htk_header(file: BinaryIO, path: str) -> _FrameHeader:
 
 
 def _context(name: str, stream: Stream | None, context: tuple[int, int] | None, dim: int, path: str) -> tuple[int, int]:
-    """Return the numbers of neighbours on both sides, after comparing the declared shape with the file."""
+    """Return the numbers of neighbours on both sides. Compares the declared shape with the file."""
     if context is None:
         size = dim if stream is None else stream.size
         frames, remainder = divmod(size, dim)
@@ -518,7 +518,7 @@ def _context(name: str, stream: Stream | None, context: tuple[int, int] | None, 
     return context
 
 
-def _cut(counts: NDArray[np.int64], chunk_frames: int) -> NDArray[np.int64]:
+def _chunk_starts(counts: NDArray[np.int64], chunk_frames: int) -> NDArray[np.int64]:
     """Return the first utterance of each chunk, and the number of utterances.
 
     An utterance begins a chunk if the chunk before is full, with more than ``chunk_frames`` frames.
@@ -532,13 +532,13 @@ def _cut(counts: NDArray[np.int64], chunk_frames: int) -> NDArray[np.int64]:
 
 
 def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return (first, stop) of the runs of equal numbers."""
+    """Return the (first, stop) of each run of equal numbers."""
     if not len(numbers):
         return []
     bounds = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1], [True]])).tolist()
     return list(itertools.pairwise(bounds))
 
 
-def listed_in_script(path: str) -> list[str]:
+def files_in_script(path: str) -> list[str]:
     """Return the paths of the feature files in a script."""
     return _Script(Path(path), None).paths

@@ -1,8 +1,8 @@
-"""HTK master label files (MLF): a `Deserializer` of one label per frame, for utterances by name.
+"""HTK master label files (MLF): a `Deserializer` of utterances, with one label per frame.
 
 Guarantees: CNTK 2.7's grammar, times and rounding. Text is read with pread, by utterance, never as a whole. A malformed
 utterance is an unreadable sequence, with file and line. Cost: the first opening reads the files once, natively, to
-index them (24 bytes an utterance, see `indexed`). Later ones read O(chunks). Reading parses text without the GIL.
+index them (24 bytes an utterance, see `file_index`). Later ones read O(chunks). Reading parses text without the GIL.
 """
 
 from __future__ import annotations
@@ -22,25 +22,19 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.read_into import read_exactly
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.indexed_corpus import (
-    IndexedCorpus,
-    IndexedFile,
-    check_memory,
-    line_of,
-    read_together,
-)
+from feedline.feed.formats.indexed.indexed_corpus import IndexedCorpus, IndexedFile, check_memory, line_of, merge_reads
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
 
 CHUNK_TEXT = 64 << 20
-"""Bytes of text in a chunk: CNTK's."""
+"""Bytes of text in a chunk, as in CNTK."""
 
 _FAULT = np.dtype([("byte", "<i8"), ("sequence", "<i8"), ("code", "<i4"), ("zero", "<i4")])
 _NAMES = {code: name for name, code in _native.MLF_ERRORS.items()}
 _SHOWN = 200
 _SKIP = 'pass on_error="skip" to the source to skip such utterances and list them'
-_BYTES_PER_FRAME = 32  # of a decoded chunk, at most
-_SENTENCES = {
+_BYTES_PER_FRAME = 32  # maximum of a decoded chunk
+_MESSAGES = {
     "no_header": "expected `#!MLF!#` as first line",
     "no_name": "expected the name of an utterance in quotes",
     "cut": "expected a line with `.` at the end of an utterance, got the end of the text",
@@ -70,18 +64,18 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
 
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
-        streams: the stream delivered, by name, also as a keyword argument. ``fl.Stream(classes, sparse=True)``:
+        streams: the stream by name, also as a keyword argument. ``fl.Stream(classes, sparse=True)``:
             one-hot, a value of 1 for each frame. ``fl.Stream((), "int64")``: the classes as numbers.
         states: path of a list of states, one a line, whose place is their class. The third word of a line is looked up
-            in it. None: the fourth word, the last one, is the class.
+            in it. By default the fourth word, the last one, is the class.
         boundaries: whether the first frame of every interval has the value 2 instead of 1 (for CTC). Sparse only.
         invalid: ``"error"``: an utterance whose intervals leave gaps is an unreadable sequence. ``"drop"``: it is left
             out when the text is indexed, as in CNTK.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that a decoded chunk may take.
-        progress: called with (bytes done, bytes in total) while indexing. An exception from it aborts. True: shown
-            on stderr.
+        progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
+            aborts. With True, a bar is shown on stderr.
         stream_kwargs: the stream, as a keyword argument.
 
     Attributes:
@@ -155,10 +149,10 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         entries = file.entries_at(local)
         frames, text_bytes = (int(entries[field].sum(dtype=np.uint64)) for field in ("samples", "size"))
         check_memory(frames * _BYTES_PER_FRAME + text_bytes, self._memory_bytes, self.name)
-        lows, highs, places, position = read_together(entries)
+        lows, highs, places, position = merge_reads(entries)
         buffer = np.empty(int(places[-1]), np.uint8)
         errors: dict[int, DataError] = {}
-        with file.opened() as text:
+        with file.open() as text:
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 read_exactly(text, buffer[place : place + high - low], low, file.path)
             file.compare(text)
@@ -169,7 +163,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
                 byte = int(fault["byte"] - position[k]) + int(entries["offset"][k])
                 near = (byte, line_of(text, byte, near))
                 errors[k] = DataError(
-                    _what(text, int(fault["code"]), byte, self._classes),
+                    _message(text, int(fault["code"]), byte, self._classes),
                     path=str(file.path),
                     byte=byte,
                     line=near[1],
@@ -181,7 +175,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
     def _values(
         self, bounds: NDArray[np.int64], frames: NDArray[np.uint32], run_classes: NDArray[np.uint32]
     ) -> dict[str, Value]:
-        """Return the labels of utterances from their runs of equal frames.
+        """Return the labels of utterances from their runs of frames with one class.
 
         Args:
             bounds: first run of each utterance, and the number of runs.
@@ -239,17 +233,17 @@ def _classes(schema: Schema, names: Sequence[bytes] | None, boundaries: bool) ->
             f"expected fl.Stream(classes, sparse=True) or, without boundaries, fl.Stream((), 'int64') for stream "
             f"`{name}`, got {stream}"
         )
-    most = int(np.iinfo(stream.dtype).max) + 1
-    return min(most, 2**31 - 1) if names is None else min(most, len(names))
+    limit = int(np.iinfo(stream.dtype).max) + 1
+    return min(limit, 2**31 - 1) if names is None else min(limit, len(names))
 
 
 def _index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
-    return DataError(_what(text, code, byte, 0), path=str(path), byte=byte, line=line_of(text, byte))
+    return DataError(_message(text, code, byte, 0), path=str(path), byte=byte, line=line_of(text, byte))
 
 
-def _what(text: BinaryIO, code: int, byte: int, classes: int) -> str:
-    """Return the error message for a fault at a byte."""
-    what = _SENTENCES[_NAMES[code]].format(classes=classes)
+def _message(text: BinaryIO, code: int, byte: int, classes: int) -> str:
+    """Return the error message for a fault at a byte of the text."""
+    what = _MESSAGES[_NAMES[code]].format(classes=classes)
     shown = read_at(text, _SHOWN, byte).split(b"\n")[0].decode(errors="replace").strip()
     return f"{what}, got {shown[:120]!r}" if shown and _NAMES[code] not in ("cut", "no_lines", "too_long") else what
 

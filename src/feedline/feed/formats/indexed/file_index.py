@@ -12,7 +12,7 @@ Layout, little endian::
     header   128 bytes, see _HEADER. Its checksum covers the rest of the header
     entries  per sequence  key u64, offset u64, size u32, samples u32
     table    per chunk     sequences u64, samples u64, offset u64, bytes u64, crc32c of its entries u32, 0 u32
-    points   of a packed text only, see `files.packed`: `POINT` records, and the windows of some of them
+    points   of a compressed text only, see `files.compressed_text`: `POINT` records, and the windows of some of them
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CHUNK = np.dtype(
 )
 Cache = bool | str | os.PathLike[str]
 
-_AT_ONCE = 1 << 16  # entries that are checked together
+_AT_ONCE = 1 << 16  # entries that are checked in one step
 _MAGIC = b"FLCTFIDX"
 _VERSION = 1
 _HEADER = struct.Struct("<8sIIIIQqQQQQI16sQQI")
@@ -82,14 +82,14 @@ class IndexKind:
     """How a file is indexed.
 
     Attributes:
-        chunk_size: most bytes of a chunk, unless a single sequence is longer.
-        settings: the options that the entries depend on, of JSON types. An index serves equal settings only.
-        indexer: returns a native indexer.
-        describe: returns the error of an indexer for path, open text, code and byte.
-        scan: yields the entries that an indexer finds, and the bytes done, from indexer, open text, path, bytes of the
-            file, and its unpacker.
-        packing: returns the compression of an open text, such as ``"gzip"``, or None.
-        counts_gaps: whether bytes between two sequences count for the size of a chunk with both, unlike in CNTK.
+        chunk_size: maximum bytes of a chunk, unless a single sequence is longer.
+        settings: the options that the entries depend on, of JSON types. An index is used only with equal settings.
+        indexer: function that returns a native indexer.
+        describe: function that returns the error of an indexer for path, open text, code and byte.
+        scan: function that yields the entries that an indexer finds, and the bytes done. Its arguments are indexer,
+            open text, path, size of the file, and unpacker.
+        packing: function that returns the compression of an open text, such as ``"gzip"``, or None.
+        counts_gaps: whether the bytes between two sequences of a chunk count towards its size, unlike in CNTK.
     """
 
     chunk_size: int
@@ -127,13 +127,13 @@ class Header(NamedTuple):
     lines: int
     table_crc: int
     options: bytes
-    unpacked: int = 0  # bytes of text of a packed file
-    points: int = 0  # of a packed file
+    unpacked: int = 0  # bytes of text of a compressed file
+    points: int = 0  # of a compressed file
     points_crc: int = 0
 
     @property
     def text_size(self) -> int:
-        """Bytes of text that entries point into."""
+        """Size of the text that the entries point into."""
         return self.unpacked if self.points else self.file_size
 
     def pack(self) -> bytes:
@@ -153,7 +153,7 @@ class TextIndex:
         header: counts, and the fields that identify the text.
         table: one `CHUNK` record per chunk.
         first: int64 (chunks + 1,), number of sequences before each chunk.
-        points: `POINT` records of a packed text.
+        points: `POINT` records of a compressed text.
     """
 
     def __init__(self, file: BinaryIO, place: Path | None = None) -> None:
@@ -181,7 +181,7 @@ class TextIndex:
         size_of_text, rows = np.uint64(min(head.text_size, 2**63 - 1)), self.table
         # The checksums may have the same author as the file, so make sure that later sums do not overflow.
         if (rows["offset"] > size_of_text).any() or (rows["bytes"] > size_of_text - rows["offset"]).any():
-            raise DamagedIndexError("chunks that lie outside the text")
+            raise DamagedIndexError("chunks outside the text")
         if (rows["samples"] > rows["sequences"] * np.uint64(2**32)).any() or not 0 <= head.samples < 2**63:
             raise DamagedIndexError("chunks of impossibly many samples")
         self.first = np.concatenate([[0], np.cumsum(self.table["sequences"], dtype=np.int64)])
@@ -212,7 +212,7 @@ class TextIndex:
             raise DamagedIndexError("impossible points")
 
     def window(self, number: int) -> NDArray[np.uint8] | None:
-        """Return the text before point ``number``, checked; None: the point needs none.
+        """Return the checked text before point ``number``, or None if the point needs no text.
 
         Raises:
             DamagedIndexError: it is damaged.
@@ -220,7 +220,7 @@ class TextIndex:
         point = self.points[number]
         if not point["kind"]:
             return None
-        self._look_again()
+        self._drop_stale_checks()
         begin = self._windows_at + int(point["window"])
         window = np.frombuffer(self._mapped[begin : begin + WINDOW_BYTES], np.uint8)
         if _native.crc32c(window) != point["window_crc"]:
@@ -238,12 +238,12 @@ class TextIndex:
         return bool(self.header.flags & _SINGLE)
 
     def entries(self, chunk: int) -> NDArray[Any]:
-        """Return the `ENTRY` records of a chunk: a view of the file, checked.
+        """Return the checked `ENTRY` records of a chunk, as a view of the file.
 
         Raises:
             DamagedIndexError: they are damaged.
         """
-        self._look_again()
+        self._drop_stale_checks()
         entries = self._entries[self.first[chunk] : self.first[chunk + 1]]
         if not self._checked[chunk]:
             if not self._is_sound(self.table[chunk], entries):
@@ -252,22 +252,22 @@ class TextIndex:
         return entries
 
     def at(self, ordinals: NDArray[np.int64], field: str | None = None) -> NDArray[Any]:
-        """Return the `ENTRY` records of sequences, each ``0 <= ordinal < sequences``, or one field: a checked copy.
+        """Return a checked copy of the `ENTRY` records of sequences, or of one field. Ordinals are below ``sequences``.
 
         Raises:
             DamagedIndexError: they are damaged.
         """
-        self._look_again()
+        self._drop_stale_checks()
         if not self._checked.all():
             for chunk in distinct(np.searchsorted(self.first, ordinals, side="right") - 1).tolist():
                 self.entries(chunk)
         return self._entries[ordinals] if field is None else self._entries[field][ordinals]
 
-    def _look_again(self) -> None:
+    def _drop_stale_checks(self) -> None:
         """Forget checks that a modification of the file has invalidated."""
-        if self._watched.cut:
+        if self._watched.resized:
             raise DamagedIndexError(f"truncated to {self._watched.size()} bytes since it was opened")
-        if self._watched.changed():
+        if self._watched.modified_in_place():
             self._checked[:] = False
 
     def _is_sound(self, row: Any, entries: NDArray[Any]) -> bool:
@@ -307,14 +307,15 @@ class TextIndex:
 def open_index(
     path: Path, kind: IndexKind, cache: Cache = True, progress: Progress = None, rebuild: bool = False
 ) -> TextIndex:
-    """Return the index of the text at ``path``, stored or, if no stored index matches, built and stored.
+    """Return the stored index of the text at ``path``. If no stored index matches, build and store one.
 
     Args:
         path: path of the text.
         kind: how to index it.
-        cache: True: store the index next to the text, or in the user's cache folder if that is not writable. A folder:
-            store it there. False: use a temporary file without a name.
-        progress: called with (bytes done, bytes in total) after each block. An exception from it aborts. True: shown.
+        cache: folder for the index. With True, next to the text, or in the user's cache folder if that is not writable.
+            With False, in a temporary file without a name.
+        progress: called with (bytes done, bytes in total) after each block. An exception from it aborts.
+            With True, a bar is shown on stderr.
         rebuild: whether to ignore a stored index.
 
     Raises:
@@ -330,25 +331,25 @@ def open_index(
             ):
                 return _build(text, path, kind, file=file, progress=progress)
         hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
-        beside = _beside(path, kind)
+        adjacent = _path_next_to(path, kind)
         if cache is True:
-            targets = [beside, _in_folder(user_cache(), path, kind)]
+            targets = [adjacent, _path_in_folder(user_cache(), path, kind)]
         else:
             refuse_foreign(Path(cache))
-            targets = [_in_folder(Path(cache), path, kind)]
+            targets = [_path_in_folder(Path(cache), path, kind)]
         for target in [] if rebuild else targets[:]:
             try:
-                stored = _stored(text, target, kind)
+                stored = _load_stored(text, target, kind)
             except _ForeignIndexError as foreign:
                 _log.info("%s", foreign)
-                if target is beside:
+                if target is adjacent:
                     targets.remove(target)  # not replaced, as its owner would just rebuild it in turn
                 continue
             if stored is not None:
                 return stored
         for target in targets:
             try:
-                if target is not beside:
+                if target is not adjacent:
                     with room_for(target.name, target.parent, target, hint):
                         own_folder(target.parent)
                 # Write permission for the text does not extend to its index, which is replaced, never modified.
@@ -369,11 +370,11 @@ def open_index(
 # ---- location -----------------------------------------------------------------------------------------
 
 
-def _beside(path: Path, kind: IndexKind) -> Path:
+def _path_next_to(path: Path, kind: IndexKind) -> Path:
     return path.with_name(f"{path.name[:180]}.{kind.variant}{INDEX_SUFFIX}")
 
 
-def _in_folder(folder: Path, path: Path, kind: IndexKind) -> Path:
+def _path_in_folder(folder: Path, path: Path, kind: IndexKind) -> Path:
     place = hashlib.blake2b(os.fsencode(path.absolute()), digest_size=6).hexdigest()
     return folder / f"{path.name[:160]}.{place}.{kind.variant}{INDEX_SUFFIX}"
 
@@ -382,7 +383,7 @@ class _ForeignIndexError(Exception):
     """An index that an untrusted user wrote."""
 
 
-def _stored(text: BinaryIO, place: Path, kind: IndexKind) -> TextIndex | None:
+def _load_stored(text: BinaryIO, place: Path, kind: IndexKind) -> TextIndex | None:
     try:
         with open_regular(place, buffering=0) as file:
             if not is_trusted(file, place.parent, {os.fstat(text.fileno()).st_uid}):

@@ -30,7 +30,7 @@ from feedline.feed.unique import distinct
 MAX_AT_ONCE = 1000
 """Errors of a chunk that are described when it is read. If there are more, each is described on access."""
 
-_GAP_BYTES = 64 << 10  # gaps up to this many bytes are read rather than skipped
+_GAP_BYTES = 64 << 10  # gaps up to this size are read rather than skipped
 _LINES_BLOCK = 1 << 20
 
 _log = logging.getLogger("feedline")
@@ -60,8 +60,8 @@ class IndexedFile:
         table = self.index.table
         return list(zip(*(table[k].tolist() for k in ("sequences", "samples", "bytes")), strict=True))
 
-    def checked(self, get: Callable[[TextIndex], _T]) -> _T:
-        """Return ``get(index)``, rebuilding a damaged index first."""
+    def read_index(self, get: Callable[[TextIndex], _T]) -> _T:
+        """Return ``get(index)``. A damaged index is rebuilt first."""
         try:
             return get(self.index)
         except DamagedIndexError as damage:
@@ -69,15 +69,15 @@ class IndexedFile:
                 _log.warning("the index of %s is damaged (%s); rebuilding it", self.path, damage)
                 fresh = open_index(self.path, self._kind, self._cache, rebuild=True)
                 if not np.array_equal(fresh.table, self.index.table):
-                    raise self._changed() from damage
+                    raise self._change_error() from damage
                 self.index = fresh
         return get(self.index)
 
     def entries_at(self, ordinals: Ints, field: str | None = None) -> NDArray[Any]:
-        """Return the index's entries of sequences, checked, or one field of them. See `TextIndex.at`."""
-        return self.checked(lambda index: index.at(ordinals, field))
+        """Return the checked index entries of sequences, or one field of them. See `TextIndex.at`."""
+        return self.read_index(lambda index: index.at(ordinals, field))
 
-    def opened(self) -> BinaryIO:
+    def open(self) -> BinaryIO:
         """Open the file."""
         return open_file(self.path)
 
@@ -85,12 +85,12 @@ class IndexedFile:
         """Check, after reading, that the file has not changed since it was indexed."""
         now, then = status_of(file), self.index.header
         if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
-            raise self._changed()
+            raise self._change_error()
 
     @contextlib.contextmanager
-    def trusted(self) -> Iterator[None]:
-        """A context in which native code reads text by entries of the index, and raises a ValueError if they are
-        impossible."""
+    def index_errors(self) -> Iterator[None]:
+        """Return a context in which native code reads text by index entries. Its ValueError, for impossible entries,
+        becomes a DataError."""
         try:
             yield
         except ValueError as error:
@@ -101,7 +101,7 @@ class IndexedFile:
                 hint="open it again",
             ) from error
 
-    def _changed(self) -> DataError:
+    def _change_error(self) -> DataError:
         return DataError(
             "expected the file as it was when it was opened, got one that has changed since",
             path=str(self.path),
@@ -116,7 +116,7 @@ class ChunkPlace(NamedTuple, Generic[_File]):
         file: file of the chunk.
         number: number of the file in the corpus.
         local: number of the chunk in the file.
-        begin, size: first byte and bytes of the chunk in the file, or in the text of a packed file.
+        begin, size: first byte and size of the chunk in the file, or in the text of a compressed file.
     """
 
     file: _File
@@ -133,7 +133,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
 
     Args:
         path: a file, a list of files, a folder or a glob pattern.
-        chunk_size: most bytes of a chunk.
+        chunk_size: maximum bytes of a chunk.
         cache: where to keep the index.
         memory_bytes: bytes that a decoded chunk may take.
         options: further arguments of the subclass's constructor, after path and streams.
@@ -157,7 +157,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         }
 
     def _index(self, kind: IndexKind, progress: Progress) -> None:
-        """Open the files. ``progress`` is called with bytes of all of them together.
+        """Open the files. ``progress`` is called with the bytes of all files.
 
         Raises:
             DataError: the files have no sequence.
@@ -170,13 +170,13 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         self._starts = offsets_of(file.index.header.sequences for file in files)
         self._chunk_starts = offsets_of(len(file.index.table) for file in files)
         if not self._infos:
-            raise self._empty()
+            raise self._empty_error()
 
     def _open(self, path: Path, kind: IndexKind, progress: Progress) -> Any:
         """Return a file with its index."""
         return IndexedFile(path, kind, self._arguments["cache"], progress)
 
-    def _empty(self) -> DataError:
+    def _empty_error(self) -> DataError:
         return DataError(f"expected at least one {self._unit}, got none", path=self.name)
 
     def chunks(self) -> list[ChunkInfo]:
@@ -198,13 +198,13 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         return [str(file.source) for file in self._files]
 
     def lengths(self, ordinals: Ints) -> Ints | None:
-        """Return the samples of sequences, int64 (n,); None if each has one."""
+        """Return the samples of sequences, int64 (n,), or None if each has one."""
         if all(file.index.single for file in self._files):
             return None
         return self._entries(ordinals, "samples").astype(np.int64, copy=False)
 
     def _entries(self, ordinals: Ints, field: str) -> NDArray[Any]:
-        """Return a field of the index's entries of sequences, checked."""
+        """Return a field of the checked index entries of sequences."""
         parts = [
             (at, self._files[number].entries_at(local, field))
             for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts)
@@ -234,7 +234,8 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         return range(*(place.file.index.first[place.local : place.local + 2] + self._starts[place.number]).tolist())
 
     def select(self, ordinals: Ints) -> Chunk:
-        """Return the sequences ``ordinals``, in that order, reading only their bytes, or the spans of packed files.
+        """Return the sequences ``ordinals``, in that order, reading only their bytes, or the spans of a compressed file
+        that hold them.
 
         Raises:
             IndexError: an ordinal is outside the corpus.
@@ -260,7 +261,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process opens the files itself.
+        # Each process opens the files for itself.
         kind: Callable[..., Any] = type(self)
         return functools.partial(kind, self.paths(), dict(self.schema.streams), **self._arguments), ()
 
@@ -269,16 +270,16 @@ class IndexedCorpus(Deserializer, Generic[_File]):
 
 
 def _progress_of_each(paths: list[Path], progress: Progress) -> list[Progress]:
-    """Return the progress of each file, so that ``progress`` is called with bytes of all of them together."""
+    """Return a progress function for each file. ``progress`` is then called with the bytes of all files."""
     if not callable(progress):
-        return [progress] * len(paths)  # nothing, or a bar for each file
+        return [progress] * len(paths)  # None, or a bar for each file
     sizes = [size_of(path) if path.exists() else 0 for path in paths]
     total = sum(sizes)
     return [lambda n, _, before=before: progress(before + n, total) for before in offsets_of(sizes).tolist()[:-1]]  # type: ignore[misc]
 
 
 def by_file(ordinals: Ints, starts: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield (file, places in ``ordinals``, ordinals within the file) for each file concerned.
+    """Yield (number of the file, places in ``ordinals``, ordinals within the file) for each file with any of them.
 
     Args:
         ordinals: ordinals in the corpus.
@@ -298,11 +299,12 @@ def by_file(ordinals: Ints, starts: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         yield number, at, ordinals[at] - starts[number]
 
 
-def read_together(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the bytes to read for entries of an index, in the order of the file, with one read for neighbours.
+def merge_reads(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the ranges of bytes to read for index entries, in the order of the file. Neighbours share one read.
 
     Returns:
-        First byte and end of each read, the sums of their sizes from 0, and the place of each entry in the bytes read.
+        First byte and end of each read, the cumulative sizes of the reads, from 0, and the place of each entry in the
+        bytes that are read.
     """
     begin = entries["offset"].astype(np.int64)
     end = begin + entries["size"]
@@ -312,15 +314,15 @@ def read_together(entries: NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
     return lows, highs, places, begin - np.repeat(lows - places[:-1], np.diff(np.append(heads, len(begin))))
 
 
-def check_memory(needed: int, most: int, path: str, cut: str = "chunk_size") -> None:
-    """Check the memory of sequences that are decoded at a time. ``cut`` is the option that makes chunks smaller.
+def check_memory(needed: int, max_bytes: int, path: str, cut: str = "chunk_size") -> None:
+    """Check the memory of sequences that are decoded at once. ``cut`` is the option that makes chunks smaller.
 
     Raises:
-        DataError: they need more than ``most``.
+        DataError: they need more than ``max_bytes``.
     """
-    if needed > most:
+    if needed > max_bytes:
         raise DataError(
-            f"expected at most {most} bytes when decoded at a time (memory), got {needed}",
+            f"expected at most {max_bytes} bytes decoded at once (memory), got {needed}",
             path=path,
             hint=f"raise memory=, or lower {cut}=",
         )
@@ -337,7 +339,7 @@ def line_of(file: BinaryIO, byte: int, near: tuple[int, int] = (0, 1)) -> int:
     Args:
         file: the text.
         byte: offset from its start.
-        near: an offset before ``byte`` and its line number, to count from.
+        near: an offset before ``byte`` and its line number, from which lines are counted.
     """
     at, line = near
     while at < byte:

@@ -1,10 +1,11 @@
-"""Text that is read, or unpacked, and parsed natively: the common part of CTF, JSON Lines, CSV and, with records for
-rows, TFRecord.
+"""Text that is read, decompressed if necessary, and parsed natively. The common part of CTF, JSON Lines, CSV, and
+TFRecord, whose rows are records.
 
-Guarantees: a bad row keeps its place and reports why, with file, byte, line and stream. Text is read with pread or
-unpacked from the nearest point before it (see `files.packed`), never as a whole. A file that changes while open is an
-error. Cost: the first opening reads the files once, natively, to index them (24 bytes a row, see `index`). Later ones
-read O(chunks). Reading a chunk costs its text and its columns. Indexing, unpacking and parsing release the GIL.
+Guarantees: a bad row keeps its place and reports why, with file, byte, line and stream. Text is read with pread, or
+decompressed from the nearest point before it (see `files.compressed_text`), never as a whole. A file that changes while
+open is an error. Cost: the first opening reads the files once, natively, to index them (24 bytes a row, see
+`file_index`). Later ones read O(chunks). Reading a chunk costs its text and its columns. Indexing, unpacking and
+parsing release the GIL.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from feedline.feed.files.buffers import ReadBuffers
 from feedline.feed.files.compressed_text import (
     LargeFrameError,
     Points,
+    find_unpacked,
     head_of,
     packing_of,
     unpack,
-    unpacked,
 )
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.read_into import read_most
@@ -43,7 +44,7 @@ from feedline.feed.formats.indexed.indexed_corpus import (
     IndexedCorpus,
     IndexedFile,
     Ordinals,
-    read_together,
+    merge_reads,
 )
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Extent, Fetchable, Piece, Unread
@@ -52,13 +53,14 @@ CHUNK_TEXT = 32 << 20
 """Bytes of text in a chunk, by default."""
 
 UNPACK_BYTES = 64 << 30
-"""Bytes of disk that the text of a large frame of Zstandard may take, by default."""
+"""Bytes of disk that the decompressed text of a large frame of Zstandard may take, by default."""
 
 HEAD_BYTES = 4 << 20
-"""First bytes of a text, from which streams are inferred."""
+"""Number of bytes at the head of a text from which streams are inferred."""
 
 MAX_ROW = 64 << 20
-"""Bytes of text of a row. An open quote swallows the rest of the text, and a small packed file may have a huge row."""
+"""Largest row in bytes. An unclosed quote makes a row of all text after it, and a small compressed file may have a huge
+row."""
 
 NAMES = {code: name for name, code in _native.ROW_ERRORS.items()}
 SKIP = 'pass on_error="skip" to the source to skip such sequences and list them'
@@ -74,7 +76,7 @@ PAD = 64
 """Bytes that the parsers may load on either side of the text."""
 
 Hole = tuple[int, int, Unread | str]
-"""A part of a text that could not be read: first byte, end, and why."""
+"""A part of a text that could not be read: first byte, end, and the reason."""
 
 
 def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
@@ -85,7 +87,7 @@ def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
         f"expected rows of at most {MAX_ROW} bytes, got a longer one",
         path=str(path),
         byte=byte,
-        hint="does a line end in another way, or a quote never close? Write large values to files of their own",
+        hint="does a line end in another way, or a quote never close? Write large values to separate files",
     )
 
 
@@ -96,17 +98,17 @@ def utf16_error(path: Path) -> DataError:
 
 
 def packing_of_text(text: BinaryIO) -> str | None:
-    """Return the compression of a text; None: it has none."""
+    """Return the compression of a text, or None if it is not compressed."""
     return packing_of(read_at(text, 4, 0))
 
 
 class RowText(IndexedFile):
-    """A text of rows and its index, packed or not."""
+    """A text of rows, compressed or not, and its index."""
 
     def __init__(self, path: Path, kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
         with open_file(path) as file:
             packing = kind.packing(file)
-            place = unpacked(path, file, cache) if packing == "zstd" else None
+            place = find_unpacked(path, file, cache) if packing == "zstd" else None
         try:
             super().__init__(place or path, kind, cache, progress)
         except LargeFrameError:
@@ -147,9 +149,9 @@ class RowText(IndexedFile):
 
         Args:
             packed: bytes of the file.
-            first: offset of the first of them in the file.
+            first: offset of ``packed`` in the file.
             into: memory for the text.
-            begin: offset of its first byte in the text.
+            begin: offset of ``into`` in the text.
             gaps: parts of the file that the disk did not deliver, see `read_most`.
         """
         if self._points is None:
@@ -168,7 +170,7 @@ class RowText(IndexedFile):
                 into[low - begin : high - begin] = ord(" ")
                 holes.append((low, high, Unread(gap[2], max(gap[0], first + packed_begin))))
                 continue
-            window = self.checked(lambda index, number=number: index.window(number))  # type: ignore[misc]
+            window = self.read_index(lambda index, number=number: index.window(number))  # type: ignore[misc]
             try:
                 text = self._points.span(number, packed[packed_begin:packed_end], window)
                 into[low - begin : high - begin] = text[low - text_begin : high - text_begin]
@@ -177,14 +179,14 @@ class RowText(IndexedFile):
                 holes.append((low, high, str(error)))
         return holes
 
-    def hole(self, byte: int, why: Unread | str, sequence: int, line: int | None) -> DataError:
+    def hole_error(self, byte: int, reason: Unread | str, sequence: int, line: int | None) -> DataError:
         """Return the error for a row in a hole."""
-        if isinstance(why, Unread):
-            return unreadable.unread(why, str(self.source), sequence)
+        if isinstance(reason, Unread):
+            return unreadable.read_error(reason, str(self.source), sequence)
         assert self._points is not None
         span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
         return DataError(
-            f"expected sound {self._points.packing}, got: {why}",
+            f"expected intact {self._points.packing}, got: {reason}",
             path=str(self.source),
             byte=int(self._points.table["packed"][span]),
             line=line,
@@ -193,8 +195,8 @@ class RowText(IndexedFile):
         )
 
 
-class ReadRows(NamedTuple):
-    """Rows, or sequences of them, whose text was read.
+class TextRows(NamedTuple):
+    """Rows, or sequences of rows, whose text was read.
 
     Attributes:
         file: file of the rows.
@@ -202,7 +204,7 @@ class ReadRows(NamedTuple):
         entries: their entries in the index.
         places: the entries with offsets in the text that was read.
         holes: parts that could not be read.
-        chunk: the chunk of the rows; None: they are a selection.
+        chunk: the chunk of the rows, or None if they are a selection.
     """
 
     file: RowText
@@ -238,11 +240,11 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
         """
         place = self._place(chunk)
         file, size = place.file, place.size
-        self._bounded(size, file)
-        with file.opened() as text, self._lent(size) as buffer:
+        self._check_text_size(size, file)
+        with file.open() as text, self._text_buffer(size) as buffer:
             holes = file.fill(text, buffer[PAD : PAD + size], place.begin)
             file.compare(text)
-            return self._parsed(place, buffer, holes)
+            return self._parse_chunk(place, buffer, holes)
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the part of the file with the chunk's text."""
@@ -257,45 +259,45 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
             return self.read(chunk)  # reads as much as possible
         place = self._place(chunk)
         file, begin, size = place.file, place.begin, place.size
-        self._bounded(size, file)
-        with file.opened() as text, self._lent(size) as buffer:
+        self._check_text_size(size, file)
+        with file.open() as text, self._text_buffer(size) as buffer:
             file.compare(text)
             first, _ = file.extent(begin, size)
             holes = file.unpack(np.frombuffer(piece, np.uint8), first, buffer[PAD : PAD + size], begin)
-            return self._parsed(place, buffer, holes)
+            return self._parse_chunk(place, buffer, holes)
 
-    def _lent(self, size: int) -> contextlib.AbstractContextManager[NDArray[np.uint8]]:
-        """Return a buffer for the text of a chunk, lent until it is parsed, or given away if views need it."""
+    def _text_buffer(self, size: int) -> contextlib.AbstractContextManager[NDArray[np.uint8]]:
+        """Return a context with a buffer for the text of a chunk. It is reused afterwards, unless views need it."""
         return contextlib.nullcontext(self._buffers.give(size)) if self._views else self._buffers.lend(size)
 
-    def _bounded(self, size: int, file: RowText) -> None:
-        """Check that ``size`` bytes of text may be read at a time.
+    def _check_text_size(self, size: int, file: RowText) -> None:
+        """Check that ``size`` bytes of text may be read at once.
 
         Raises:
-            DataError: they may not.
+            DataError: these are too many.
         """
 
-    def _parsed(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
-        entries = place.file.checked(lambda index: index.entries(place.local))
-        return self._parse(ReadRows(place.file, self._ordinals(place), entries, entries, holes, chunk=place), buffer)
+    def _parse_chunk(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
+        entries = place.file.read_index(lambda index: index.entries(place.local))
+        return self._parse(TextRows(place.file, self._ordinals(place), entries, entries, holes, chunk=place), buffer)
 
     def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
         """Return sequences of one file. ``local`` is ascending."""
         file = self._files[number]
         entries = file.entries_at(local)
-        lows, highs, places, position = read_together(entries)
-        self._bounded(int(places[-1]), file)
+        lows, highs, places, position = merge_reads(entries)
+        self._check_text_size(int(places[-1]), file)
         holes: list[Hole] = []
-        with file.opened() as text, self._buffers.lend(int(places[-1])) as buffer:
+        with file.open() as text, self._buffers.lend(int(places[-1])) as buffer:
             for low, high, place in zip(lows.tolist(), highs.tolist(), places.tolist(), strict=False):
                 holes += file.fill(text, buffer[PAD + place : PAD + place + high - low], low)
             file.compare(text)
             moved = entries.copy()
             moved["offset"] = position
-            return self._parse(ReadRows(file, local + self._starts[number], entries, moved, holes), buffer)
+            return self._parse(TextRows(file, local + self._starts[number], entries, moved, holes), buffer)
 
     @abstractmethod
-    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
+    def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         """Parse the text in ``buffer``, which has padding on both sides."""
 
     def close(self) -> None:
@@ -318,28 +320,27 @@ class RowsDeserializer(TextCorpus):
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
         return self._digest(self._identity)
 
-    def _bounded(self, size: int, file: RowText) -> None:
+    def _check_text_size(self, size: int, file: RowText) -> None:
         if size > self._memory_bytes:
             raise DataError(
-                f"expected at most {self._memory_bytes} bytes of {self._content} at a time (memory), got {size}",
+                f"expected at most {self._memory_bytes} bytes of {self._content} at once (memory), got {size}",
                 path=str(file.source),
                 hint="raise memory=, or lower chunk_size="
-                + ("; a row may be that long as nothing ends it" if self._numbers_lines else ""),
+                + ("; a row may be that long because nothing ends it" if self._numbers_lines else ""),
             )
 
-    def _parse(self, of: ReadRows, buffer: NDArray[np.uint8]) -> Chunk:
-        file, ordinals, entries, places, holes, chunk = of
-        parser, origin = self._parser, of.origin
+    def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
+        file, ordinals, entries, places, holes, chunk = part
+        parser, origin = self._parser, part.origin
         views = self._views and chunk is not None
         parse = parser.view if views and isinstance(parser, _native.ExampleParser) else parser.parse
-        with file.trusted():
+        with file.index_errors():
             streams, faults = parse(buffer, PAD, places.view(np.uint8), origin)
         records = faults.view(_RECORD)
         if len(records) and NAMES[int(records[-1]["code"])] == "memory_limit":
             last = records[-1]
             raise DataError(
-                f"expected at most {last['expected']} bytes when decoded at a time (memory), got {last['got']} before "
-                "the end",
+                f"expected at most {last['expected']} bytes decoded at once (memory), got {last['got']} before the end",
                 path=str(file.source),
                 line=self._line(entries, int(last["row"])),
                 sequence=int(ordinals[last["row"]]),
@@ -364,17 +365,17 @@ class RowsDeserializer(TextCorpus):
         of_records = records["row"].astype(np.int64)
         rows = np.unique(np.concatenate([of_records, *gaps]))
         names = list(self.schema)
-        # Many errors are only created on access, as a row can be shorter than its error. They need a copy of the text,
-        # as the buffer is reused.
+        # If there are many errors, each is created on access, as a row can be shorter than its error. This needs a copy
+        # of the text, as the buffer is reused.
         snapshot = buffer.copy() if len(rows) > MAX_AT_ONCE else buffer
 
-        def of_record(k: int) -> DataError:
+        def record_error(k: int) -> DataError:
             record = records[k]
             row = int(record["row"])
             at, position = int(record["byte"]), int(places["offset"][row]) - origin
             shown = bytes(snapshot[PAD + at : PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
-            what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, show(shown), shown[:1])
+            what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, excerpt(shown), shown[:1])
             if not self._numbers_lines:
                 what += f", in {self._unit} {int(entries['key'][row])}"
             return DataError(
@@ -387,13 +388,13 @@ class RowsDeserializer(TextCorpus):
                 hint=SKIP if hint is None else f"{hint}; {SKIP}",
             )
 
-        def of_row(row: int) -> DataError:
-            for low, high, why in holes:  # the first hole of a row counts
+        def row_error(row: int) -> DataError:
+            for low, high, reason in holes:  # the first hole of a row counts
                 if begin[row] < high and end[row] > low:
-                    return file.hole(low, why, int(ordinals[row]), self._line(entries, row))
-            return of_record(int(np.searchsorted(of_records, row, side="right")) - 1)
+                    return file.hole_error(low, reason, int(ordinals[row]), self._line(entries, row))
+            return record_error(int(np.searchsorted(of_records, row, side="right")) - 1)
 
-        errors: Mapping[int, DataError] = LazyErrors(rows, of_row)
+        errors: Mapping[int, DataError] = LazyErrors(rows, row_error)
         return Chunk(self.schema, values, errors if len(rows) > MAX_AT_ONCE else dict(errors))
 
     def _line(self, entries: NDArray[Any], row: int) -> int | None:
@@ -402,16 +403,16 @@ class RowsDeserializer(TextCorpus):
 
     @abstractmethod
     def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
-        """Return the fault of a row, and advice."""
+        """Return the message for a fault of a row, and a hint."""
 
 
-def show(text: bytes) -> str:
-    """Return the beginning of a piece of text, for an error."""
+def excerpt(text: bytes) -> str:
+    """Return the beginning of a text, for an error."""
     line = text.split(b"\n")[0].decode("utf-8", "replace").rstrip("\r")
     return line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
 
 
-def fields_of(
+def parser_fields(
     schema: Schema, ragged: frozenset[str], memory_bytes: int, what: str
 ) -> list[tuple[int, tuple[int, ...], bool]]:
     """Return the fields of a parser for the streams of a schema.
@@ -424,7 +425,7 @@ def fields_of(
         if stream.sparse:
             raise SchemaError(
                 f"expected a dense stream, bytes or str for stream `{name}`, got sparse {stream.shape}: {what} has no "
-                "sparse vectors; make them in a fl.Map"
+                "sparse vectors; make them in an fl.Map"
             )
         if stream.is_bytes:
             kind = _TEXT if stream.is_text else _BYTES
@@ -456,6 +457,6 @@ def head_text(path: PathLike) -> tuple[bytes, bool]:
             f"expected text in {packing}, got none that can be unpacked",
             path=str(path),
             byte=0,
-            hint="the file is empty, cut or damaged: restore it",
+            hint="the file is empty, truncated or damaged: restore it",
         )
     return text[:HEAD_BYTES].removeprefix(b"\xef\xbb\xbf"), len(text) <= HEAD_BYTES

@@ -1,4 +1,4 @@
-"""The index.json of a folder of shards. Each part is checked when it is read."""
+"""The index.json of a folder of shards. Each of its parts is checked when it is read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from feedline.errors import DataError, shown
 from feedline.feed.files import paths
 from feedline.feed.files.paths import PathLike, looking
+from feedline.feed.formats.detect_shards import INDEX, folder_of, read_index
 from feedline.feed.formats.shards.shard_compression import CODECS
-from feedline.feed.formats.shards_guess import INDEX, folder_of, read_index
 
 DAMAGED = "restore the file, or write it again"
-"""Advice about damage."""
+"""Hint of errors about damage."""
 
 _MAX_ITEMS = 1 << 24
 
@@ -26,10 +26,10 @@ class ShardFile(NamedTuple):
         path: path of the file.
         samples: number of samples.
         size: bytes of the file.
-        unpacked: possible sizes of the unpacked shard in bytes. Empty: unknown.
-        codec: codec that compresses it; None: it is not compressed.
-        run: number of samples that are compressed together, with a table of these runs in the file. 0: the whole file
-            is compressed. -1: every sample is compressed by itself.
+        unpacked: possible sizes of the unpacked shard in bytes. Empty if the size is unknown.
+        codec: codec that compresses it, or None if it is not compressed.
+        run: number of samples that are compressed in one run, with a table of the runs in the file. With 0 the whole
+            file is compressed, with -1 every sample by itself.
         hashes: digests of the file by algorithm.
     """
 
@@ -43,7 +43,7 @@ class ShardFile(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Smallest number of samples that can be read together."""
+        """Smallest number of samples that can be read at once."""
         return self.samples if self.codec and not self.run else max(1, self.run)
 
 
@@ -77,16 +77,16 @@ class IndexEntry:
     Args:
         data: the parsed JSON.
         path: path of the index.
-        where: name of the object in errors.
+        where: name of the object, for errors.
     """
 
     def __init__(self, data: Any, path: Path, where: str) -> None:
         self._path, self._where = path, where
         if not isinstance(data, dict):
-            raise self.wrong("an object", data)
+            raise self.error("an object", data)
         self.data: dict[str, Any] = data
 
-    def wrong(self, expected: str, got: Any) -> DataError:
+    def error(self, expected: str, got: Any) -> DataError:
         """Return the error for a value that is not as expected."""
         return DataError(
             f"expected {expected} in {self._where} of {INDEX}, got {shown(got, 60)}",
@@ -98,34 +98,34 @@ class IndexEntry:
         """Return a number of at least 0."""
         value = self.data.get(key)
         if type(value) is not int or not 0 <= value < 1 << 48:
-            raise self.wrong(f"a number `{key}`", value)
+            raise self.error(f"a number `{key}`", value)
         return value
 
     def text(self, key: str) -> str:
         """Return a text."""
         value = self.data.get(key)
         if not isinstance(value, str):
-            raise self.wrong(f"a text `{key}`", value)
+            raise self.error(f"a text `{key}`", value)
         return value
 
     def items(self, key: str, kind: type) -> list[Any]:
         """Return a list of objects of one kind."""
         value = self.data.get(key)
         if not isinstance(value, list) or len(value) > _MAX_ITEMS or not all(isinstance(f, kind) for f in value):
-            raise self.wrong(f"a list `{key}` of {kind.__name__}", value)
+            raise self.error(f"a list `{key}` of {kind.__name__}", value)
         return value
 
-    def inside(self, folder: Path, key: str) -> Path:
+    def file_path(self, folder: Path, key: str) -> Path:
         """Return the path of a file, which must be inside the folder."""
         name = self.text(key)
         parts = PurePosixPath(name)
         if not name or "\0" in name or parts.is_absolute() or ".." in parts.parts:
-            raise self.wrong(f"a file name `{key}` within the folder", name)
+            raise self.error(f"a file name `{key}` within the folder", name)
         return folder / name
 
 
 def size_of(path: Path) -> int | None:
-    """Return the size of a file; None: there is no file."""
+    """Return the size of a file, or None if there is no file."""
     with looking(path):
         try:
             return paths.size_of(path)
@@ -133,8 +133,8 @@ def size_of(path: Path) -> int | None:
             return None
 
 
-def missing(what: str, path: Path) -> DataError:
-    """Return the error for a file that an index lists and that is missing."""
+def no_file(what: str, path: Path) -> DataError:
+    """Return the error for a missing file that an index lists."""
     return DataError(
         f"expected a {what} that the index lists: No such file or directory",
         path=str(path),
@@ -146,7 +146,7 @@ def codec_of(name: str, path: Path) -> str:
     """Return the codec that an index names, without its level.
 
     Raises:
-        DataError: shards of this codec cannot be unpacked.
+        DataError: shards with this codec cannot be unpacked.
     """
     codec = name.partition(":")[0]
     if codec not in CODECS:

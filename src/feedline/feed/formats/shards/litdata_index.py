@@ -1,6 +1,6 @@
 """LitData's index.json: the chunks of a folder, their layout, and the names of leaves.
 
-A sample of LitData is a tree of dicts, lists and tuples. Its leaves, in order, are the fields of an item. Their names
+A sample in LitData is a tree of dicts, lists and tuples. Its leaves, in order, are the fields of an item. Their names
 are the keys on the way to them, joined by dots as for JSON Lines: ``x``, ``meta.score``, ``boxes.0``.
 """
 
@@ -18,24 +18,24 @@ from numpy.typing import NDArray
 from feedline.errors import DataError
 from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import open_file, read_at, reading
-from feedline.feed.formats.jsonl import escaped
-from feedline.feed.formats.shards.index_json import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, missing, size_of
-from feedline.feed.formats.shards_guess import INDEX
+from feedline.feed.formats.detect_shards import INDEX
+from feedline.feed.formats.jsonl import escape_key
+from feedline.feed.formats.shards.index_json import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, no_file, size_of
 
 _DTYPES = {  # a dtype's place is its number
     "tensor": "float32 float32 float64 float64 complex64 complex64 complex128 complex128 float16 float16 bfloat16 "
     "uint8 int8 int16 int16 int32 int32 int64 int64 bool uint16",
     "numpy": "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 bool",
 }
-_LACKING = ("bfloat16",)  # in NumPy
-_ROWS_END = struct.Struct("<I8s")  # at the end of a chunk of rows: size of the Arrow file before it, and a mark
+_UNSUPPORTED = ("bfloat16",)  # in NumPy
+_ROWS_END = struct.Struct("<I8s")  # end of a chunk of rows: size of the Arrow file before it, and a mark
 _ROWS_MARK = b"LDARW01\0"
 _MAX_DEPTH = 64
 _DEFAULT_RUN = 256
 
 
 class LitDataIndex(NamedTuple):
-    """The index of a folder of LitData's.
+    """The index of a folder that LitData wrote.
 
     Attributes:
         folder: the folder.
@@ -57,16 +57,17 @@ class LitDataIndex(NamedTuple):
 
 def dtypes_of(kind: str) -> Mapping[int, np.dtype[Any]]:
     """Return the dtypes of ``"tensor"`` or ``"numpy"`` by LitData's numbers for them."""
-    return {n: np.dtype(name) for n, name in enumerate(_DTYPES[kind].split()) if name not in _LACKING}
+    return {n: np.dtype(name) for n, name in enumerate(_DTYPES[kind].split()) if name not in _UNSUPPORTED}
 
 
-def lacking_of(kind: str) -> Mapping[int, str]:
-    """Return the names of dtypes that NumPy lacks, by LitData's numbers for them."""
-    return {n: name for n, name in enumerate(_DTYPES[kind].split()) if name in _LACKING}
+def missing_dtypes(kind: str) -> Mapping[int, str]:
+    """Return the names of the dtypes that NumPy lacks, by LitData's numbers for them."""
+    return {n: name for n, name in enumerate(_DTYPES[kind].split()) if name in _UNSUPPORTED}
 
 
 def dtype_of(encoding: str) -> np.dtype[Any] | None:
-    """Return the dtype of a leaf such as ``"no_header_tensor:17"``; None: it is no such leaf, or NumPy lacks it."""
+    """Return the dtype of a leaf such as ``"no_header_tensor:17"``, or None for other leaves and dtypes that NumPy
+    lacks."""
     kind, _, number = encoding.partition(":")
     if kind not in ("no_header_tensor", "no_header_numpy") or not number.isascii() or not number.isdigit():
         return None
@@ -74,11 +75,11 @@ def dtype_of(encoding: str) -> np.dtype[Any] | None:
 
 
 def litdata_index(folder: Path, required: str | None = None) -> LitDataIndex:
-    """Return the index of a folder, compared with the sizes of its chunks.
+    """Return the index of a folder, checked against the sizes of its chunks.
 
     Args:
         folder: the folder.
-        required: layout that it must have; None: any.
+        required: layout that it must have, by default any.
 
     Raises:
         DataError: the index is missing or damaged, chunks are encrypted, of a kind that is not read, or of another
@@ -89,29 +90,29 @@ def litdata_index(folder: Path, required: str | None = None) -> LitDataIndex:
     config = IndexEntry(root.data.get("config"), path, "config")
     loader, formats = config.data.get("item_loader"), config.items("data_format", str)
     if config.data.get("encryption") is not None:
-        raise _not_read("chunks that are not encrypted", "encrypted ones", path, "write them again without encryption=")
+        raise _refusal("chunks that are not encrypted", "encrypted ones", path, "write them again without encryption=")
     if loader == "ParquetLoader":
-        raise _not_read("chunks", "an index of Parquet files", path, "open these: fl.open_corpus('folder/*.parquet')")
+        raise _refusal("chunks", "an index of Parquet files", path, "open these: fl.open_corpus('folder/*.parquet')")
     if loader not in (None, "PyTreeLoader", "TokensLoader") or config.data.get("format") is not None:
-        raise _not_read("items or tokens", f"chunks for {loader}", path, "write the data again, for PyTreeLoader")
+        raise _refusal("items or tokens", f"chunks for {loader}", path, "write the data again, for PyTreeLoader")
     # Before chunks named their loader, a single vector was stored without its size.
     bare = loader is None and len(formats) == 1 and formats[0].startswith("no_header_tensor:")
     tokens = loader == "TokensLoader" or bare
     if not formats or (len(formats) > 1 and tokens):
-        raise config.wrong("the formats of leaves", formats)
+        raise config.error("the formats of leaves", formats)
     chunks = [IndexEntry(item, path, f"chunk {k}") for k, item in enumerate(root.items("chunks", dict))]
     shards = [_shard(chunk, config, folder) for chunk in chunks]
     layout = "tokens" if tokens else "rows" if any(rows_span(shard) for shard in shards[:1]) else "items"
     names = ["tokens"] if tokens else _names(config, len(formats))
     if required not in (None, layout):
         got = f"{layout} of {', '.join(names[:20])}"
-        raise _not_read(f"a folder of {required}", got, folder, "open it as fl.LitDataDeserializer(path)")
+        raise _refusal(f"a folder of {required}", got, folder, "open it as fl.LitDataDeserializer(path)")
     counts = [chunk.number("dim") for chunk in chunks] if tokens else []
     return LitDataIndex(folder, layout, shards, formats=formats, names=names, tokens=counts)
 
 
 def rows_span(shard: ShardFile) -> tuple[int, int] | None:
-    """Return the bytes of the Arrow file at the end of a chunk; None: there is none."""
+    """Return begin and end of the Arrow file at the end of a chunk, or None if there is none."""
     begin = 4 * (shard.samples + 2)
     if shard.codec or shard.size < begin + _ROWS_END.size:
         return None
@@ -122,48 +123,48 @@ def rows_span(shard: ShardFile) -> tuple[int, int] | None:
 
 
 def row_spans(index: LitDataIndex) -> list[tuple[Path, tuple[int, int]]]:
-    """Return the Arrow files within the chunks of a folder of rows.
+    """Return path, begin and end of the Arrow file in each chunk of a folder of rows.
 
     Raises:
-        DataError: a chunk has none.
+        DataError: a chunk has no Arrow file.
     """
     spans = []
     for shard in index.shards:
         span = rows_span(shard)
         if span is None:
             what = "rows in Arrow's format at the end of the chunk, as in the first one"
-            raise _not_read(what, "none", shard.path, byte=shard.size)
+            raise _refusal(what, "none", shard.path, byte=shard.size)
         spans.append((shard.path, span))
     return spans
 
 
 def token_arrays(index: LitDataIndex) -> list[tuple[Path, NDArray[Any]]]:
-    """Return the tokens of each chunk, mapped.
+    """Return path and mapped tokens of each chunk.
 
     Raises:
         DataError: tokens are no integers, or compressed, or a chunk has another number of tokens than in the index.
     """
     path, dtype = index.folder / INDEX, dtype_of(index.formats[0])
     if dtype is None or dtype.kind not in "iu":
-        raise _not_read("tokens that are integers", f"{index.formats[0]}", path, "read it with litdata, and convert it")
+        raise _refusal("tokens that are integers", f"{index.formats[0]}", path, "read it with litdata, and convert it")
     arrays = []
     for shard, count in zip(index.shards, index.tokens, strict=True):
         begin = 4 * (shard.samples + 2)
         if shard.codec:
-            raise _not_read("tokens that can be mapped", "compressed ones", shard.path, "unpack them: zstd -d")
+            raise _refusal("tokens that can be mapped", "compressed ones", shard.path, "unpack them: zstd -d")
         if shard.size != begin + count * dtype.itemsize:
             what = f"a chunk of {begin + count * dtype.itemsize} bytes, for {count} tokens of {dtype}"
-            raise _not_read(what, f"{shard.size}", shard.path)
+            raise _refusal(what, f"{shard.size}", shard.path)
         with open_file(shard.path) as file, reading(shard.path):
             samples = read_at(file, 4, 0)
         if samples != struct.pack("<I", shard.samples):
             what = f"a chunk of {shard.samples} samples, as {INDEX} says"
-            raise _not_read(what, samples.hex(), shard.path, byte=0)
-        arrays.append((shard.path, _mapped(shard.path, dtype, begin, count)))
+            raise _refusal(what, samples.hex(), shard.path, byte=0)
+        arrays.append((shard.path, _map_tokens(shard.path, dtype, begin, count)))
     return arrays
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
+def _map_tokens(path: Path, dtype: np.dtype[Any], begin: int, count: int) -> NDArray[Any]:
     if not count:
         return np.empty(0, dtype)
     try:
@@ -172,7 +173,7 @@ def _mapped(path: Path, dtype: np.dtype[Any], begin: int, count: int) -> NDArray
         raise DataError(f"expected a file that can be mapped: {error}", path=str(path)) from error
 
 
-def _not_read(expected: str, got: str, path: Path, hint: str = DAMAGED, byte: int | None = None) -> DataError:
+def _refusal(expected: str, got: str, path: Path, hint: str = DAMAGED, byte: int | None = None) -> DataError:
     return DataError(f"expected {expected}, got {got}", path=str(path), byte=byte, hint=hint)
 
 
@@ -180,20 +181,20 @@ def _shard(chunk: IndexEntry, config: IndexEntry, folder: Path) -> ShardFile:
     compression, level = config.data.get("compression"), config.data.get("compression_level")
     samples, counted = chunk.number("chunk_size"), chunk.number("chunk_bytes")
     if samples >= 1 << 30:
-        raise chunk.wrong("a number `chunk_size` of samples", samples)
+        raise chunk.error("a number `chunk_size` of samples", samples)
     # Older writers counted the bytes of the samples alone.
     sizes = (counted, counted + 4 * (samples + 2))
-    place = chunk.inside(folder, "filename")
+    place = chunk.file_path(folder, "filename")
     codec, run, size = None, 0, size_of(place)
     if compression is not None:
         codec = codec_of(config.text("compression"), folder / INDEX)
         if level in ("batch", "sample"):
             batch = config.data.get("compression_batch_size") or _DEFAULT_RUN
             if type(batch) is not int or not 0 < batch < 1 << 32:
-                raise config.wrong("a number `compression_batch_size`", batch)
+                raise config.error("a number `compression_batch_size`", batch)
             run = batch if level == "batch" else -1
         elif level not in (None, "chunk"):
-            raise config.wrong("chunk, batch or sample as `compression_level`", level)
+            raise config.error("chunk, batch or sample as `compression_level`", level)
         else:
             # LitData keeps chunks that it unpacked next to the compressed ones.
             unpacked = place.with_name(place.name.replace(f".{compression}", ""))
@@ -201,9 +202,9 @@ def _shard(chunk: IndexEntry, config: IndexEntry, folder: Path) -> ShardFile:
             if unpacked_size in sizes:
                 place, codec, size = unpacked, None, unpacked_size
     if size is None:
-        raise missing("chunk", place)
+        raise no_file("chunk", place)
     if (codec is None or run) and size not in sizes:
-        raise _not_read(f"a chunk of {counted} bytes", f"{size}", place)
+        raise _refusal(f"a chunk of {counted} bytes", f"{size}", place)
     return ShardFile(place, samples, size, unpacked=sizes, codec=codec, run=run)
 
 
@@ -221,12 +222,12 @@ def _names(config: IndexEntry, count: int) -> list[str]:
         if len(names) != count or len(set(names)) < count:
             raise ValueError(f"{len(names)} leaves, {len(set(names))} names")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise config.wrong(f"a tree with {count} leaves as `data_spec` ({error})", config.data["data_spec"]) from error
+        raise config.error(f"a tree with {count} leaves as `data_spec` ({error})", config.data["data_spec"]) from error
     return names
 
 
 def _leaves(tree: dict[str, Any], level: int) -> list[list[str]]:
-    """Return the paths to the leaves of a tree, in order."""
+    """Return the path to each leaf of a tree, in order."""
     children: Sequence[dict[str, Any]] = tree["children_spec"]
     if tree["type"] is None:
         return [[]]
@@ -240,7 +241,7 @@ def _leaves(tree: dict[str, Any], level: int) -> list[list[str]]:
     if not isinstance(keys, list):
         keys = range(len(children))
     return [
-        [escaped(str(key)), *path]
+        [escape_key(str(key)), *path]
         for key, child in zip(keys, children, strict=True)
         for path in _leaves(child, level + 1)
     ]

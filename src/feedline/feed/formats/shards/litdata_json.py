@@ -24,7 +24,7 @@ import numpy as np
 
 _BRACKETS = (b"[", b"{")
 _LISTS = {2: ("<i8", 8), 3: ("<f8", 8), 4: ("?", 1)}
-_KINDS = {16: 11, 17: 7, 18: 8, 19: 9, 20: 10}  # kinds of values in rows to kinds of single values
+_KINDS = {16: 11, 17: 7, 18: 8, 19: 9, 20: 10}  # kind of a value in a row to the kind of a single value
 _MAX_DEPTH = 200
 
 
@@ -49,7 +49,7 @@ def json_text(data: bytes) -> str:
 
 
 class _LeafReader:
-    """Reads values one after the other, and never beyond the end."""
+    """A reader of values, one after the other, that never reads beyond the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self.at = data, 0
@@ -64,10 +64,10 @@ class _LeafReader:
     def byte(self) -> int:
         return self.take(1)[0]
 
-    def count(self, least: int) -> int:
-        """Return the number of items that follow, of at least ``least`` bytes each."""
+    def count(self, min_bytes: int) -> int:
+        """Return the number of items that follow, of at least ``min_bytes`` bytes each."""
         (count,) = struct.unpack("<I", self.take(4))
-        if count * least > len(self._data) - self.at:
+        if count * min_bytes > len(self._data) - self.at:
             raise ValueError(f"expected room for {count} values, got {len(self._data) - self.at} bytes")
         return int(count)
 
@@ -76,7 +76,7 @@ class _LeafReader:
 
     def value(self, kind: int, level: int) -> Any:
         if level == _MAX_DEPTH:
-            raise ValueError(f"expected values at most {_MAX_DEPTH} deep in one another, got deeper ones")
+            raise ValueError(f"expected values nested at most {_MAX_DEPTH} deep, got deeper ones")
         if kind == 0:
             return json.loads(self.text())
         if kind == 1:

@@ -1,7 +1,7 @@
 """MosaicML Streaming's folders (MDS) in place: a `Deserializer` of index.json and the shards that it lists.
 
-Columns are delivered by name, encoded columns as bytes or text. Pickled columns are refused. `offset_shards` describes
-the cost.
+Columns are delivered by name, encoded columns as bytes or text. Pickled columns are refused. For the cost, see
+`offset_shards`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.paths import PathLike
-from feedline.feed.formats.shards.index_json import IndexEntry, ShardFile, codec_of, index_of, missing, size_of
+from feedline.feed.formats.detect_shards import INDEX
+from feedline.feed.formats.shards.index_json import IndexEntry, ShardFile, codec_of, index_of, no_file, size_of
 from feedline.feed.formats.shards.offset_shards import CHUNK_BYTES, MEMORY_BYTES, OffsetShards
 from feedline.feed.formats.shards.sample_fields import Array, ArrayHead, ShardField
-from feedline.feed.formats.shards_guess import INDEX
 from feedline.feed.protocol import declared_streams
 
 _SCALARS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
-# An array's dtype in its header: eight times the bytes of an element, plus 1 for signed integers, 2 for floats.
+# The code of a dtype in the header of an array: the bits of an element, plus 1 for signed integers or 2 for floats.
 _CODES = {np.dtype(name): np.dtype(name).itemsize * 8 + "uif".index(np.dtype(name).kind) for name in _SCALARS}
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
-_WIDTHS = ("<u1", "<u2", "<u4", "<u8")  # of the shape, by the lowest two bits of the byte before it
+_WIDTHS = ("<u1", "<u2", "<u4", "<u8")  # dtypes of the shape, by the lowest two bits of the byte before it
 _TEXTS = {"str": "text", "json": "json", "str_int": "text", "str_float": "text", "str_decimal": "text"}
 _ENCODED = ("bytes", "pil", "jpeg", "png", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]")
 
@@ -50,8 +50,8 @@ class MDSDeserializer(OffsetShards):
     Args:
         path: the folder, its index.json, or a list of these, which are read one after the other.
         streams: stream name to `Stream`, also as keyword arguments. ``field`` names the column, by default the
-            stream's name. Columns of any size can also be read as ``"bytes"``. None: every column.
-        chunk_size: bytes of an uncompressed shard in a chunk. A compressed shard is one chunk. Part of the order.
+            stream's name. Columns of any size can also be read as ``"bytes"``. By default every column is a stream.
+        chunk_size: bytes of a chunk of an uncompressed shard. A compressed shard is one chunk. Part of the order.
         memory: bytes that an unpacked shard, or the numbers of a chunk, may take.
         verify: whether to compare each shard with its hash in the index when it is first read.
         stream_kwargs: more streams.
@@ -74,12 +74,12 @@ class MDSDeserializer(OffsetShards):
         declared = declared_streams(streams, stream_kwargs)
         super().__init__(path, declared, chunk_size=chunk_size, memory_bytes=memory, verify=verify)
 
-    def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
+    def _describe_folder(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
         """See `OffsetShards`."""
         path, index = folder / INDEX, index_of(folder)
         root = IndexEntry(index, path, "the object")
         if index.get("version") != 2:
-            raise root.wrong("version 2", index.get("version"))
+            raise root.error("version 2", index.get("version"))
         shards: list[ShardFile] = []
         fields: list[ShardField] | None = None
         columns: Any = None
@@ -95,7 +95,7 @@ class MDSDeserializer(OffsetShards):
             shard_columns = [shard.get(key) for key in ("column_names", "column_encodings", "column_sizes")]
             if shard_columns != columns:
                 if fields is not None:
-                    raise entry.wrong("the columns of the shards before", shard_columns)
+                    raise entry.error("the columns of the earlier shards", shard_columns)
                 columns, fields = shard_columns, _fields(entry)
             shards.append(_shard(entry, folder, path, number))
         return shards, fields or []
@@ -104,21 +104,21 @@ class MDSDeserializer(OffsetShards):
 def _shard(entry: IndexEntry, folder: Path, path: Path, number: int) -> ShardFile:
     raw = IndexEntry(entry.data.get("raw_data"), path, f"raw_data of shard {number}")
     samples, unpacked = entry.number("samples"), raw.number("bytes")
-    place = raw.inside(folder, "basename")
+    place = raw.file_path(folder, "basename")
     file, codec, size = raw, None, size_of(place)
     if size is None and entry.data.get("zip_data") is not None:
         file = IndexEntry(entry.data["zip_data"], path, f"zip_data of shard {number}")
-        place = file.inside(folder, "basename")
+        place = file.file_path(folder, "basename")
         codec, size = codec_of(entry.text("compression"), path), size_of(place)
     if size is None:
-        raise missing("shard", place)
+        raise no_file("shard", place)
     if size != file.number("bytes"):
         raise DataError(f"expected a shard of {file.number('bytes')} bytes, got {size}", path=str(place))
     if unpacked < 4 * (samples + 2) and samples:
-        raise raw.wrong(f"room for {samples} samples", unpacked)
+        raise raw.error(f"room for {samples} samples", unpacked)
     hashes = file.data.get("hashes") or {}
     if not isinstance(hashes, dict) or not all(isinstance(h, str) for h in hashes.values()):
-        raise file.wrong("hashes by algorithm", hashes)
+        raise file.error("hashes by algorithm", hashes)
     return ShardFile(place, samples, size, unpacked=(unpacked,), codec=codec, hashes=hashes)
 
 
@@ -126,14 +126,14 @@ def _fields(entry: IndexEntry) -> list[ShardField]:
     names, encodings = entry.items("column_names", str), entry.items("column_encodings", str)
     sizes = entry.data.get("column_sizes")
     if len(set(names)) < len(names) or not names or len(encodings) != len(names):
-        raise entry.wrong("columns of different names, each with an encoding", names)
+        raise entry.error("columns of different names, each with an encoding", names)
     if not isinstance(sizes, list) or len(sizes) != len(names):
-        raise entry.wrong("a size for each column", sizes)
+        raise entry.error("a size for each column", sizes)
     fields = []
     for name, encoding, size in zip(names, encodings, sizes, strict=True):
         field = _field(name, encoding)
         if (size or None) != field.size:
-            raise entry.wrong(f"size {field.size} of column `{name}`, as {encoding} has", size)
+            raise entry.error(f"size {field.size} of column `{name}`, as {encoding} has", size)
         fields.append(field)
     return fields
 
@@ -160,11 +160,11 @@ def _field(name: str, encoding: str) -> ShardField:
     if dims is not None and base is not None:
         stream = Stream(dims, base)
         return ShardField(name, encoding, stream.size * stream.dtype.itemsize, "array", Array.of(stream))
-    return ShardField(name, encoding, None, "array", _dynamic(base))
+    return ShardField(name, encoding, None, "array", _dynamic_array(base))
 
 
-def _dynamic(dtype: np.dtype[Any] | None) -> Array:
-    """Return the encoding of arrays that declare their shape, and if ``dtype`` is None, their dtype."""
+def _dynamic_array(dtype: np.dtype[Any] | None) -> Array:
+    """Return the encoding of arrays with a header that declares their shape and, if ``dtype`` is None, their dtype."""
 
     def heads(stream: Stream, _ragged: bool) -> list[ArrayHead]:
         code = b"" if dtype is not None else bytes([_CODES.get(stream.dtype, 0)])

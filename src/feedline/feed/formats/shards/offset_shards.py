@@ -1,12 +1,13 @@
 """Shards that begin with a table of offsets, as MosaicML Streaming and LitData write them, described by an index.json.
 
 A shard is ``u32 count, u32 offsets[count + 1]``, and between two offsets a sample: the size, u32, of every field whose
-size is not in the index, then the fields. Guarantees: only the bytes of a shard are read, even if it is damaged. A
+size is not in the index, then the fields. Guarantees: no bytes outside a shard are read, even if it is damaged. A
 sample whose sizes do not add up keeps its place and reports why. Cost: opening reads index.json and looks up the size
 of every file, and if arrays are sequences of any length, the sizes of all samples. An uncompressed shard becomes one or
-several chunks, views of the mapped file or of bytes that were fetched ahead: byte strings, and numbers in samples of
-one size, are copied once, into the minibatch, other numbers once more, when their chunk is read. A compressed shard is
-one chunk, or several if its samples are compressed in runs (`packing`), unpacked into memory whenever they are read.
+several chunks. These are views of the mapped file, or of bytes that were fetched ahead. Byte strings, and numbers in
+samples of one size, are copied once, into the minibatch. Other numbers are copied once more when their chunk is read. A
+compressed shard is one chunk, or several if its samples are compressed in runs (see `shard_compression`). It is
+unpacked into memory whenever it is read.
 """
 
 from __future__ import annotations
@@ -35,20 +36,27 @@ from feedline.feed.files.remote import by_ranges
 from feedline.feed.files.streaming import blocks
 from feedline.feed.files.truncation_guard import map_whole
 from feedline.feed.formats import number_files
-from feedline.feed.formats.reopened import Reopened
+from feedline.feed.formats.detect_shards import INDEX
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.index_json import DAMAGED, ShardFile, folders_of
-from feedline.feed.formats.shards.sample_fields import ShardField, counts_of, first_whole, listed, numbers_of, texts_of
+from feedline.feed.formats.shards.sample_fields import (
+    ShardField,
+    counts_of,
+    first_stream,
+    names_of,
+    numbers_of,
+    texts_of,
+)
 from feedline.feed.formats.shards.shard_compression import (
     PackedRuns,
     TooMuchError,
-    runs_of,
+    read_runs,
     unpack,
     unpack_each,
     unpack_runs,
     words,
 )
-from feedline.feed.formats.shards.shard_lengths import SUFFIX, kept_lengths
-from feedline.feed.formats.shards_guess import INDEX
+from feedline.feed.formats.shards.shard_lengths import SUFFIX, cached_lengths
 from feedline.feed.formats.unreadable import mark_gaps, populate
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
@@ -64,19 +72,19 @@ from feedline.feed.protocol import (
 from feedline.feed.unique import distinct
 
 MEMORY_BYTES = CHUNK_MEMORY
-CHUNK_BYTES = 32 << 20  # bytes in a chunk, of a shard that can be read in parts
-_MAPS = 256  # kept, besides maps of chunks in use
+CHUNK_BYTES = 32 << 20  # of a chunk of a shard that can be read in parts
+_MAX_MAPS = 256  # that are kept, in addition to maps of chunks in use
 _SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
-_PEEKED = 256  # first samples, by which the shape of an array is inferred
+_PEEKED_SAMPLES = 256  # first samples, from which the shape of an array is inferred
 
 
 class _ShardPlace(NamedTuple):
-    """The bytes of a file with a chunk, and the places of samples in them.
+    """The bytes of a chunk in its file, and the places of samples in them.
 
     Attributes:
         low, high: first byte and end.
-        bounds: bytes of the file at which samples begin and end; None: they are known after unpacking.
-        runs: runs of samples that are compressed, if any.
+        bounds: bytes of the file at which samples begin and end, or None if unpacking determines them.
+        runs: compressed runs of samples, if any.
     """
 
     low: int
@@ -86,7 +94,7 @@ class _ShardPlace(NamedTuple):
 
 
 class _ShardPart(NamedTuple):
-    """Samples in memory: ``bounds`` are bytes of the shard, ``base`` the byte at which memory begins.
+    """Samples in memory. ``bounds`` are offsets in the shard, and ``base`` is the offset at which the memory begins.
 
     ``wrong`` has the reasons why samples could not be unpacked.
     """
@@ -99,13 +107,13 @@ class _ShardPart(NamedTuple):
     wrong: Mapping[int, str] = {}
 
 
-class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
+class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
     """A folder, or several, of shards. Subclasses read their index.json.
 
     Args:
         path: the folder, its index.json, or a list of these, which are read one after the other.
-        streams: declarations; None: every field.
-        chunk_size: bytes in a chunk, of a shard that can be read in parts. Part of the order.
+        streams: declarations. If there are none, every field is a stream.
+        chunk_size: bytes of a chunk of a shard that can be read in parts. Part of the order.
         memory_bytes: bytes that an unpacked shard, or the numbers of a chunk, may take.
         verify: whether to compare each shard with its digests when it is first read.
 
@@ -129,13 +137,13 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         self._shards: list[ShardFile] = []
         self._fields: list[ShardField] = []
         for folder in self._folders:
-            shards, fields = self._described(folder)
+            shards, fields = self._describe_folder(folder)
             self._shards += shards
             if not self._fields:
                 self._fields = fields
-            elif _comparable(fields) != _comparable(self._fields):
+            elif _encodings(fields) != _encodings(self._fields):
                 raise DataError(
-                    f"expected folders with the same fields, got {listed(self._fields)} and {listed(fields)}",
+                    f"expected folders with the same fields, got {names_of(self._fields)} and {names_of(fields)}",
                     path=str(folder),
                 )
         self._shards = [shard for shard in self._shards if shard.samples]
@@ -152,25 +160,25 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                 size = shard.size * (k + 1) // pieces - shard.size * k // pieces
                 self._infos.append(ChunkInfo(b - a, b - a, size))
         self._starts = np.cumsum([0, *(shard.samples for shard in self._shards)])
-        self._maps = LruCache(self._map, lambda _: 1, _MAPS)
+        self._maps = LruCache(self._map, lambda _: 1, _MAX_MAPS)
         self._verify, self._verified = verify, set[int]()
-        self._times: dict[int, int] = {}  # when each shard was modified, at the first look
+        self._times: dict[int, int] = {}  # modification time of each shard when it was first read
         if verify:
             for shard in self._shards:
                 _hasher(shard)
         self._any_length: set[str] = set()  # streams whose samples are sequences
-        self._counted: NDArray[np.int32] | None = None
+        self._counts: NDArray[np.int32] | None = None
         self._peeked: tuple[_ShardPart, dict[int, NDArray[np.int64]], dict[int, str]] | None = None
-        self.schema = Schema(streams or self._default())
-        self._columns = self._filled()
+        self.schema = Schema(streams or self._default_streams())
+        self._columns = self._match_fields()
         self._peeked = None
         declared = dict(self.schema.streams)
-        self._opened_with(path, declared, chunk_size=chunk_size, memory=memory_bytes, verify=bool(verify))
-        if self._counting():
+        self._set_arguments(path, declared, chunk_size=chunk_size, memory=memory_bytes, verify=bool(verify))
+        if self._counted_streams():
             self._count()
 
     @abc.abstractmethod
-    def _described(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
+    def _describe_folder(self, folder: Path) -> tuple[list[ShardFile], list[ShardField]]:
         """Return the shards and fields of a folder.
 
         Raises:
@@ -180,12 +188,12 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     # ---- description ------------------------------------------------------------------------------
 
     def chunks(self) -> list[ChunkInfo]:
-        """Return the size of every chunk. ``bytes`` counts its file."""
+        """Return the size of every chunk. ``bytes`` counts its share of the file."""
         return self._infos
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
-        return None if self._counted is None else self._counted[ordinals].astype(np.int64)
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
+        return None if self._counts is None else self._counts[ordinals].astype(np.int64)
 
     def digest(self) -> str:
         """Return 32 hex digits over counts, and three blocks of each shard."""
@@ -200,38 +208,39 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         """Return the paths of the shards."""
         return [str(shard.path) for shard in self._shards]
 
-    def _default(self) -> dict[str, Stream]:
+    def _default_streams(self) -> dict[str, Stream]:
         streams = {}
         for number, field in enumerate(self._fields):
-            if field.form == "refused":
+            if field.kind == "refused":
                 self._refuse(field)
-            if field.form == "array":
+            if field.kind == "array":
                 assert field.array is not None
-                streams[field.name] = field.array.stream or self._of_first_samples(number)
+                streams[field.name] = field.array.stream or self._infer_stream(number)
             else:
-                streams[field.name] = Stream(dtype="bytes" if field.form == "bytes" else "str")
+                streams[field.name] = Stream(dtype="bytes" if field.kind == "bytes" else "str")
         return streams
 
-    def _of_first_samples(self, number: int) -> Stream:
-        """Return the stream of an array by its first samples. If their sizes differ, they are sequences."""
+    def _infer_stream(self, number: int) -> Stream:
+        """Return the stream of an array by its first samples. Samples of different sizes are sequences."""
         field = self._fields[number]
-        declared, sizes = self._declared(number)
+        declared, sizes = self._peek_array(number)
         if field.array is not None and field.array.any_length and declared.shape and len(distinct(sizes)) > 1:
             return Stream(declared.shape[1:], declared.dtype)
         return declared
 
-    def _declared(self, number: int) -> tuple[Stream, NDArray[np.int64]]:
-        """Return the stream that the first sound sample declares for an array, and the sizes of the first samples."""
+    def _peek_array(self, number: int) -> tuple[Stream, NDArray[np.int64]]:
+        """Return the stream that the first sound sample declares for an array, and the sizes of the sound first
+        samples."""
         field, path = self._fields[number], str(self._shards[0].path)
         try:
             if self._peeked is None:
                 shard = self._shards[0]
-                part, _ = self._part(0, 0, min(shard.samples, -(-_PEEKED // shard.step) * shard.step))
+                part, _ = self._part(0, 0, min(shard.samples, -(-_PEEKED_SAMPLES // shard.step) * shard.step))
                 self._peeked = part, *self._spans(part, range(len(self._fields)))
             part, spans, wrong = self._peeked
             sizes = np.diff(spans[number])[:, 0]
             sound = np.array([i for i in range(len(sizes)) if i not in wrong], np.int64)
-            return first_whole(spans[number], part.memory, wrong, field), sizes[sound]
+            return first_stream(spans[number], part.memory, wrong, field), sizes[sound]
         except (ValueError, OSError) as error:
             raise DataError(
                 f"expected a sample that says the shape of `{field.name}`, {error}",
@@ -240,28 +249,30 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             ) from error
 
     def _refuse(self, field: ShardField) -> None:
-        readable = ", ".join(candidate.name for candidate in self._fields if candidate.form != "refused") or "none"
+        readable = ", ".join(candidate.name for candidate in self._fields if candidate.kind != "refused") or "none"
         raise SchemaError(
             f"expected fields that can be read, got `{field.name}` of encoding `{field.encoding}` in {self.name}: "
-            f"{field.why}; declare streams of other fields ({readable}), or write the data again"
+            f"{field.reason}; declare streams of other fields ({readable}), or write the data again"
         )
 
-    def _filled(self) -> dict[str, int]:
+    def _match_fields(self) -> dict[str, int]:
         """Return the number of the field that fills each stream."""
         numbers = {field.name: number for number, field in enumerate(self._fields)}
         filled = {}
         for name, stream in self.schema.items():
             field_name = stream.field or name
             if field_name not in numbers:
-                raise SchemaError(f"expected the field `{field_name}` in {self.name}, which has {listed(self._fields)}")
+                raise SchemaError(
+                    f"expected the field `{field_name}` in {self.name}, which has {names_of(self._fields)}"
+                )
             field = self._fields[numbers[field_name]]
-            if field.form == "refused":
+            if field.kind == "refused":
                 self._refuse(field)
             if not stream.is_bytes:
                 field.check(name, stream)
                 if self._is_any_length(numbers[field_name], stream):
                     self._any_length.add(name)
-            elif field.size is not None or (stream.is_text and field.form not in ("text", "json")):
+            elif field.size is not None or (stream.is_text and field.kind not in ("text", "json")):
                 raise SchemaError(f"expected stream `{name}` as the field is, `{field.encoding}`, got {stream}")
             filled[name] = numbers[field_name]
         return filled
@@ -274,30 +285,30 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         if array.vector is not None:
             return stream.shape == ()
         try:
-            return len(self._declared(number)[0].shape) == len(stream.shape) + 1
+            return len(self._peek_array(number)[0].shape) == len(stream.shape) + 1
         except DataError:
             return False  # no sample can be read, and reading reports why
 
     # ---- lengths ----------------------------------------------------------------------------------
 
-    def _counting(self) -> list[str]:
-        """Return the streams of any length that count towards the minibatch budget."""
+    def _counted_streams(self) -> list[str]:
+        """Return the streams of arrays of any length that count towards the minibatch budget."""
         size = self.schema.size_stream
         return [name for name in self.schema if name in self._any_length and size in (None, name)]
 
     def _count(self) -> None:
         """Look up the lengths of all sequences."""
-        about = f"{self.digest()} {self.schema.digest} {_comparable(self._fields)} {self._columns}"
-        lengths = kept_lengths(self._shards, about, int(self._starts[-1]), self._counted_now)
+        identity = f"{self.digest()} {self.schema.digest} {_encodings(self._fields)} {self._columns}"
+        lengths = cached_lengths(self._shards, identity, int(self._starts[-1]), self._count_lengths)
         firsts = np.cumsum([0, *(info.sequences for info in self._infos[:-1])])
         samples = np.add.reduceat(lengths, firsts, dtype=np.int64).tolist()
         self._infos = [info._replace(samples=n) for info, n in zip(self._infos, samples, strict=True)]
-        self._counted = lengths
+        self._counts = lengths
 
-    def _counted_now(self) -> NDArray[np.int32]:
+    def _count_lengths(self) -> NDArray[np.int32]:
         """Return the lengths of all sequences, from the sizes of their arrays."""
         counted = []
-        columns = {self._columns[name] for name in self._counting()}
+        columns = {self._columns[name] for name in self._counted_streams()}
         for place in self._chunks:
             try:
                 part, seals = self._part(*place)
@@ -312,7 +323,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
     ) -> NDArray[np.int32]:
         """Return the lengths of the sequences of a part, as for `lengths`."""
-        names = self._counting()
+        names = self._counted_streams()
         plain = self.schema.size_stream is None and len(names) < len(self.schema)
         longest = np.full(len(part.bounds) - 1, int(plain), np.int64)
         for name in names:
@@ -324,11 +335,11 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
     def _check_lengths(
         self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
     ) -> None:
-        """Check that sequences have the lengths that were counted: a file may change without changing its size."""
-        if self._counted is None:
+        """Check that sequences have the lengths that were counted. A file may change and keep its size."""
+        if self._counts is None:
             return
         got = self._lengths_of(part, spans, wrong)
-        expected = self._counted[part.first : part.first + len(got)]
+        expected = self._counts[part.first : part.first + len(got)]
         differing = np.flatnonzero(got != expected)
         if len(differing):
             i = int(differing[0])
@@ -356,7 +367,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         return self._chunk(part, seals)
 
     def extents(self, chunk: int) -> list[Extent]:
-        """Return the part of the shard with the chunk's samples, or the whole file."""
+        """Return the part of the shard with the samples of the chunk, or the whole file."""
         shard = self._shards[self._chunks[chunk][0]]
         try:
             low, high, *_ = self._place(*self._chunks[chunk])
@@ -373,19 +384,19 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         self._compare(number)
         memory, place = np.frombuffer(piece, np.uint8), self._place(number, a, b)
         if len(memory) != place.high - place.low:
-            return self.read(chunk)  # the offsets have changed meanwhile
-        return self._chunk(self._part_of(number, a, place, memory))
+            return self.read(chunk)  # the offsets have changed since they were read
+        return self._chunk(self._make_part(number, a, place, memory))
 
     def _read_around(self, chunk: int) -> Chunk:
         """Return the samples of a chunk, with errors for samples that the disk cannot read."""
         number, a, b = self._chunks[chunk]
         shard, place = self._shards[number], self._place(number, a, b)
         if shard.codec:
-            return self._chunk(self._part_of(number, a, place, self._packed(shard, place)))
+            return self._chunk(self._make_part(number, a, place, self._read_packed(shard, place)))
         memory = np.empty(place.high - place.low, np.uint8)
         with open_file(shard.path) as file:
             gaps = read_most(file, memory, place.low, shard.path)
-        part = self._part_of(number, a, place, memory)
+        part = self._make_part(number, a, place, memory)
         incomplete, bounds = self._chunk(part, complete=False), part.bounds
         return mark_gaps(incomplete, gaps, bounds[:-1], bounds[1:], path=part.path, first=part.first)
 
@@ -399,13 +410,13 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         self._compare(number)
         place = self._place(number, a, b)
         if shard.codec or by_ranges(shard.path):
-            return self._part_of(number, a, place, self._packed(shard, place)), ()
+            return self._make_part(number, a, place, self._read_packed(shard, place)), ()
         low, high = place.low, place.high
         mapped, seals = self._maps.get(number)
         populate(mapped, low, high)
-        return self._part_of(number, a, place, np.frombuffer(mapped, np.uint8, high - low, low)), seals
+        return self._make_part(number, a, place, np.frombuffer(mapped, np.uint8, high - low, low)), seals
 
-    def _packed(self, shard: ShardFile, place: _ShardPlace) -> NDArray[np.uint8]:
+    def _read_packed(self, shard: ShardFile, place: _ShardPlace) -> NDArray[np.uint8]:
         """Read the bytes of a place."""
         packed = np.empty(place.high - place.low, np.uint8)
         with open_file(shard.path) as file:
@@ -424,21 +435,21 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         if shard.run > 0:
             with open_file(shard.path) as file, reading(shard.path):
                 try:
-                    runs = runs_of(file, shard.size, samples=shard.samples, per_run=shard.run, start=a, stop=b)
+                    runs = read_runs(file, shard.size, samples=shard.samples, per_run=shard.run, start=a, stop=b)
                 except ValueError as error:
-                    raise _broken(shard, str(error), 0) from error
+                    raise _shard_error(shard, str(error), 0) from error
             return _ShardPlace(runs.low, runs.high, runs=runs)
         bounds = self._bounds(number, a, b)
         return _ShardPlace(*_range(bounds, shard.size), bounds)
 
-    def _part_of(self, number: int, a: int, place: _ShardPlace, memory: NDArray[np.uint8]) -> _ShardPart:
-        """Return the samples of a shard, from number ``a`` on, from the bytes of their place."""
+    def _make_part(self, number: int, a: int, place: _ShardPlace, memory: NDArray[np.uint8]) -> _ShardPart:
+        """Return the samples of a shard from number ``a`` on. ``memory`` has the bytes of their place."""
         shard, first = self._shards[number], int(self._starts[number]) + a
         if shard.codec is None:
             assert place.bounds is not None
             return _ShardPart(memory, place.low, place.bounds, first, str(shard.path))
         try:
-            return self._unpacked(shard, place, memory, first)
+            return self._unpack_part(shard, place, memory, first)
         except TooMuchError as error:
             raise DataError(
                 f"expected a chunk that takes at most {self._memory} bytes when unpacked (memory), got {error}",
@@ -446,18 +457,18 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                 hint="raise memory=, or " + ("lower chunk_size=" if shard.run else "unpack the shards"),
             ) from None
         except ValueError as error:
-            raise _broken(shard, f"expected a shard compressed by {shard.codec}: {error}") from error
+            raise _shard_error(shard, f"expected a shard compressed by {shard.codec}: {error}") from error
 
     def _compare(self, number: int) -> None:
-        """Check that a shard has not changed, and with ``verify``, once, that it has its digests."""
+        """Check that a shard has not changed. With ``verify``, also compare it with its digest, once."""
         shard = self._shards[number]
         with open_file(shard.path) as file:
             status = status_of(file)
             size = status.st_size
             if size != shard.size:
-                raise _broken(shard, f"expected a shard of {shard.size} bytes, got {size}")
+                raise _shard_error(shard, f"expected a shard of {shard.size} bytes, got {size}")
             if self._times.setdefault(number, status.st_mtime_ns) != status.st_mtime_ns:
-                # A map of the earlier file does not fit offsets that are read now.
+                # The map is of the earlier file, and its offsets are read again now.
                 raise DataError(
                     "expected the shard as it was when it was opened, got one that has changed since",
                     path=str(shard.path),
@@ -471,7 +482,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
                         digest.update(block)
                     if digest.hexdigest() != shard.hashes[name]:
                         what = f"expected a shard with {name} {shard.hashes[name]}, got {digest.hexdigest()}"
-                        raise _broken(shard, what)
+                        raise _shard_error(shard, what)
                 self._verified.add(number)
 
     def _bounds(self, number: int, a: int, b: int) -> NDArray[np.int64]:
@@ -481,10 +492,10 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             count = words(read_at(file, 4, 0))
             raw = words(read_at(file, 4 * (b - a + 1), 4 + 4 * a))
         if len(count) != 1 or count[0] != shard.samples or len(raw) != b - a + 1:
-            raise _miscounted(shard, count.tolist())
+            raise _count_error(shard, count.tolist())
         return raw.astype(np.int64)
 
-    def _unpacked(self, shard: ShardFile, place: _ShardPlace, packed: NDArray[np.uint8], first: int) -> _ShardPart:
+    def _unpack_part(self, shard: ShardFile, place: _ShardPlace, packed: NDArray[np.uint8], first: int) -> _ShardPart:
         """Return the samples of a compressed shard.
 
         Raises:
@@ -504,7 +515,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         memory = unpack(packed, shard.codec, shard.unpacked or None, self._memory)
         count, table = words(memory[:4]), words(memory[4 : 4 + 4 * (shard.samples + 1)])
         if len(count) != 1 or count[0] != shard.samples or len(table) != shard.samples + 1:
-            raise _miscounted(shard, count.tolist())
+            raise _count_error(shard, count.tolist())
         return _ShardPart(memory, 0, table.astype(np.int64), first, path)
 
     def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
@@ -513,9 +524,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             return map_whole(file, shard.path, shard.size)
 
     def _spans(self, part: _ShardPart, numbers: Collection[int]) -> tuple[dict[int, NDArray[np.int64]], dict[int, str]]:
-        """Return begin and end, in memory, of the fields ``numbers`` of each sample, (samples, 2), and faults by
-        sample.
-        """
+        """Return begin and end in memory of the fields ``numbers`` of each sample, (samples, 2), and faults by
+        sample."""
         begin, end = part.bounds[:-1] - part.base, part.bounds[1:] - part.base
         head = 4 * sum(field.size is None for field in self._fields)
         wrong = dict(part.wrong)
@@ -566,7 +576,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         spans, wrong = self._spans(part, set(self._columns.values()))
         if complete:
             self._check_lengths(part, spans, wrong)
-        errors = {i: self._damaged(part, i, what, None) for i, what in wrong.items()}
+        errors = {i: self._error(part, i, what, None) for i, what in wrong.items()}
         values: dict[str, Value] = {}
         for name, stream in self.schema.items():
             number = self._columns[name]
@@ -574,29 +584,30 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
             texts, bad = None, dict[int, str]()
             if field.text_of is not None and not (stream.is_bytes and not stream.is_text):
                 texts, bad = texts_of(of, part.memory, field.text_of, wrong=wrong)
-                errors.update((i, self._damaged(part, i, what, name)) for i, what in bad.items() if i not in errors)
+                errors.update((i, self._error(part, i, what, name)) for i, what in bad.items() if i not in errors)
             if stream.is_text and texts is not None:
                 values[name] = texts
                 continue
             if stream.is_bytes:
                 values[name] = ScatteredBytes(of, part.memory, text=stream.is_text)
                 continue
-            if field.form == "array":
+            if field.kind == "array":
                 ragged = name in self._any_length
                 values[name], bad = numbers_of(of, part.memory, stream, field, ragged=ragged, wrong=wrong)
             else:
                 texts = texts or ScatteredBytes(of, part.memory, text=False).packed()
-                form = "json" if field.form == "json" else "text"
+                form = "json" if field.kind == "json" else "text"
                 values[name], bad = number_files.numbers(texts, stream, form, skip=errors)
             for i, what in bad.items():
-                errors.setdefault(i, self._damaged(part, i, what, name))
-        # Numbers have been copied already. Later checks of the seals would not notice that they are zeros.
+                errors.setdefault(i, self._error(part, i, what, name))
+        # Numbers have been copied by now. If the file was truncated, they are zeros, which later checks would not
+        # notice.
         check_seals(seals)
         if not seals:  # private memory: a map has seals
             without_gaps(values, part.memory)
         return Chunk(self.schema, values, errors, seals=seals)
 
-    def _damaged(self, part: _ShardPart, index: int, what: str, stream: str | None) -> DataError:
+    def _error(self, part: _ShardPart, index: int, what: str, stream: str | None) -> DataError:
         return DataError(
             what,
             path=part.path,
@@ -617,7 +628,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
         hashed = [shard for shard in self._shards if shard.hashes]
         if self._verify or not hashed or any(_algorithm(shard) is None for shard in hashed):
             return self
-        verified: OffsetShards = self._again(verify=True)
+        verified: OffsetShards = self._reopen(verify=True)
         return verified
 
 
@@ -625,7 +636,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, Reopened):
 
 
 def _hasher(shard: ShardFile) -> tuple[str, Any] | None:
-    """Return the name of a digest of a shard that can be compared, and its algorithm; None: it has none.
+    """Return the name and the algorithm of a digest of a shard that can be compared, or None if the shard has no
+    digest.
 
     Raises:
         DataError: Python lacks the algorithms of all digests.
@@ -648,24 +660,24 @@ def _algorithm(shard: ShardFile) -> str | None:
     return next((name for name in available if not name.startswith("shake_")), None)
 
 
-def _broken(shard: ShardFile, what: str, byte: int | None = None) -> DataError:
+def _shard_error(shard: ShardFile, what: str, byte: int | None = None) -> DataError:
     return DataError(what, path=str(shard.path), byte=byte, hint=DAMAGED)
 
 
-def _miscounted(shard: ShardFile, count: list[int]) -> DataError:
+def _count_error(shard: ShardFile, count: list[int]) -> DataError:
     got = "another size" if count[:1] == [shard.samples] else f"{count[0]}" if count else "nothing"
-    return _broken(
+    return _shard_error(
         shard, f"expected a shard with the offsets of {shard.samples} samples, as {INDEX} says, got {got}", 0
     )
 
 
 def _range(bounds: NDArray[np.int64], size: int) -> tuple[int, int]:
-    """Return the first byte and the end of the samples with valid offsets in a shard."""
-    fine = (bounds[:-1] <= bounds[1:]) & (bounds[1:] <= size)
-    if not fine.any():
+    """Return the first byte and the end of the samples of a shard that have valid offsets."""
+    valid = (bounds[:-1] <= bounds[1:]) & (bounds[1:] <= size)
+    if not valid.any():
         return 0, 0
-    return int(bounds[:-1][fine].min()), int(bounds[1:][fine].max())
+    return int(bounds[:-1][valid].min()), int(bounds[1:][valid].max())
 
 
-def _comparable(fields: Sequence[ShardField]) -> list[tuple[str, str]]:
+def _encodings(fields: Sequence[ShardField]) -> list[tuple[str, str]]:
     return [(field.name, field.encoding) for field in fields]

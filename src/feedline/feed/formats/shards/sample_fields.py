@@ -1,6 +1,6 @@
-"""Fields of the samples of a shard: their descriptions in an index, and their numbers.
+"""Fields of the samples of a shard: their descriptions in an index, and their values.
 
-Numbers are views of the shard if samples have one size. Otherwise they are copied natively.
+Numbers are views of the shard if all samples have one size. Otherwise they are copied natively.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ArrayHead(NamedTuple):
 
     Attributes:
         data: the bytes, with zeros for the length of an array of any length.
-        length: dtype of that length; ``""``: the header has no length, or it is known.
+        length: dtype of that length. Empty if the header has no length, or a known one.
     """
 
     data: bytes
@@ -47,7 +47,7 @@ class Array(NamedTuple):
     """The encoding of an array in a field.
 
     Attributes:
-        stream: shape and dtype, if the index declares them; None: every sample declares its own.
+        stream: shape and dtype, or None if the samples declare them and not the index.
         heads: ``heads(stream, ragged)`` returns the possible headers of a sample, all of the same size.
         parse: ``parse(head, size)`` returns the stream that a sample of ``size`` bytes declares, from its first bytes.
             If it declares none, a ValueError describes the sample.
@@ -73,26 +73,26 @@ class ShardField(NamedTuple):
     Attributes:
         name: name of the field.
         encoding: encoding, as the index calls it.
-        size: bytes, if the same in every sample and not stored with it.
-        form: ``"array"``, ``"bytes"``, ``"text"``, ``"json"``, or ``"refused"``.
-        array: encoding of an array, for that form.
-        why: why a field is refused.
-        text_of: decodes a sample of a special encoding to text, or raises a ValueError.
+        size: size in bytes, if it is the same in every sample and not stored with it.
+        kind: ``"array"``, ``"bytes"``, ``"text"``, ``"json"``, or ``"refused"``.
+        array: encoding of an array, for that kind.
+        reason: reason why a field is refused.
+        text_of: function that decodes a sample of a special encoding to text, or raises a ValueError.
     """
 
     name: str
     encoding: str
     size: int | None
-    form: str
+    kind: str
     array: Array | None = None
-    why: str = UNPICKLED
+    reason: str = UNPICKLED
     text_of: Callable[[bytes], str] | None = None
 
     def check(self, name: str, stream: Stream) -> None:
         """Check that this field can fill a stream of numbers.
 
         Raises:
-            SchemaError: it cannot.
+            SchemaError: the field cannot fill it.
         """
         declared = None if self.array is None else self.array.stream
         if declared is not None:
@@ -100,10 +100,10 @@ class ShardField(NamedTuple):
         elif self.array is not None and self.array.vector is not None:
             fits = stream.dtype == self.array.vector and len(stream.shape) <= 1
             declared = Stream((), self.array.vector)
-        elif self.form == "array":
+        elif self.kind == "array":
             fits = stream.dtype.kind in "biufc"
         else:
-            fits = self.form in ("text", "json") and stream.dtype.kind in "biuf"
+            fits = self.kind in ("text", "json") and stream.dtype.kind in "biuf"
         if stream.sparse or not fits:
             raise SchemaError(
                 f"expected stream `{name}` as the field is, `{self.encoding}`, got {stream}; "
@@ -111,13 +111,13 @@ class ShardField(NamedTuple):
             )
 
 
-def listed(fields: Sequence[ShardField]) -> str:
-    """Return the names of fields and their encodings, in words."""
+def names_of(fields: Sequence[ShardField]) -> str:
+    """Return the names of fields and their encodings, for an error."""
     names = [f"{field.name} ({field.encoding})" for field in fields[:50]]
     return ", ".join(names) + (f" and {len(fields) - 50} more" if len(fields) > 50 else "")
 
 
-def first_whole(
+def first_stream(
     spans: NDArray[np.int64], memory: NDArray[np.uint8], wrong: Mapping[int, str], field: ShardField
 ) -> Stream:
     """Return the stream that the first sound sample declares for a field.
@@ -126,22 +126,22 @@ def first_whole(
         ValueError: no sample declares one.
     """
     assert field.array is not None
-    why = "none"
+    reason = "none"
     for i in range(len(spans)):
         if i in wrong:
-            why = f"damage: {wrong[i]}"
+            reason = f"damage: {wrong[i]}"
             continue
         try:
             return field.array.parse(*_head(spans, memory, i))
         except ValueError as error:
-            why = str(error)
-    raise ValueError(f"got {why}")
+            reason = str(error)
+    raise ValueError(f"got {reason}")
 
 
 def counts_of(
     spans: NDArray[np.int64], wrong: Mapping[int, str], stream: Stream, field: ShardField
 ) -> NDArray[np.int64]:
-    """Return the length of each sequence of a field of any length, by its bytes, or 0 if they are no whole number."""
+    """Return the length of each sequence of a field, by its size, or 0 if that is no whole number of samples."""
     assert field.array is not None
     body = np.diff(spans)[:, 0] - len(field.array.heads(stream, True)[0].data)
     row = stream.size * stream.dtype.itemsize
@@ -185,7 +185,7 @@ def numbers_of(
     if lead:
         at = np.flatnonzero(fits)
         begins = spans[at, 0]
-        table = _copied(np.stack([begins, begins + lead], axis=1), memory).reshape(len(at), lead)
+        table = _copy_spans(np.stack([begins, begins + lead], axis=1), memory).reshape(len(at), lead)
         counts = body[at] // row if ragged else np.ones(len(at), np.int64)
         same = np.zeros(len(at), np.bool_)
         for head in heads:
@@ -200,7 +200,7 @@ def numbers_of(
         if views is not None:
             return DenseValue(views), {}
     selected = np.ascontiguousarray((spans if sound else spans[at]) + np.array([lead, 0]))
-    data = _copied(selected, memory)
+    data = _copy_spans(selected, memory)
     if stream.dtype.kind == "b" and not (data <= 1).all():
         data = (data != 0).view(np.uint8)
     count = int(body[at].sum()) // row if ragged else len(at)
@@ -208,7 +208,7 @@ def numbers_of(
     bad = {}
     for i in np.flatnonzero(~fits).tolist():
         if i not in wrong:
-            bad[i] = _differs(spans, memory, i, stream, array, ragged=ragged)
+            bad[i] = _mismatch(spans, memory, i, stream, array, ragged=ragged)
     if ragged:
         lengths = np.where(fits, body // row, 0)
         return DenseValue(rows, np.concatenate([[0], np.cumsum(lengths)])), bad
@@ -219,8 +219,9 @@ def numbers_of(
     return DenseValue(filled), bad
 
 
-def _copied(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the bytes of spans one after the other, copied under guard, as they may be part of a map."""
+def _copy_spans(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the bytes of spans one after the other. They may be part of a map, so native code copies them under a
+    guard."""
     if not len(spans) or not (spans[:, 1] - spans[:, 0]).any():
         return np.empty(0, np.uint8)
     return np.ascontiguousarray(ScatteredBytes(spans, memory, text=False).packed().data)
@@ -229,24 +230,24 @@ def _copied(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[np.u
 def _head(spans: NDArray[np.int64], memory: NDArray[np.uint8], i: int) -> tuple[bytes, int]:
     begin, end = (int(n) for n in spans[i])
     head = np.array([[begin, min(end, begin + _HEAD_BYTES)]], np.int64)
-    return _copied(head, memory).tobytes(), end - begin
+    return _copy_spans(head, memory).tobytes(), end - begin
 
 
-def _differs(
+def _mismatch(
     spans: NDArray[np.int64], memory: NDArray[np.uint8], i: int, stream: Stream, array: Array, *, ragged: bool
 ) -> str:
     """Return the error message for a sample that differs from its stream."""
     try:
         got = array.parse(*_head(spans, memory, i))
-        kind = f"shape {got.shape} and {got.dtype}"
+        actual = f"shape {got.shape} and {got.dtype}"
         if not ragged and (got.shape, got.dtype) == (stream.shape, stream.dtype):
-            kind = f"{spans[i, 1] - spans[i, 0]} bytes of it"
+            actual = f"{spans[i, 1] - spans[i, 0]} bytes of it"
         if not ragged and array.any_length and stream.shape and got.shape[1:] == stream.shape[1:]:
-            kind += f"; declare fl.Stream({stream.shape[1:]}, {stream.dtype.name!r}) if they are sequences"
+            actual += f"; declare fl.Stream({stream.shape[1:]}, {stream.dtype.name!r}) if they are sequences"
     except ValueError as error:
-        kind = str(error)
+        actual = str(error)
     shape = str(("any number", *stream.shape)).replace("'", "") if ragged else str(stream.shape)
-    return f"expected an array of shape {shape} and {stream.dtype}, got {kind}"
+    return f"expected an array of shape {shape} and {stream.dtype}, got {actual}"
 
 
 def texts_of(
@@ -256,7 +257,8 @@ def texts_of(
     *,
     wrong: Mapping[int, str],
 ) -> tuple[BytesValue, dict[int, str]]:
-    """Return the texts of the samples of a field, and by index why a sample has none. Its text is empty."""
+    """Return the texts of the samples of a field, and by index the reason why a sample has no text. It is empty
+    then."""
     samples = ScatteredBytes(spans, memory, text=False).packed().tolist()
     texts, bad = [""] * len(samples), {}
     for i, sample in enumerate(samples):
@@ -264,5 +266,5 @@ def texts_of(
             try:
                 texts[i] = text_of(sample)
             except (ValueError, RecursionError) as error:
-                bad[i] = f"expected lists or dicts that can be decoded: {error or 'too deep in one another'}"
+                bad[i] = f"expected lists or dicts that can be decoded: {error or 'nested too deeply'}"
     return BytesValue.from_bytes(texts, "str"), bad

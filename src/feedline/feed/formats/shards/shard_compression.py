@@ -1,4 +1,4 @@
-"""Compressed shards: a whole file, or its samples in runs or one by one, as LitData packs them within a file.
+"""Compressed shards. A whole file is compressed, or within it, as LitData does, its samples in runs or one by one.
 
 A file of runs begins with ``"LDFZ01\\0\\0", u16 version, u16 flags, u32 samples, u32 samples in a run, u32 runs``. Then
 follow ``u32 offsets[samples + 1]`` of the unpacked samples, and for each run ``u32 first sample, u32 samples, u64 first
@@ -19,8 +19,8 @@ from feedline.feed.files.paths import read_at
 CODECS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
 """Names of codecs in indexes to their names in pyarrow."""
 
-_STEP_BYTES = 8 << 20  # allocated at a time, whatever size a file claims
-# Claimed sizes up to this many bytes, or this many times the packed bytes, are believed.
+_STEP_BYTES = 8 << 20  # that are allocated in one step, whatever size a file claims
+# Memory for a claimed size is allocated at once up to this many bytes, or this many times the packed bytes.
 _AT_ONCE, _LIKELY = 8 << 20, 64
 _MAGIC = b"LDFZ01\0\0\1\0\0\0"  # with version and flags
 _HEAD = struct.Struct("<12sIII")
@@ -36,7 +36,7 @@ class TooMuchError(ValueError):
 
 
 class PackedRuns(NamedTuple):
-    """Runs of samples in a file, one after the other. Each run is compressed by itself.
+    """Consecutive runs of samples in a file. Each run is compressed by itself.
 
     Attributes:
         low, high: first byte of the runs in the file, and their end.
@@ -58,7 +58,7 @@ def words(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint32]:
     return np.frombuffer(data, "<u4", len(data) // 4)
 
 
-def runs_of(file: BinaryIO, size: int, *, samples: int, per_run: int, start: int, stop: int) -> PackedRuns:
+def read_runs(file: BinaryIO, size: int, *, samples: int, per_run: int, start: int, stop: int) -> PackedRuns:
     """Return the runs with the samples ``start:stop`` in a file of ``size`` bytes.
 
     Raises:
@@ -96,18 +96,18 @@ def runs_of(file: BinaryIO, size: int, *, samples: int, per_run: int, start: int
     )
 
 
-def unpack_runs(runs: PackedRuns, packed: NDArray[np.uint8], codec: str, most_bytes: int) -> NDArray[np.uint8]:
+def unpack_runs(runs: PackedRuns, packed: NDArray[np.uint8], codec: str, max_bytes: int) -> NDArray[np.uint8]:
     """Return the bytes of the samples.
 
     Raises:
-        TooMuchError: they would take more than ``most_bytes``.
+        TooMuchError: they would take more than ``max_bytes``.
         ValueError: a run is damaged, or of another size.
     """
     total = int(runs.unpacked.sum())
-    if total > most_bytes:
+    if total > max_bytes:
         raise TooMuchError(total)
     places = zip(runs.begins.tolist(), runs.sizes.tolist(), runs.unpacked.tolist(), strict=True)
-    parts = (unpack(packed[begin : begin + size], codec, (n,), most_bytes) for begin, size, n in places)
+    parts = (unpack(packed[begin : begin + size], codec, (n,), max_bytes) for begin, size, n in places)
     if not _is_likely(total, packed):
         return np.concatenate(list(parts))
     samples, at = np.empty(total, np.uint8), 0
@@ -119,17 +119,18 @@ def unpack_runs(runs: PackedRuns, packed: NDArray[np.uint8], codec: str, most_by
 
 
 def _is_likely(size: int, packed: NDArray[np.uint8]) -> bool:
-    """Return whether a claimed unpacked size is believed, and memory allocated for it."""
+    """Return whether a claimed unpacked size is plausible enough to allocate memory for it."""
     return size <= max(_AT_ONCE, _LIKELY * len(packed))
 
 
 def unpack_each(
-    bounds: NDArray[np.int64], packed: NDArray[np.uint8], codec: str, most_bytes: int
+    bounds: NDArray[np.int64], packed: NDArray[np.uint8], codec: str, max_bytes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Mapping[int, str]]:
-    """Unpack samples that are compressed one by one. Return their bounds, their bytes, and by index why some failed.
+    """Unpack samples that are compressed one by one. Return their bounds, their bytes, and by index the reasons why
+    some failed.
 
     Raises:
-        TooMuchError: they would take more than ``most_bytes``.
+        TooMuchError: they would take more than ``max_bytes``.
     """
     ends, parts, wrong = [0], [], dict[int, str]()
     for i, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
@@ -137,7 +138,7 @@ def unpack_each(
         try:
             if not 0 <= begin <= end <= len(packed):
                 raise ValueError("expected offsets of a sample within the shard, got others")
-            part = unpack(packed[begin:end], codec, None, most_bytes - ends[-1])
+            part = unpack(packed[begin:end], codec, None, max_bytes - ends[-1])
         except TooMuchError as error:
             raise TooMuchError(ends[-1] + error.taken) from None
         except ValueError as error:
@@ -147,14 +148,14 @@ def unpack_each(
     return np.array(ends, np.int64), np.concatenate(parts), wrong
 
 
-def unpack(packed: NDArray[np.uint8], codec: str, sizes: Collection[int] | None, most_bytes: int) -> NDArray[np.uint8]:
+def unpack(packed: NDArray[np.uint8], codec: str, sizes: Collection[int] | None, max_bytes: int) -> NDArray[np.uint8]:
     """Return the unpacked bytes.
 
     Args:
         packed: the packed bytes.
         codec: one of `CODECS`.
-        sizes: possible sizes of the unpacked bytes; None: any size up to ``most_bytes``.
-        most_bytes: bytes that they may take.
+        sizes: possible sizes of the unpacked bytes. With None, any size up to ``max_bytes``.
+        max_bytes: bytes that they may take.
 
     Raises:
         TooMuchError: they take more, where ``sizes`` is None.
@@ -162,10 +163,10 @@ def unpack(packed: NDArray[np.uint8], codec: str, sizes: Collection[int] | None,
     """
     import pyarrow as pa
 
-    pieces, total, limit = [], 0, most_bytes if sizes is None else max(sizes)
+    pieces, total, limit = [], 0, max_bytes if sizes is None else max(sizes)
     try:
         if codec == "zstd" and sizes is not None and len(sizes) == 1 and _is_likely(limit, packed):
-            # Three times as fast. It refuses another size, but does not report it.
+            # Three times as fast. An error about another size does not name that size.
             return np.frombuffer(pa.Codec("zstd").decompress(pa.py_buffer(packed), decompressed_size=limit), np.uint8)
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), CODECS[codec]) as stream:
             while total <= limit:

@@ -1,4 +1,5 @@
-"""Lengths of the sequences in shards, counted once. Lengths of large shards are kept in the user's cache."""
+"""Lengths of the sequences in shards. The lengths of large shards are counted once and kept in the user's cache
+folder."""
 
 from __future__ import annotations
 
@@ -12,59 +13,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.files.cache_files import cached_file, user_cache
+from feedline.feed.files.cache_files import open_cached, user_cache
 from feedline.feed.files.paths import looking
 from feedline.feed.formats.shards.index_json import ShardFile
 
 Lengths = NDArray[np.int32]
 
-WORTH_BYTES = 64 << 20
-"""Bytes of shards above which their lengths are kept."""
+MIN_CACHED_BYTES = 64 << 20
+"""Minimum bytes of shards whose lengths are kept."""
 
 SUFFIX = ".feedline-lengths"
-"""Suffix of files of lengths."""
+"""Suffix of files with lengths."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32c of the lengths, their number
-_ELSEWHERE = "set XDG_CACHE_HOME to another folder"
+_CACHE_HINT = "set XDG_CACHE_HOME to another folder"
 _MAGIC = b"FLLENGTH"
 _VERSION = 1
 
 
-def kept_lengths(shards: Sequence[ShardFile], about: str, count: int, counted: Callable[[], Lengths]) -> Lengths:
+def cached_lengths(shards: Sequence[ShardFile], content: str, count: int, count_all: Callable[[], Lengths]) -> Lengths:
     """Return the lengths of ``count`` sequences.
 
     Args:
         shards: files of the sequences.
-        about: further dependencies of the lengths: the known content of the files, and the streams.
+        content: identity of the content and of the streams, on which the lengths depend.
         count: number of sequences.
-        counted: function that counts.
+        count_all: function that counts them.
     """
-    if sum(shard.size for shard in shards) < WORTH_BYTES:
-        return counted()
-    identity = hashlib.blake2b(about.encode(), digest_size=16)
+    if sum(shard.size for shard in shards) < MIN_CACHED_BYTES:
+        return count_all()
+    digest = hashlib.blake2b(content.encode(), digest_size=16)
     for shard in shards:
         with looking(shard.path):
             status = shard.path.stat()
-        identity.update(struct.pack("<qqq", status.st_size, status.st_mtime_ns, shard.samples))
+        digest.update(struct.pack("<qqq", status.st_size, status.st_mtime_ns, shard.samples))
 
     def write(file: BinaryIO) -> None:
-        table = counted().astype("<i4", copy=False)
+        table = count_all().astype("<i4", copy=False)
         file.write(_HEAD.pack(_MAGIC, _VERSION, _native.crc32c(table), len(table)) + table.tobytes())
 
-    def usable(file: BinaryIO) -> bool:
+    def is_usable(file: BinaryIO) -> bool:
         return _read(file, count) is not None
 
-    name = f"{identity.hexdigest()}{SUFFIX}"
+    name = f"{digest.hexdigest()}{SUFFIX}"
     for rebuild in (False, True):
-        with cached_file(user_cache(), name, usable, write, rebuild=rebuild, elsewhere=_ELSEWHERE) as file:
+        with open_cached(user_cache(), name, is_usable, write, rebuild=rebuild, elsewhere=_CACHE_HINT) as file:
             lengths = _read(file, count)
         if lengths is not None:
             return lengths
-    return counted()
+    return count_all()
 
 
 def _read(file: BinaryIO, count: int) -> Lengths | None:
-    """Return the lengths in a file; None: it is damaged, or has other lengths."""
+    """Return the lengths in a file, or None if it is damaged or has another number of lengths."""
     if os.fstat(file.fileno()).st_size != _HEAD.size + 4 * count:
         return None
     file.seek(0)

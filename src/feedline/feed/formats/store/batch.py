@@ -1,8 +1,8 @@
 """A record batch whose bytes stay in their file.
 
-Arrow gets a private copy of the message's head, which locates the buffers, followed by untouched memory in place of the
-body. The resulting addresses translate to bytes of the file. So Arrow never reads a mapping, which would kill the
-process if the file were truncated.
+Arrow gets a private copy of the head of the message, which locates the buffers. Untouched memory follows in place of
+the body. The addresses that Arrow returns are then translated to bytes of the file. So Arrow never reads a mapping,
+which would kill the process if the file were truncated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feedline.feed.formats.store.mapped_files import StoreMap
 
 MAX_HEAD_BYTES = 64 << 20
-"""Maximum bytes of the head of a message, in which each stream takes a few hundred."""
+"""Maximum bytes of the head of a message. Each stream takes a few hundred."""
 
 
 class Buffers(Protocol):
@@ -40,13 +40,13 @@ class ArrowBatch:
         file: the mapped file.
         start: first byte of the message.
         size: bytes of the message.
-        schema: Arrow schema that it must have.
+        schema: Arrow schema that the message must have.
 
     Attributes:
-        arrow: the record batch, of which only lengths, null counts and the places of buffers are meaningful.
+        arrow: the record batch. Only its lengths, null counts and places of buffers are meaningful.
 
     Raises:
-        ValueError: it is not a record batch of that schema and size.
+        ValueError: the message is not a record batch of that schema and size.
         DataError: the file was truncated, or its disk fails.
     """
 
@@ -87,10 +87,10 @@ class ArrowBatch:
         return self._file.view(dtype, count, byte)
 
     def hold(self, buffer: Any) -> None:
-        """Keep a buffer in reach of `view`, see `StoreMap.hold`.
+        """Keep a buffer readable by `view`, see `StoreMap.hold`.
 
         Raises:
-            ValueError: it is not part of the message (compressed data).
+            ValueError: the buffer is not part of the message (compressed data).
         """
         if buffer is not None and buffer.size:
             self._check(buffer)

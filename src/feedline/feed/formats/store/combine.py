@@ -1,4 +1,4 @@
-"""Combine several stores of one schema: link their files under new names, and write one manifest for all of them."""
+"""Combine several stores of one schema. Their files are linked under new names, and get one common manifest."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from feedline.feed.formats.store.writer import LengthsFile
 def combine(stores: Sequence[Path], folder: Path) -> Manifest:
     """Fill ``folder``, which is empty and on the same file system, with the sequences of all ``stores``, in order.
 
-    The stores are unchanged: their Arrow files are linked, or copied if links are not possible. Takes no memory and,
-    except for 4 bytes per sequence and ragged stream, no reading.
+    The stores are unchanged. Their Arrow files are linked, or copied if links are not possible. This takes no memory,
+    and reads only 4 bytes per sequence and ragged stream.
 
     Raises:
         SchemaError: the stores differ in their streams.

@@ -1,7 +1,7 @@
-"""A record batch with compressed buffers, as Arrow compresses them: each by itself, as LZ4 frames or Zstandard.
+"""A record batch with compressed buffers. Arrow compresses each buffer by itself, as an LZ4 frame or by Zstandard.
 
-The bytes are read and compared with their checksum before Arrow sees them, and the decompressed size that the buffers
-claim is compared with the manifest's limit before any memory is allocated.
+The bytes are read and compared with their checksum before Arrow gets them. The decompressed size that the buffers claim
+is compared with the limit in the manifest before any memory is allocated.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class BatchInMemory:
     Args:
         data: the message.
         crc32c: checksum of the message.
-        memory_bytes: maximum bytes of all buffers together; None: the message is not compressed.
-        schema: Arrow schema that it must have.
+        memory_bytes: maximum bytes of all buffers, or None if the message is not compressed.
+        schema: Arrow schema that the message must have.
 
     Attributes:
         arrow: the record batch.
 
     Raises:
-        ValueError: the checksum differs, or it is not a record batch of that schema and size.
+        ValueError: the checksum differs, or the message is not a record batch of that schema and size.
     """
 
     def __init__(self, data: memoryview, crc32c: int, memory_bytes: int | None, schema: Any) -> None:
@@ -64,7 +64,7 @@ class BatchInMemory:
         if memory_bytes is None:
             if is_compressed(data, 8):
                 raise ValueError("expected buffers that are not compressed, got compressed ones")
-        elif (expands := expanded(data, 8, 8 + length)) > memory_bytes:
+        elif (expands := expanded_bytes(data, 8, 8 + length)) > memory_bytes:
             raise ValueError(f"expected buffers of {memory_bytes} bytes at most, got {expands}")
         try:
             self.arrow: Any = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(data)), schema)
@@ -89,7 +89,7 @@ class BatchInMemory:
         return self.view(buffer, np.dtype(np.int64), count)
 
 
-def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> int:
+def expanded_bytes(message: bytes | bytearray | memoryview, start: int, body: int) -> int:
     """Return the bytes that the buffers of a compressed record batch, or dictionary, claim to expand to.
 
     Args:
@@ -106,7 +106,7 @@ def expanded(message: bytes | bytearray | memoryview, start: int, body: int) -> 
         if table.number(1, "<B") == _DICTIONARY:  # Message.header_type
             batch = batch.table(1)  # DictionaryBatch.data
         if table.number(0, "<H") < _VERSION_5 and batch.has(3):  # Arrow would misread the buffers
-            raise ValueError("expected compressed buffers in messages of version 5 alone, got an older one")
+            raise ValueError("expected compressed buffers only in messages of version 5, got them in an older one")
         total = 0
         for offset, size in batch.structs(2, "<qq"):  # RecordBatch.buffers
             if size == 0:
@@ -140,7 +140,7 @@ def is_compressed(head: bytes | bytearray | memoryview, start: int) -> bool:
         raise ValueError(f"expected the metadata of an Arrow record batch: {error}") from error
 
 
-def dictionary(head: bytes | bytearray | memoryview, start: int) -> tuple[int, bool]:
+def dictionary_id(head: bytes | bytearray | memoryview, start: int) -> tuple[int, bool]:
     """Return the id of a dictionary, and whether its message only adds to it.
 
     Args:

@@ -1,4 +1,4 @@
-"""The complete parts of a store whose writing may be interrupted, and their progress in the source.
+"""Records of the complete parts of a store, with which interrupted writing continues.
 
 A part is recorded when its file and the lengths of its sequences are on disk. Writing that continues after the recorded
 parts gives the same bytes as uninterrupted writing, as parts are cut by their content only.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from feedline.feed.files.records import record, recorded
+from feedline.feed.files.records import read_record, write_record
 from feedline.feed.formats.store.manifest import StoreFile, lengths_header
 from feedline.feed.formats.store.targets import Target
 
@@ -24,7 +24,7 @@ class PartTable(NamedTuple):
         file: name in the store's folder.
         bytes: size of the file.
         ragged: names of the streams whose column has a list level for sequences.
-        rows: for each chunk the numbers of `StoreFile.chunks`, in the order of its documentation.
+        rows: for each chunk the numbers in `StoreFile.chunks`, in the order in which it documents them.
         totals: for each chunk the number of samples in each stream.
     """
 
@@ -44,7 +44,7 @@ class PartTable(NamedTuple):
 
 
 class SourceProgress(NamedTuple):
-    """The progress of reading a source at the end of a part.
+    """The progress in a source at the end of a part.
 
     Attributes:
         chunks: chunks of the source that were read as a whole.
@@ -65,7 +65,7 @@ class PartRecord(NamedTuple):
         sequences: number of sequences in the store up to its end.
         ragged: streams that are ragged by then.
         compression: codec of the store.
-        progress: progress of reading the source.
+        progress: progress in the source.
     """
 
     part: PartTable
@@ -81,7 +81,7 @@ class Journal:
     Args:
         work: folder of the records, locked by this process.
         target: destination of the store.
-        done: name of the file to create just before the store appears.
+        done: name of a file that is created just before the store appears.
 
     Attributes:
         target: destination of the store.
@@ -107,15 +107,16 @@ class Journal:
                 entry.unlink()
         for saved in self.records:
             if (path := self.folder / saved.part.file).exists():
-                target.finished(path)
+                target.add_file(path)
 
     @property
     def progress(self) -> SourceProgress:
-        """The progress of reading the source for the complete parts."""
+        """The progress in the source at the end of the complete parts."""
         return self.records[-1].progress if self.records else SourceProgress(0, 0, 0)
 
-    def reading(self, chunk: int, sequences: int, skipped: int) -> None:
-        """Note that chunk number ``chunk`` comes next, after ``sequences`` written and ``skipped`` unreadable ones."""
+    def begin_chunk(self, chunk: int, sequences: int, skipped: int) -> None:
+        """Mark the beginning of chunk ``chunk`` of the source, after ``sequences`` written and ``skipped`` unreadable
+        ones."""
         self._marks.append((sequences, SourceProgress(chunk, 0, skipped)))
 
     def add(self, part: PartTable, sequences: int, ragged: set[str], compression: str | None) -> None:
@@ -125,9 +126,9 @@ class Journal:
         before, progress = self._marks[0]
         progress = progress._replace(written=sequences - before)
         table = [part.file, part.bytes, sorted(part.ragged), part.rows, part.totals]
-        record(self._path(len(self.records)), [table, sequences, sorted(ragged), compression, progress])
+        write_record(self._path(len(self.records)), [table, sequences, sorted(ragged), compression, progress])
         self.records.append(PartRecord(part, sequences, set(ragged), compression, progress))
-        self.target.finished(self.folder / part.file)
+        self.target.add_file(self.folder / part.file)
 
     def publish(self) -> None:
         """Make the store appear."""
@@ -135,20 +136,20 @@ class Journal:
         self.target.publish(self.folder)
 
     def drop(self) -> None:
-        """Keep everything: the owner of the work folder decides."""
+        """Keep everything, as the owner of the work folder removes it or continues."""
 
     def _path(self, number: int) -> Path:
         return self._work / f"part-{number:06d}.json"
 
     def _load(self, number: int) -> PartRecord | None:
-        """Return record ``number`` if it exists, and its files are complete or have arrived at the target."""
-        content = recorded(self._path(number))
+        """Return record ``number`` if it exists and its files are complete or have arrived at the target, else None."""
+        content = read_record(self._path(number))
         if content is None:
             return None
         part, sequences, ragged, compression, progress = content
         file, nbytes, ragged_part, rows, totals = part
-        least = len(lengths_header(0)) + 4 * sequences
-        complete = [path for path in self.folder.glob("lengths-*.npy") if _size(path) >= least]
+        min_size = len(lengths_header(0)) + 4 * sequences
+        complete = [path for path in self.folder.glob("lengths-*.npy") if _size(path) >= min_size]
         present = _size(self.folder / file) == nbytes or self.target.has(file, nbytes)
         if not present or len(complete) < len(ragged):
             return None

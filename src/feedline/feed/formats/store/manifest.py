@@ -1,7 +1,7 @@
-"""The manifest of a store: a description of its files, checked before any of them is opened.
+"""The manifest of a store: a description of its files, which is checked before any of them is opened.
 
-The manifest includes its own checksum, so damage is detected. Even a hostile manifest can only name files inside the
-store's folder, within their sizes.
+The manifest contains a checksum of itself, so damage is detected. Even a hostile manifest can name only files inside
+the folder of the store, and places within them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from feedline.feed.formats.store.mapped_files import check_size, open_inside
 
 MANIFEST = "feedline.json"
 FORMAT, VERSION = "feedline-store", 1
-# Stores with compressed chunks, which version 1 cannot read.
+# Stores with compressed chunks, which readers of version 1 cannot read.
 COMPRESSED_VERSION = 2
-# Stores with streams of byte strings, compressed or not, which neither of these can read.
+# Stores with streams of byte strings, compressed or not, which readers of versions 1 and 2 cannot read.
 STRINGS_VERSION = 3
 _CHECKSUM = re.compile(rb'"crc32c": "([0-9a-f]{8})"')
 _UNSET = b'"crc32c": "00000000"'
-_LARGEST_BYTES = 1 << 30  # maximum bytes of a manifest, where a chunk takes about fifty
+_MAX_BYTES = 1 << 30  # of a manifest, in which a chunk takes about fifty
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class StoreFile:
         bytes: size of the file.
         ragged: names of the streams whose column has a list level for sequences.
         chunks: int64 arrays, one entry per chunk (a record batch): ``byte`` and ``bytes`` of its message in the file,
-            its ``crc32c``, ``sequences`` and ``samples``, and if it is compressed, ``memory``, the maximum bytes that
-            it expands to.
+            its ``crc32c``, ``sequences`` and ``samples``, and if it is compressed, ``memory``, the maximum bytes to
+            which it expands.
         totals: by stream that is ragged anywhere in the store, int64 samples of that stream, one entry per chunk.
     """
 
@@ -141,7 +141,8 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:
-        """Return the manifest of the store in ``folder``, checked in itself and against the sizes of the files.
+        """Return the manifest of the store in ``folder``, after checks of its consistency and of the sizes of the
+        files.
 
         Raises:
             DataError: there is no store, the manifest is damaged, or its figures contradict each other or the files.
@@ -153,8 +154,8 @@ class Manifest:
             )
         with open_inside(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size > _LARGEST_BYTES:
-                raise DataError(f"expected a manifest of at most {_LARGEST_BYTES} bytes, got {size}", path=str(path))
+            if size > _MAX_BYTES:
+                raise DataError(f"expected a manifest of at most {_MAX_BYTES} bytes, got {size}", path=str(path))
             try:
                 text = pread(file, size, 0)
             except OSError as error:
@@ -171,7 +172,7 @@ _CHUNK_KEYS: tuple[str, ...] = ("byte", "bytes", "sequences", "samples", "crc32c
 
 
 class _Parser:
-    """Turns bytes into a manifest, trusting none of them."""
+    """A parser of manifests that trusts none of their bytes."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -287,7 +288,7 @@ class _Parser:
         return rows
 
     def counts(self, rows: Any, what: str) -> NDArray[np.int64]:
-        # No sum of a table may exceed 2^63, where it would wrap around.
+        # The sum of a table must stay below 2^63, where it would overflow.
         if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or sum(rows) >= 2**62:
             self.fail(f"expected counts as {what}")
         return np.array(rows, np.int64)

@@ -1,7 +1,7 @@
 """Open and map the files of a store.
 
-Only regular files of the folder itself are opened. Links are not followed. Touching a lost page of the mapping of a
-truncated file kills the process (SIGBUS), so only native code reads mappings, and reports the truncation instead:
+Only regular files in the folder itself are opened. Links are not followed. If a mapped file is truncated, a read of a
+lost page kills the process (SIGBUS). So only native code reads mappings, and reports the truncation instead:
 `StoreMap.copy`, and a gather, which also checks the `seal` afterwards.
 """
 
@@ -37,15 +37,15 @@ def open_inside(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file for reading, without following links or waiting for pipes.
 
     Raises:
-        DataError: it is no regular file, or cannot be opened.
+        DataError: it is not a regular file, or cannot be opened.
     """
     try:
         file = open_regular(path, 0, links=False)
     except OSError as error:
-        # Each mapping keeps a descriptor open, by which Python looks up the size.
+        # Each mapping keeps a descriptor open, with which Python looks up the size.
         hint = "raise the limit (ulimit -n) or write the store with larger part_bytes"
         if path.is_symlink():
-            raise no_file(path, stat.S_IFLNK) from error
+            raise not_a_file(path, stat.S_IFLNK) from error
         raise DataError(
             f"expected a readable file: {error.strerror}",
             path=str(path),
@@ -55,8 +55,8 @@ def open_inside(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def no_file(path: Path, mode: int) -> DataError:
-    """Return the error for something else in the place of a store's file."""
+def not_a_file(path: Path, mode: int) -> DataError:
+    """Return the error for something that is not a file in the place of a store's file."""
     if stat.S_ISLNK(mode):
         return DataError(
             "expected a file in the store's own folder, got a link",
@@ -77,7 +77,7 @@ def check_size(path: Path, size: int) -> None:
     except OSError as error:
         raise DataError(f"expected a file of {size} bytes: {error.strerror}", path=str(path)) from error
     if not stat.S_ISREG(status.st_mode):
-        raise no_file(path, status.st_mode)
+        raise not_a_file(path, status.st_mode)
     _compare(str(path), size_of(path), size)
 
 
@@ -109,9 +109,9 @@ class FileMap:
 
     def __init__(self, file: BinaryIO, path: str, size: int) -> None:
         self.path, self.size = path, size
-        about = status_of(file)
-        self._compare(about.st_size)
-        self.identity = (about.st_dev, about.st_ino)
+        status = status_of(file)
+        self._compare(status.st_size)
+        self.identity = (status.st_dev, status.st_ino)
         try:
             self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
@@ -161,7 +161,7 @@ class StoreMap(FileMap):
 
     def __init__(self, path: Path, size: int) -> None:
         self._remote = object_at(path)
-        self._reachable: dict[int, int] = {}  # ranges that are in reach: first byte to end
+        self._reachable: dict[int, int] = {}  # ranges of bytes that `view` may read: first byte to end
         with open_inside(path) as file:
             super().__init__(file, str(path), size)
         self.seal = self.bytes[size - 8 :]
@@ -174,7 +174,7 @@ class StoreMap(FileMap):
         return np.frombuffer(self._map, dtype, count, byte)
 
     def hold(self, byte: int = 0, count: int | None = None) -> None:
-        """Keep ``count`` bytes from ``byte`` on, or all, in reach of `view`, if the file is remote."""
+        """If the file is remote, fetch ``count`` bytes from ``byte`` on, or all, and keep them readable by `view`."""
         if self._remote is not None:
             end = self.size if count is None else byte + count
             # The bytes are released with the map.

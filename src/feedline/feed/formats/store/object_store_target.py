@@ -1,9 +1,9 @@
-"""A folder of an object store as the place of a store.
+"""A folder in an object store as the destination of a store.
 
-Each file is sent as soon as it is complete, and its local copy removed: the disk needs room for the file that is being
-written and for files on their way. The manifest comes last: readers that open the address earlier find no store
-(`unfinished_store`). A store that is replaced loses its manifest before its first file is touched, so that no reader
-ever sees parts of two stores.
+Each file is uploaded as soon as it is complete, and its local copy is removed. The disk needs room for the file that is
+being written and for the files that are being uploaded. The manifest comes last, so readers that open the address
+earlier find no store (`is_unfinished_store`). The manifest of a store that is replaced is deleted before its first file
+is touched, so no reader ever sees parts of two stores.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target
 from feedline.feed.remote.addresses import open_store
-from feedline.feed.remote.requests import Patience, looked_up, wait_for
+from feedline.feed.remote.requests import Patience, request_lookup, wait_for
 from feedline.feed.remote.stores import without_credentials
-from feedline.feed.remote.uploads import Uploads, listed
+from feedline.feed.remote.uploads import Uploads, list_stored
 
 _FILE = re.compile(r"part-\d{5,9}\.arrow|lengths-\d{1,9}\.npy")
 
 
-def unfinished_store(names: Iterable[str]) -> bool:
+def is_unfinished_store(names: Iterable[str]) -> bool:
     """Return whether a folder has only files of a store, without a manifest."""
     listing = list(names)
     return bool(listing) and all(_FILE.fullmatch(name) for name in listing)
 
 
-class BucketFolder(Target):
-    """A folder of an object store. See the module.
+class ObjectStoreFolder(Target):
+    """A folder in an object store. See the docstring of the module.
 
     Args:
         address: address of the folder.
         options: options for obstore or fsspec.
         patience: how long to wait for the store.
-        work: folder of this machine for unfinished work; None: ``converting`` in the user's cache folder.
+        work: local folder for unfinished work, by default ``converting`` in the user's cache folder.
 
     Raises:
-        DataError: the address or the options are not understood, or the folder is not writable.
+        DataError: the address or the options are invalid, or the folder is not writable.
         ValueError: the address belongs to a web server, which takes no objects.
     """
 
@@ -74,7 +74,7 @@ class BucketFolder(Target):
 
     def refuse_existing(self, overwrite: bool) -> None:
         """See `Target.refuse_existing`."""
-        names = listed(self._store, self._prefix, self._patience)
+        names = list_stored(self._store, self._prefix, self._patience)
         if MANIFEST in names:
             if not overwrite:
                 raise FileExistsError(
@@ -84,7 +84,9 @@ class BucketFolder(Target):
             return
         foreign = [name for name in names if not _FILE.fullmatch(name)]
         if not foreign and self._key:
-            status = wait_for(looked_up(self._store, self._key, lambda: self._store.head(self._key), self._patience))
+            status = wait_for(
+                request_lookup(self._store, self._key, lambda: self._store.head(self._key), self._patience)
+            )
             foreign = [] if status is None else [""]
         if foreign:
             raise FileExistsError(
@@ -101,10 +103,10 @@ class BucketFolder(Target):
         uploaded = None if self._uploads is None else self._uploads.stored.get(file)
         return uploaded is not None and uploaded.size == size
 
-    def finished(self, path: Path) -> None:
+    def add_file(self, path: Path) -> None:
         """See `Target.finished`."""
         assert self._uploads is not None
-        self._forget_old()
+        self._delete_old_manifest()
         self._uploads.begin(path)
 
     def publish(self, folder: Path) -> None:
@@ -112,23 +114,23 @@ class BucketFolder(Target):
         uploads = self._uploads
         assert uploads is not None
         manifest = (folder / MANIFEST).read_bytes()
-        self._forget_old()
+        self._delete_old_manifest()
         uploads.drain()
         for path in sorted(folder.iterdir()):
             if _FILE.fullmatch(path.name):
                 uploads.begin(path)
         uploads.drain()
         uploads.check()
-        # Processes on other machines may write here, too. Let one of them win, if the store can.
+        # Processes on other machines may write here, too. Only one of them succeeds, if the object store supports that.
         if not uploads.write(MANIFEST, manifest, new=True):
             raise FileExistsError(f"{self.name} exists: another process has written a store there meanwhile")
-        for name in uploads.listed():
+        for name in uploads.list_stored():
             if _FILE.fullmatch(name) and name not in uploads.stored:
                 uploads.delete(name)  # of a replaced store, or of an unfinished one
         uploads.close()
         discard(folder, self.local_path)
 
-    def _forget_old(self) -> None:
+    def _delete_old_manifest(self) -> None:
         if self._replaces and self._uploads is not None:
             self._uploads.delete(MANIFEST)
         self._replaces = False

@@ -1,12 +1,12 @@
 """The hidden folder in which a store is written, next to its destination, and the removal of leftovers.
 
 A writer locks its folder, and the system releases the lock however the writer ends. So the next writer of that name can
-distinguish the folders of live writers from the leftovers of killed ones, which it removes. On a file system that does
-not lock folders (NFS) nothing is removed. Neither is a folder that another machine may still be writing, as some file
-systems only lock within one machine.
+distinguish the folders of live writers from the leftovers of killed ones, which it removes. On a file system that
+cannot lock folders (NFS) nothing is removed. Nor is a folder removed that another machine may still be writing, as some
+file systems lock only within one machine.
 
 ``.NAME.writing-TAG`` is a store that is being written, ``.NAME.old-TAG`` one that is being replaced. A writer that was
-killed between the two renames of a replacement leaves no store of that name: the next writer first restores the old
+killed between the two renames of a replacement leaves no store of that name. The next writer first restores the old
 one.
 """
 
@@ -28,7 +28,7 @@ from feedline.errors import DataError
 _ATTEMPTS = 100
 
 
-class Workplace:
+class StagingFolder:
     """A new hidden folder next to ``path``, locked.
 
     Args:
@@ -48,7 +48,7 @@ class Workplace:
         for _ in range(_ATTEMPTS):
             self.folder = path.parent / f".{path.name}.writing-{_tag()}"
             self.folder.mkdir()
-            # An unlocked folder looks like a leftover. A writer that removes it holds the lock meanwhile.
+            # An unlocked folder looks like a leftover. While another writer removes it, that writer has the lock.
             self._lock = _lock(self.folder)
             if self._lock is not None:
                 return
@@ -105,7 +105,8 @@ def discard(folder: Path, path: Path) -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """Return a descriptor that keeps ``folder`` locked while open; None: it is locked or has been removed."""
+    """Return a descriptor that locks ``folder`` while it is open, or None if it is locked already or has been
+    removed."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -117,7 +118,7 @@ def _lock(folder: Path) -> int | None:
             os.close(descriptor)
             return None
         except OSError:
-            pass  # this file system has no locks, so no writer will take it for a leftover
+            pass  # this file system has no locks, so no writer will remove it as a leftover
         if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
             return descriptor
     except FileNotFoundError:
@@ -127,13 +128,13 @@ def _lock(folder: Path) -> int | None:
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove the leftovers of dead writers of ``path``, or restore the store that one was replacing."""
+    """Remove the leftovers of dead writers of ``path``, or restore the store that one of them was replacing."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(writing|old)-([0-9a-f]{{6}})([0-9a-f]{{6}})[0-9a-f]{{8}}")
     boot, host = _machine()[:6], _machine()[6:]
     with contextlib.suppress(OSError):  # writing to the folder will report errors
         for entry in sorted(os.scandir(path.parent), key=lambda entry: entry.name):
             match = pattern.fullmatch(entry.name)
-            # A restarted machine has the same name. Containers on it share its boot.
+            # A restarted machine keeps its name. Containers on it share its boot.
             if match and (match[2] == boot or match[3] == host):
                 _clear(Path(entry.path), match[1] == "old", path)
 
@@ -154,7 +155,7 @@ def _clear(leftover: Path, old: bool, path: Path) -> None:
                 return
         shutil.rmtree(leftover)
     except OSError:
-        pass  # its writer is alive, or we may not remove it
+        pass  # its writer is alive, or this process may not remove it
     finally:
         os.close(descriptor)
 

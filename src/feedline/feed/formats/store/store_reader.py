@@ -1,9 +1,9 @@
-"""Read a store: chunks are views of mapped files.
+"""Read a store. Chunks are views of mapped files.
 
 Opening costs O(chunks) and reads only the manifest. Reading a chunk maps its file once, checks sizes and offsets, and
-keeps no copy. Private memory does not grow with the data. Lengths of sequences come from a mapped side file, 4 bytes
-per sequence and ragged stream. Only native code reads mappings, and reports when a file was truncated under them (see
-`mapped`).
+keeps no copy. Private memory does not grow with the data. Lengths of sequences come from a separate mapped file, 4
+bytes per sequence and ragged stream. Only native code reads mappings, and reports if a mapped file was truncated (see
+`mapped_files`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from feedline.concurrency.thread_pool import call_each
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.fetched_views import check_room_for_bounds
-from feedline.feed.formats.reopened import Reopened
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.batch import MAX_HEAD_BYTES, ArrowBatch
 from feedline.feed.formats.store.compressed import BatchInMemory, read_exactly
 from feedline.feed.formats.store.manifest import Manifest, StoreFile, lengths_header
 from feedline.feed.formats.store.mapped_files import ADVICE, StoreMap, open_inside
-from feedline.feed.formats.unreadable import lost_chunk, unread
+from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.joined_values import in_sequences
 from feedline.feed.protocol import (
     ChunkInfo,
@@ -46,19 +46,19 @@ from feedline.feed.protocol import (
 )
 
 
-class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Verifiable, Reopened):
+class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Verifiable, PickledByArguments):
     """A store written by `StoreWriter` or `feedline.convert`.
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
-    read, sparse indices and bools when a sequence is copied: by a source, by `select`, by `Chunk.take`. The views of a
+        read, sparse indices and bools when a source, `select` or `Chunk.take` copies a sequence. The views of a
     chunk from `read` are the bytes of the file, unless it is compressed. Their indices are checked when they are passed
-    on, to SciPy, torch or as dense rows. Code that reads the arrays directly sees unchecked bytes, and is killed if the
-    file is truncated meanwhile. Chunks of a compressed store are read and decompressed whole, and compared with their
-    checksums each time.
+    on, to SciPy, torch or as dense rows. Code that reads the arrays directly gets unchecked bytes, and is killed if the
+    file is truncated during the read. Chunks of a compressed store are read and decompressed whole, and compared with
+    their checksums each time.
 
     Args:
         path: folder of the store.
-        streams: names of the streams to deliver, in that order; None: all.
+        streams: names of the streams to deliver, in that order, by default all.
         verify: whether to compare each chunk with its checksum when it is first read, which reads all of it.
 
     Raises:
@@ -85,7 +85,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self.schema = Schema({name: manifest.schema[name] for name in names})
         self._names = None if streams is None else names
         self._verify = verify
-        self._opened_with(self.name, self._names, verify=verify)
+        self._set_arguments(self.name, self._names, verify=verify)
         self._verified: set[int | str] = set()
         if manifest.compression is not None:
             self._lacks = (RandomAccess, Sliceable, Mapped)
@@ -93,7 +93,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         counts = [part.chunks["sequences"] for part in manifest.parts]
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
         self._maps: dict[str, _MappedPart] = {}
-        self._sides: dict[str, _MappedLengths] = {}
+        self._lengths_files: dict[str, _MappedLengths] = {}
         self._advice = "random"
         self._lock = threading.Lock()
         self._table: list[ChunkInfo] | None = None
@@ -119,8 +119,8 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def extents(self, chunk: int) -> list[Extent]:
         """Return the record batch of a chunk.
 
-        Sources over an uncompressed store read views instead. Only readers that copy out of its chunks call this, so
-        that data which is not in memory comes in large reads.
+        Sources over an uncompressed store read views instead. Only readers that copy from its chunks call this, so that
+        data which is not in memory is read in large blocks.
         """
         part, i = self._locate(chunk)
         return [Extent(str(self._folder / part.file), int(part.chunks["byte"][i]), int(part.chunks["bytes"][i]))]
@@ -129,41 +129,41 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         """See `Fetchable.read_fetched`."""
         (piece,) = pieces
         if isinstance(piece, Unread):
-            return self._lost(chunk, piece)
+            return self._lost_chunk(chunk, piece)
         # Arrays of an uncompressed batch are views of these bytes, and the caller may reuse ``piece``.
         return self._read(chunk, piece if self._manifest.compression is not None else memoryview(bytearray(piece)))
 
     def _read(self, chunk: int, stored: memoryview | None) -> Chunk:
-        part, i, mapped = self._opened(chunk)
+        part, i, mapped = self._open_chunk(chunk)
         ordinals = int(self._starts[chunk]), int(self._starts[chunk + 1])
         if self._manifest.compression is not None and stored is None:
             start, size = (int(part.chunks[key][i]) for key in ("byte", "bytes"))
             message = self._fetch(mapped.file.path, start, size)
             if isinstance(message, Unread):
-                return self._lost(chunk, message)
+                return self._lost_chunk(chunk, message)
             stored = memoryview(message)
-        values = self._decoded((part, i, mapped), ordinals, stream_columns.decode, stored)
+        values = self._decode_columns((part, i, mapped), ordinals, stream_columns.decode, stored)
         self._check_samples(chunk, part, i, mapped.file.path, values)
         return Chunk(self.schema, values, seals=() if stored is not None else [mapped.file.seal])
 
     def read_slice(self, chunk: int, start: int, stop: int) -> Chunk:
         """Return views of the sequences ``start:stop`` of chunk number ``chunk``, with copies of their offsets.
 
-        Reads and checks no more than these.
+        Reads and checks only these.
 
         Raises:
             DataError: as for `read`.
         """
-        part, i, mapped = self._opened(chunk)
+        part, i, mapped = self._open_chunk(chunk)
         count = int(part.chunks["sequences"][i])
         start, stop, _ = slice(start, stop).indices(count)
         first = int(self._starts[chunk])
         decode = functools.partial(stream_columns.decode, start=start, stop=max(start, stop))
-        values = self._decoded((part, i, mapped), (first + start, first + max(start, stop)), decode)
+        values = self._decode_columns((part, i, mapped), (first + start, first + max(start, stop)), decode)
         return Chunk(self.schema, values, seals=[mapped.file.seal])
 
     def files(self, chunks: Sequence[int]) -> Sequence[StoreMap]:
-        """Return the mapped files that hold ``chunks``, and let the kernel begin to read the heads of these chunks."""
+        """Return the mapped files with ``chunks``, and make the kernel begin to read the heads of these chunks."""
         maps = {}
         for chunk in chunks:
             part, i = self._locate(chunk)
@@ -172,7 +172,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         return list(maps.values())
 
     def hold_bounds(self) -> None:
-        """Fetch and hold the bounds of the sequences of all chunks, if the files are objects in a store.
+        """Fetch and hold the bounds of the sequences of all chunks, if the files are objects in an object store.
 
         Views of these chunks then read no other bytes, see `fetched_views`.
 
@@ -182,7 +182,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         self._check_room()
         for name in self.schema:
             if name in self._manifest.lengths:
-                self._side(name)
+                self._open_lengths(name)
         call_each(self._hold_bounds, range(int(self._first[-1])), _REQUESTS)
 
     def _check_room(self) -> None:
@@ -213,17 +213,17 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 for buffer in stream_columns.bounds_of(column, self._manifest.schema[name], name in part.ragged):
                     batch.hold(buffer)
         except ValueError as error:
-            raise _damaged(str(error), mapped.file.path, start) from error
+            raise _damage_error(str(error), mapped.file.path, start) from error
 
     def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return the samples of the sequences ``ordinals``, int64 (n,); None if every sequence has one. O(n)."""
-        ragged, plain = self._counted()
+        """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
+        ragged, plain = self._counted_streams()
         if not ragged:
             return None
         ordinals = np.ascontiguousarray(ordinals, np.int64)
         longest = np.full(len(ordinals), int(plain), np.int64)
         for name in ragged:
-            np.maximum(longest, self._side(name).take(ordinals), out=longest)
+            np.maximum(longest, self._open_lengths(name).take(ordinals), out=longest)
         return longest
 
     def digest(self) -> str:
@@ -238,9 +238,8 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         """Advise the kernel how the mappings will be used.
 
         Args:
-            advice: ``"random"`` (the default of a new store: no read-ahead), ``"sequential"`` or ``"willneed"`` (start
-                reading now).
-            chunk: number of the only chunk concerned; None: all files, including those mapped later.
+            advice: ``"random"`` (the default: no read-ahead), ``"sequential"`` or ``"willneed"`` (start reading now).
+            chunk: number of the chunk. By default the advice is for all files, including files that are mapped later.
         """
         if advice not in ADVICE:
             raise ValueError(f"expected one of {', '.join(ADVICE)}, got {advice!r}")
@@ -262,7 +261,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         """Release the mappings. Chunks that were returned keep theirs."""
         with self._lock:
             self._closed = True
-            self._maps, self._sides = {}, {}
+            self._maps, self._lengths_files = {}, {}
 
     # ---- chunks -------------------------------------------------------------------------------------
 
@@ -283,7 +282,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 mapped = self._maps[part.file] = _MappedPart(file, self._manifest.schema, part)
             return mapped
 
-    def _opened(self, chunk: int) -> tuple[StoreFile, int, _MappedPart]:
+    def _open_chunk(self, chunk: int) -> tuple[StoreFile, int, _MappedPart]:
         """Return the part of a chunk, the number of the chunk in it, and the mapping of the part."""
         part, i = self._locate(chunk)
         mapped = self._map(part)
@@ -294,20 +293,20 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             self._verified.add(chunk)
         return part, i, mapped
 
-    def _decoded(
+    def _decode_columns(
         self,
         opened: tuple[StoreFile, int, _MappedPart],
         ordinals: tuple[int, int],
         decode: Callable[..., Value],
         stored: memoryview | None = None,
     ) -> dict[str, Value]:
-        """Apply ``decode`` to the columns of an opened chunk. Return values of the sequences ``ordinals``.
+        """Return the values of the sequences ``ordinals``, by ``decode`` of each column of an open chunk.
 
         ``stored`` is the message of the chunk, if it was read.
         """
         part, i, mapped = opened
         start, size, sequences = (int(part.chunks[key][i]) for key in ("byte", "bytes", "sequences"))
-        damaged = functools.partial(_damaged, path=mapped.file.path, byte=start)
+        damage_error = functools.partial(_damage_error, path=mapped.file.path, byte=start)
         batch: ArrowBatch | BatchInMemory
         try:
             if stored is None:
@@ -317,24 +316,24 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 memory = None if self._manifest.compression is None else int(part.chunks["memory"][i])
                 batch = BatchInMemory(stored, crc32c, memory, mapped.arrow)
         except ValueError as error:
-            raise damaged(str(error)) from error
+            raise damage_error(str(error)) from error
         values = {}
         for name in self.schema:
             column = batch.arrow.column(mapped.arrow.get_field_index(name))
             if len(column) != sequences:
-                raise damaged(f"expected {sequences} sequences in the chunk, got {len(column)}", stream=name)
-            side = self._side(name) if name in self._manifest.lengths else None
+                raise damage_error(f"expected {sequences} sequences in the chunk, got {len(column)}", stream=name)
+            side = self._open_lengths(name) if name in self._manifest.lengths else None
             lengths = None if side is None else side.view(*ordinals)
             try:
                 value = decode(column, self._manifest.schema[name], lengths, name in part.ragged, batch)
             except (ValueError, IndexError) as error:
                 if side is not None:
                     side.check()  # the cause may be a truncated file of lengths
-                raise damaged(str(error), stream=name) from error
+                raise damage_error(str(error), stream=name) from error
             if side is not None:
                 side.check()
                 if value.one_sample_each:
-                    # Written before the stream became ragged: all chunks must look alike.
+                    # This part was written before the stream became ragged. All chunks must have the same form.
                     value = in_sequences(value, np.arange(value.num_samples + 1, dtype=np.int64))
             values[name] = value
         return values
@@ -346,21 +345,21 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             except OSError as error:
                 return Unread(error.errno or errno.EIO, start)
             except EOFError as error:
-                raise _damaged(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
+                raise _damage_error(f"cannot read a chunk of {size} bytes: {error}", path, start) from error
 
-    def _lost(self, chunk: int, why: Unread) -> Chunk:
+    def _lost_chunk(self, chunk: int, failure: Unread) -> Chunk:
         part, i = self._locate(chunk)
         first, count, path = int(self._starts[chunk]), int(part.chunks["sequences"][i]), str(self._folder / part.file)
-        return lost_chunk(self.schema, self._manifest.lengths, count, lambda i: unread(why, path, first + i))
+        return lost_chunk(self.schema, self._manifest.lengths, count, lambda i: read_error(failure, path, first + i))
 
     def _check_samples(self, chunk: int, part: StoreFile, i: int, path: str, values: Mapping[str, Value]) -> None:
         """Compare the samples of a chunk with the manifest."""
-        damaged = functools.partial(_damaged, path=path, byte=int(part.chunks["byte"][i]))
+        damage_error = functools.partial(_damage_error, path=path, byte=int(part.chunks["byte"][i]))
         for name in values.keys() & self._manifest.lengths.keys():
             total = int(part.totals[name][i])
             if values[name].num_samples != total:
-                raise damaged(f"expected {total} samples, got {values[name].num_samples}", stream=name)
-        ragged, plain = self._counted()
+                raise damage_error(f"expected {total} samples, got {values[name].num_samples}", stream=name)
+        ragged, plain = self._counted_streams()
         if len(ragged) == 1 and not plain:
             got = int(part.totals[ragged[0]][i])
         else:
@@ -368,12 +367,12 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             got = int(part.chunks["sequences"][i]) if lengths is None else int(lengths.sum())
         expected = self.chunks()[chunk].samples
         if expected != got:
-            raise damaged(f"expected {expected} samples in the chunk, got {got}")
+            raise damage_error(f"expected {expected} samples in the chunk, got {got}")
 
     # ---- lengths ------------------------------------------------------------------------------------
 
-    def _counted(self) -> tuple[list[str], bool]:
-        """Return the ragged streams that count towards the budget, and whether a one-sample stream does, too."""
+    def _counted_streams(self) -> tuple[list[str], bool]:
+        """Return the ragged streams that count towards the minibatch budget, and whether other streams count, too."""
         size = self.schema.size_stream
         counted = list(self.schema) if size is None else [size]
         ragged = [name for name in counted if name in self._manifest.lengths]
@@ -381,38 +380,38 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def _samples(self) -> NDArray[np.int64]:
         parts = self._manifest.parts
-        ragged, plain = self._counted()
+        ragged, plain = self._counted_streams()
         if not ragged:
             return np.concatenate([part.chunks["sequences"] for part in parts])
         if set(self.schema) == set(self._manifest.schema):
             return np.concatenate([part.chunks["samples"] for part in parts])
         if len(ragged) == 1 and not plain:
             return np.concatenate([part.totals[ragged[0]] for part in parts])
-        # The longest of some of the streams is only known by sequence.
+        # Which of these streams is the longest differs between sequences, so their lengths are read.
         counts = np.concatenate([part.chunks["sequences"] for part in parts]).tolist()
         starts = itertools.accumulate(counts, initial=0)
         totals = [self.lengths(np.arange(a, a + n)) for a, n in zip(starts, counts, strict=False)]
         return np.array([0 if lengths is None else int(lengths.sum()) for lengths in totals], np.int64)
 
-    def _side(self, name: str) -> _MappedLengths:
+    def _open_lengths(self, name: str) -> _MappedLengths:
         with self._lock:
             if self._closed:
                 raise ValueError(f"expected an open store, but {self.name} was closed")
-            lengths = self._sides.get(name)
+            lengths = self._lengths_files.get(name)
             if lengths is None:
                 side = self._manifest.lengths[name]
                 file = StoreMap(self._folder / side.file, side.bytes)
                 file.hold()
                 if self._verify:
                     _check_sum(file, 0, side.bytes, side.crc32c)
-                lengths = self._sides[name] = _MappedLengths(file, self._manifest.sequences, name)
+                lengths = self._lengths_files[name] = _MappedLengths(file, self._manifest.sequences, name)
         return lengths
 
 
-# Files of lengths up to this many bytes are read at once, not page by page, as look-ups come in any order.
-_LENGTHS_AT_ONCE_BYTES = 64 << 20
+# Files of lengths up to this size are read at once, not page by page, as look-ups come in any order.
+_MAX_LENGTHS_AT_ONCE = 64 << 20
 
-_REQUESTS = 32  # at a time, for the bounds of chunks
+_REQUESTS = 32  # at once, for the bounds of chunks
 _HEAD_BYTES = 4096  # of a chunk, usually enough for its head
 
 
@@ -427,18 +426,18 @@ class _MappedPart:
         self.arrow = pa.schema(fields)
         # "ARROW1\0\0", the schema's message, the first batch, ..., int32, "ARROW1"
         head = min(int(part.chunks["byte"][0]), MAX_HEAD_BYTES)
-        # Request both ends at once, as both are needed.
+        # Request both ends of the file at once, as both are needed.
         file.advise("willneed", 0, head)
         file.advise("willneed", file.size - 8)
         message = file.copy(head - 8, 8)
         if not (file.copy(6, 0).tobytes() == file.copy(6, file.size - 6).tobytes() == b"ARROW1"):
-            raise _damaged('expected an Arrow file, "ARROW1" at its start and end', file.path, 0)
+            raise _damage_error('expected an Arrow file, "ARROW1" at its start and end', file.path, 0)
         try:
             actual = pa.ipc.read_schema(pa.py_buffer(message))
         except (pa.ArrowException, OSError, ValueError, EOFError, TypeError) as error:
-            raise _damaged(f"expected an Arrow file: {error}", file.path, 0) from error
+            raise _damage_error(f"expected an Arrow file: {error}", file.path, 0) from error
         if not actual.equals(self.arrow, check_metadata=True):
-            raise _damaged(f"expected the columns\n{self.arrow}\ngot\n{actual}", file.path, 0)
+            raise _damage_error(f"expected the columns\n{self.arrow}\ngot\n{actual}", file.path, 0)
 
 
 class _MappedLengths:
@@ -447,21 +446,23 @@ class _MappedLengths:
     def __init__(self, file: StoreMap, count: int, stream: str) -> None:
         header = lengths_header(count)
         if file.size != len(header) + 4 * count or file.copy(len(header), 0).tobytes() != header:
-            raise _damaged(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
+            raise _damage_error(f"expected a .npy file of {count} int32 lengths", file.path, 0, stream)
         self._file, self._stream = file, stream
-        if file.size <= _LENGTHS_AT_ONCE_BYTES:
+        if file.size <= _MAX_LENGTHS_AT_ONCE:
             file.advise("willneed")
         self._lengths: NDArray[np.int32] = file.view(np.dtype("<i4"), count, len(header))
         self._gatherer = _native.Gatherer([None])
         self._gatherer.add(0, [(self._lengths, None)])
 
     def view(self, start: int, stop: int) -> NDArray[np.int32]:
-        """Return lengths of the sequences ``start:stop``, for native code. A call of `check` must follow."""
+        """Return the lengths of the sequences ``start:stop``, as a view for native code. A call of `check` must
+        follow."""
         self._file.advise("willneed", self._file.size - 4 * (len(self._lengths) - start), 4 * (stop - start))
         return self._lengths[start:stop]
 
     def check(self) -> None:
-        """Check, after reading, that the file is complete: a truncated file reads as zeros to the end of the page.
+        """Check, after reading, that the file is complete. Up to the end of its last page, a truncated file reads as
+        zeros.
 
         Raises:
             DataError: the file was truncated.
@@ -469,7 +470,7 @@ class _MappedLengths:
         self._file.check()
 
     def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return lengths of the sequences ``ordinals``, a copy."""
+        """Return a copy of the lengths of the sequences ``ordinals``."""
         lengths: NDArray[np.int32]
         ((lengths, _),) = self._gatherer.gather(None, ordinals)
         self.check()
@@ -486,10 +487,10 @@ class _MappedLengths:
 def _check_sum(file: StoreMap, start: int, size: int, expected: int) -> None:
     got = _native.crc32c(file.view(np.dtype(np.uint8), size, start))
     if got != expected:
-        raise _damaged(f"expected {size} bytes with checksum {expected:08x}, got {got:08x}", file.path, start)
+        raise _damage_error(f"expected {size} bytes with checksum {expected:08x}, got {got:08x}", file.path, start)
 
 
-def _damaged(what: str, path: str, byte: int, stream: str | None = None) -> DataError:
+def _damage_error(what: str, path: str, byte: int, stream: str | None = None) -> DataError:
     return DataError(
         what,
         path=path,

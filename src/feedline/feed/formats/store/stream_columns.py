@@ -1,4 +1,4 @@
-"""A stream as an Arrow column, chosen so that Arrow's buffers are the arrays that a gather uses.
+"""Streams as Arrow columns, of types whose buffers are the arrays that a gather uses.
 
 ==========================  ====================================================
 stream                      column
@@ -66,11 +66,11 @@ def describe(stream: Stream) -> dict[str, Any]:
 
 
 def parse(row: Any, strings: bool = True) -> Stream:
-    """Return the stream that `describe` described.
+    """Return the stream of a description by `describe`.
 
     Args:
         row: the description.
-        strings: whether it may be a stream of byte strings.
+        strings: whether streams of byte strings are allowed.
 
     Raises:
         ValueError: ``row`` is no description.
@@ -115,7 +115,7 @@ def field(name: str, stream: Stream, ragged: bool) -> Any:
 
 
 def encode(value: Value, kind: Any, ragged: bool) -> Any:
-    """Return a value as an Arrow array of type ``kind``, over the memory of the value if contiguous."""
+    """Return a value as an Arrow array of type ``kind``. It shares the memory of the value if that is contiguous."""
     import pyarrow as pa
 
     def plain(arrow: Any, array: NDArray[Any]) -> Any:
@@ -164,18 +164,18 @@ def decode(
     start: int = 0,
     stop: int | None = None,
 ) -> Value:
-    """Return the value that `encode` encoded, or the sequences ``start:stop`` of it, over the same bytes.
+    """Return the value that `encode` encoded, or its sequences ``start:stop``, over the same bytes.
 
     Offsets are checked completely: O(sequences), and O(samples) for sparse streams. Offsets of a part are copied, and
-    no others are read. Content is not checked here, but when it is copied: sparse indices, bytes of bools, and texts.
+    no others are read. Sparse indices, bytes of bools and texts are not checked here, but when they are copied.
 
     Args:
         column: column of the batch.
         stream: declaration of the column.
-        lengths: samples of each sequence, possibly a view of a mapping; None: one each.
+        lengths: samples of each sequence, possibly a view of a mapping, or None if each has one.
         ragged: whether the column has a list level for sequences.
         batch: batch of the column.
-        start, stop: sequences; None: all of them.
+        start, stop: range of sequences, by default all.
 
     Raises:
         ValueError: sizes and offsets contradict each other or ``lengths``.
@@ -204,7 +204,7 @@ def decode(
 def _bounds(
     batch: Buffers, buffer: Any, first: int, last: int, *, what: str, complete: bool
 ) -> tuple[int, int, NDArray[np.int64]]:
-    """Return begin and end of the items ``first:last``, and their bounds: a view if ``complete``, else a copy."""
+    """Return begin and end of the items ``first:last``, and their bounds, as a view if ``complete``, else as a copy."""
     if complete:
         bounds = batch.bounds(buffer, last + 1)
         return 0, _native.bounds_end(bounds, what), bounds
@@ -235,7 +235,7 @@ def _buffers(column: Any, stream: Stream, ragged: bool) -> tuple[list[Any], list
     Raises:
         ValueError: a buffer marks items as null.
     """
-    # Depth-first, and at each level the validity bitmap first.
+    # Buffers come depth-first, and at each level the validity bitmap comes first.
     buffers = column.buffers()
     inner = buffers[2:] if ragged else buffers
     validity = [buffers[0], inner[0]]

@@ -1,7 +1,7 @@
-"""Destinations of a store: a folder of this machine, or, in `bucket`, of an object store.
+"""Destinations of a store: a local folder, or a folder in an object store (see `object_store_target`).
 
-The writer treats them alike: it writes every store into a folder on a local disk, reports when a file is complete, and
-passes the folder to the target at the end.
+The writer treats both in the same way. It writes every store into a folder on a local disk, reports each file when it
+is complete, and passes the folder to the target at the end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Target(abc.ABC):
     """A destination of one store.
 
     Attributes:
-        name: path or address, for people.
-        local_path: path next to which the store is written, in hidden folders.
+        name: path or address, for errors and reports.
+        local_path: path next to which the store is written, in a hidden folder.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Target(abc.ABC):
         """Check that a store may be written here.
 
         Raises:
-            FileExistsError: the name belongs to something that is not a store, or that must not be overwritten.
+            FileExistsError: the name belongs to a store that must not be overwritten, or to something else.
         """
 
     def begin(self, work: Path) -> None:  # noqa: B027  # folders have nothing to begin
@@ -44,23 +44,24 @@ class Target(abc.ABC):
         """Return whether a file of the store has arrived, so that the local disk does not need it."""
         return False
 
-    def finished(self, path: Path) -> None:  # noqa: B027  # folders take all files at once, when they are published
-        """Note that a file of the store is complete, in the folder that will be published."""
+    def add_file(self, path: Path) -> None:  # noqa: B027  # folders take all files at once, when they are published
+        """Add a complete file of the store, which is in the folder that will be published."""
 
     @abc.abstractmethod
     def publish(self, folder: Path) -> None:
-        """Make the store appear, all at once, with the files in ``folder`` and all finished ones. Removes ``folder``.
+        """Make the store appear at once, with the files in ``folder`` and the files that were added. Removes
+        ``folder``.
 
         Raises:
-            FileExistsError: the name has been taken meanwhile.
+            FileExistsError: another process has taken the name.
         """
 
-    def abort(self) -> None:  # noqa: B027  # folders have nothing under way
-        """Stop the work that is under way."""
+    def abort(self) -> None:  # noqa: B027  # folders have no work in progress
+        """Stop the work in progress."""
 
 
 class LocalFolder(Target):
-    """A folder of this machine.
+    """A local folder.
 
     Args:
         path: path of the folder.

@@ -1,8 +1,8 @@
 """Write a store: a complete folder, or nothing at all.
 
-Everything is written to a hidden folder next to the destination, which is renamed at the end. An exception, even a full
-disk, leaves no trace. The next writer of that name removes the leftovers of a killed writer (see `staging`). Memory is
-bounded by one chunk.
+Everything is written to a hidden folder next to the destination, which is renamed at the end. After an exception, such
+as a full disk, nothing remains. The next writer of that name removes the leftovers of a killed writer (see `staging`).
+Memory is bounded by one chunk.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal, PartTable
 from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, lengths_header
-from feedline.feed.formats.store.staging import Workplace
+from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
-from feedline.feed.joined_values import copied, joined
+from feedline.feed.joined_values import copy_value, join_values
 from feedline.feed.protocol import whole_number
 from feedline.feed.remote.stores import is_address
 
@@ -38,21 +38,22 @@ PLAIN_CHUNK_BYTES, COMPRESSED_CHUNK_BYTES = 32 << 20, 4 << 20
 
 
 class StoreWriter:
-    """Writes sequences to a new store. A context manager: the store appears if the block ends without an exception.
+    """Writes sequences to a new store. As a context manager, it makes the store appear if the block ends normally.
 
-    Chunks are cut by the bytes of their sequences only, however the sequences are split between calls of `write`.
+    Chunks are cut only by the bytes of their sequences, however the sequences are split between calls of `write`.
 
     Args:
         path: folder to create.
-        schema: the streams. Fields are not kept, and dtypes become native in byte order.
-        chunk_bytes: bytes of rows in one chunk (one Arrow record batch). A longer sequence gets its own chunk. None: 32
-            MiB, or 4 MiB in a compressed store, whose chunks are read whole, so that windows have more of them.
+        schema: the streams. Their fields are not stored, and their dtypes are converted to native byte order.
+        chunk_bytes: bytes of rows in one chunk (one Arrow record batch). A longer sequence gets its own chunk. By
+            default 32 MiB, or 4 MiB in a compressed store, whose chunks are read as a whole, so that windows have more
+            of them.
         part_bytes: size in bytes at which another Arrow file begins. The last chunk may exceed it.
         compression: codec of chunks: ``"lz4"``, ``"zstd"``, or ``"auto"``, the first of these that shrinks the first
-            chunk by a third, or none. None: none. Only then are chunks read without decoding.
+            chunk by a third, if any. By default chunks are not compressed, and can be read without decoding.
         overwrite: whether to replace a store of that name. Anything else of that name is never replaced.
-        journal: records of complete parts, kept if writing is interrupted. Writing continues after these parts. None:
-            nothing is kept.
+        journal: records of complete parts, which are kept if writing is interrupted. Writing continues after these
+            parts. By default nothing is kept.
 
     Raises:
         FileExistsError: the name is taken.
@@ -94,12 +95,12 @@ class StoreWriter:
         self._lengths: dict[str, LengthsFile] = {}
         self._sequences = 0
         self.manifest: Manifest | None = None
-        """The manifest written; None until `close`."""
+        """The manifest, or None before `close`."""
         self._journal = journal
-        self._workplace: Workplace | Journal | None = journal
+        self._workplace: StagingFolder | Journal | None = journal
         with self._cleaning_up():
             # Next to the destination: on the same file system, so that renaming is atomic.
-            self._workplace = journal or Workplace(self.target.local_path, self.target.publish)
+            self._workplace = journal or StagingFolder(self.target.local_path, self.target.publish)
             self._folder = self._workplace.folder
             self._lengths = {name: LengthsFile(self._folder, i) for i, name in enumerate(self.schema)}
             if journal is not None:
@@ -131,7 +132,7 @@ class StoreWriter:
 
         Raises:
             DataError: nothing was written, or the files cannot be written (disk full).
-            FileExistsError: the name has been taken meanwhile.
+            FileExistsError: another process has taken the name.
         """
         with self._cleaning_up():
             self._flush()
@@ -178,15 +179,15 @@ class StoreWriter:
             if start < count:
                 self._flush()
         if self._pending:
-            # The caller may reuse its arrays. All pieces but the last were copied on arrival.
-            self._pending[-1] = {name: copied(value) for name, value in self._pending[-1].items()}
+            # The caller may reuse its arrays. All pieces but the last have been copied already.
+            self._pending[-1] = {name: copy_value(value) for name, value in self._pending[-1].items()}
 
     def _flush(self) -> None:
         if not self._pending:
             return
         import pyarrow as pa
 
-        values = {name: joined([piece[name] for piece in self._pending]) for name in self.schema}
+        values = {name: join_values([piece[name] for piece in self._pending]) for name in self.schema}
         self._pending, self._pending_bytes = [], 0
         ragged = {name for name, value in values.items() if not value.one_sample_each}
         # All chunks of a file have the same columns. A stream that becomes ragged begins a new file, and remains
@@ -199,7 +200,7 @@ class StoreWriter:
             fields = [stream_columns.field(name, stream, name in self._ragged) for name, stream in self.schema.items()]
             file = self._folder / f"part-{len(self._parts):05d}.arrow"
             if self._compression == "auto":
-                self._compression = _worthwhile(values, self._ragged, pa.schema(fields))
+                self._compression = _choose_codec(values, self._ragged, pa.schema(fields))
             self._part = _PartFile(file, pa.schema(fields), frozenset(self._ragged), self._compression)
         part = self._part
         part.add(_batch(values, part.ragged, part.arrow), values, self.schema)
@@ -311,7 +312,7 @@ class _PartFile:
 
 
 class _Sink(io.RawIOBase):
-    """A file that Arrow writes to, with a byte count and a checksum."""
+    """A file to which Arrow writes, with a byte count and a checksum."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115  # closed by `finish` or `drop`
@@ -360,7 +361,7 @@ class LengthsFile:
         self._file: BinaryIO | None = None
 
     def add(self, lengths: NDArray[np.integer], before: int = 0) -> None:
-        """Append lengths. The ``before`` sequences before the first lengths have one sample each."""
+        """Append lengths. If they are the first, the ``before`` earlier sequences have one sample each."""
         if self._file is None:
             self._file = open(self._path, "w+b")  # noqa: SIM115  # closed by `close` or `drop`
             self._file.write(lengths_header(0))
@@ -403,7 +404,7 @@ class LengthsFile:
 
 
 def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
-    """Return bytes of the rows of each sequence, at least 1, without offsets, which depend on neighbours."""
+    """Return the bytes of the rows of each sequence, at least 1, without offsets, which depend on neighbours."""
     total = np.ones(chunk.num_sequences, np.int64)
     for value in chunk.values.values():
         total += np.diff(bytes_before(value, np.arange(chunk.num_sequences + 1)))
@@ -420,8 +421,8 @@ def _batch(values: Piece, ragged: Collection[str], schema: Any) -> Any:
     return pa.record_batch(arrays, schema=schema)
 
 
-def _worthwhile(values: Piece, ragged: set[str], schema: Any) -> str | None:
-    """Return the first codec that shrinks a chunk by a third. Deterministic, so that equal data give equal stores."""
+def _choose_codec(values: Piece, ragged: set[str], schema: Any) -> str | None:
+    """Return the first codec that shrinks a chunk by a third, or None. Equal data get the same codec."""
     import pyarrow as pa
 
     batch = _batch(values, ragged, schema)

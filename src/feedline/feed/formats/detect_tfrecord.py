@@ -1,4 +1,4 @@
-"""Recognise TFRecord files, packed or not, by the checksum of the length of their first record."""
+"""Recognise TFRecord files, compressed or not, by the checksum of the length of their first record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from feedline.feed.files.compressed_text import packing_of, text_of
 from feedline.feed.files.paths import read_at
 
 RECORD_HEAD = 12
-"""Bytes of a record before its message: the length, and a checksum of it."""
+"""Bytes of a record before its message: the length and its checksum."""
 
 _MASK = 0xA282EAD8
 
@@ -27,15 +27,15 @@ def begins_record(head: bytes) -> bool:
 
 
 def packing_of_records(file: BinaryIO) -> str | None:
-    """Return the compression of a file of records, see `packing_of`; None: it begins with a record."""
+    """Return the compression of a file of records, see `packing_of`, or None if it begins with a record."""
     head = read_at(file, RECORD_HEAD, 0)
     return None if begins_record(head) else packing_of(head, zlib=True)
 
 
 def is_tfrecord(path: Path, head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` has records, packed by zlib or not.
+    """Return whether a file that begins with ``head`` has records, compressed by zlib or not.
 
-    So does an empty file with ``.tfrecord`` in its name, as writers of shards leave such files.
+    An empty file with ``.tfrecord`` in its name counts, too, as writers of shards leave such files.
     """
     if begins_record(head) or (not head and ".tfrecord" in path.name):
         return True

@@ -13,14 +13,14 @@ import numpy as np
 from feedline.cntk._nodes import constant_node
 from feedline.cntk._onnx import library
 from feedline.cntk._onnx.reader import Call, Reader, Translation
-from feedline.cntk._onnx.values import BATCHES, DIRECTIONS, SINGLE, STEPS, Value, reshaped
+from feedline.cntk._onnx.values import BATCHES, DIRECTIONS, SINGLE, STEPS, Value, reshape
 from feedline.networks import Node, Weights, apply
-from feedline.networks.cells import opened
+from feedline.networks.cells import open_cell
 from feedline.networks.node import parameter_node, placeholder_node
 from feedline.networks.traverse import close
 
 
-def _checked(call: Call, defaults: list[str]) -> tuple[list[bool], int]:
+def _check_settings(call: Call, defaults: list[str]) -> tuple[list[bool], int]:
     """Return whether each direction goes backwards, and the number of cells.
 
     Raises:
@@ -34,7 +34,7 @@ def _checked(call: Call, defaults: list[str]) -> tuple[list[bool], int]:
     if activations != [a.lower() for a in defaults] * len(directions) and call.op != "RNN":
         raise call.refuse(f"expected the activations {defaults}, got {activations}")
     if get.get("clip") or get.get("layout", 0) or call.has(4) or (call.op == "LSTM" and call.has(7)):
-        raise call.refuse("expected neither clip, layout, lengths of sequences nor peepholes")
+        raise call.refuse("expected no clip, no layout, no sequence_lens and no peepholes, got some of them")
     if call.value().layout != (STEPS, BATCHES):
         raise call.refuse(f"expected steps and the batch as the first axes, got {call.value().layout}")
     return directions, int(get["hidden_size"])
@@ -63,13 +63,13 @@ def _initial(call: Call, i: int, direction: int) -> Node:
             return node
         if node.shape[:2] != (1, 1):
             raise call.refuse(f"expected the same initial state for all sequences, got {node.shape}")
-        return reshaped(node, node.shape[2:])
+        return reshape(node, node.shape[2:])
     if value.layout[0] == 1:
         return value.node
     raise call.refuse(f"expected initial states of one direction, got {value.layout}")
 
 
-def _ordered(array: np.ndarray[Any, Any], order: list[int]) -> np.ndarray[Any, Any]:
+def _reorder(array: np.ndarray[Any, Any], order: list[int]) -> np.ndarray[Any, Any]:
     gates = np.split(array, len(order))
     return np.concatenate([gates[i] for i in order])
 
@@ -86,13 +86,13 @@ def _results(call: Call, directions: list[list[Node]], backwards: list[bool]) ->
     if single:
         steps = Value(directions[0][0], (STEPS, SINGLE, BATCHES))
     else:
-        outputs = [reshaped(states[0], (1, *states[0].shape)) for states in directions]
+        outputs = [reshape(states[0], (1, *states[0].shape)) for states in directions]
         steps = Value(apply("splice", outputs, {"axis": -2}), (STEPS, DIRECTIONS, BATCHES))
     results: list[Any] = [steps]
     for i in range(len(directions[0])):
         if len(call.outputs) > i + 1 and call.outputs[i + 1]:
             if not single:
-                raise call.refuse("expected final states of one direction only")
+                raise call.refuse("expected final states of one direction only, got them of both, got them of both")
             op = "sequence_first" if backwards[0] else "sequence_last"
             results.append(Value(apply(op, [directions[0][i]]), (SINGLE, BATCHES)))
         else:
@@ -101,12 +101,12 @@ def _results(call: Call, directions: list[list[Node]], backwards: list[bool]) ->
 
 
 def _lstm(call: Call) -> list[Any]:
-    backwards, cells = _checked(call, ["Sigmoid", "Tanh", "Tanh"])
+    backwards, cells = _check_settings(call, ["Sigmoid", "Tanh", "Tanh"])
     directions = []
     for i, reverse in enumerate(backwards):
-        w, r = (_ordered(_weights(call, k, i, 0), [0, 3, 2, 1]).T for k in (1, 2))
+        w, r = (_reorder(_weights(call, k, i, 0), [0, 3, 2, 1]).T for k in (1, 2))
         b = _weights(call, 3, i, 8 * cells)
-        bias = _ordered(b[: 4 * cells] + b[4 * cells :], [0, 3, 2, 1])
+        bias = _reorder(b[: 4 * cells] + b[4 * cells :], [0, 3, 2, 1])
         nodes = [_parameter(a, n) for a, n in ((w, "W"), (r, "H"), (bias.astype(w.dtype), "b"))]
         states = [_initial(call, k, i) for k in (5, 6)]
         x = call.value().node
@@ -120,13 +120,13 @@ def _lstm(call: Call) -> list[Any]:
 def _lstm_states(x: Node, weights: list[Node], initial: list[Node], backwards: bool) -> list[Node]:
     """Return outputs and cells. A fused kernel returns the outputs alone."""
     cell = apply("lstm", [x, *weights, *initial], {"backwards": backwards})
-    output, states = opened(cell)
+    output, states = open_cell(cell)
     ends = list(states.values())
     return close([output, ends[1]], states)[:2]
 
 
 def _rnn(call: Call) -> list[Any]:
-    backwards, cells = _checked(call, ["Tanh"])
+    backwards, cells = _check_settings(call, ["Tanh"])
     activations = [a.lower() for a in call.attributes.get("activations", ["Tanh"] * len(backwards))]
     directions = []
     for i, reverse in enumerate(backwards):
@@ -141,7 +141,7 @@ def _rnn(call: Call) -> list[Any]:
 
 
 def _gru(call: Call) -> list[Any]:
-    backwards, cells = _checked(call, ["Sigmoid", "Tanh"])
+    backwards, cells = _check_settings(call, ["Sigmoid", "Tanh"])
     after = bool(call.attributes.get("linear_before_reset", 0))
     directions = []
     for i, reverse in enumerate(backwards):
@@ -187,11 +187,11 @@ def _scan(call: Call) -> list[Any]:
     directions = {*get.get("scan_input_directions", [0] * scanned), *get.get("scan_output_directions", [0] * outputs)}
     axes = {*get.get("scan_input_axes", [0]), *get.get("scan_output_axes", [0])}
     if len(directions) != 1 or axes != {0}:
-        raise call.refuse("expected steps along the first axes, all in one direction")
+        raise call.refuse("expected steps along the first axes, all in one direction, got others, got others")
     backwards = bool(directions.pop())
     steps = [call.value(i) for i in range(count, len(call.inputs))]
     if any(value.layout[:1] != (STEPS,) for value in steps):
-        raise call.refuse("expected sequences as inputs")
+        raise call.refuse("expected sequences as inputs, got others, got others")
     inner = Reader(call.reader.translations, call.reader.opset, call.reader)
     for initializer in body.initializer:
         array = library.array_of(initializer)

@@ -38,7 +38,7 @@ def is_zarr_zip(names: Sequence[str]) -> bool:
     return any(name.split("/")[-1] in _DOCUMENTS and name.count("/") < 2 for name in names)
 
 
-def list_stores(path: PathLike | Sequence[PathLike]) -> list[str]:
+def stores_at(path: PathLike | Sequence[PathLike]) -> list[str]:
     """Return the stores at a path, a pattern or a list of paths, in corpus order.
 
     Raises:
@@ -48,7 +48,7 @@ def list_stores(path: PathLike | Sequence[PathLike]) -> list[str]:
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise ValueError("expected at least one store, got an empty list")
-        return [store for entry in path for store in list_stores(entry)]
+        return [store for entry in path for store in stores_at(entry)]
     stores = []
     for place in list_places(path):
         with looking(place):
@@ -71,7 +71,7 @@ class Keys(abc.ABC):
 
     Args:
         path: path of the folder or archive.
-        memory_bytes: bytes of a value that is read.
+        memory_bytes: maximum bytes of a value.
     """
 
     def __init__(self, path: str, memory_bytes: int) -> None:
@@ -86,31 +86,31 @@ class Keys(abc.ABC):
         """Return the names directly below a key, sorted. There may be none."""
 
     @abc.abstractmethod
-    def read(self, key: str, start: int = 0, stop: int | None = None, *, most_bytes: int = 0) -> bytes | None:
-        """Return a value, or a part of it; None: there is none.
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, max_bytes: int = 0) -> bytes | None:
+        """Return a value, or a part of it, or None if there is no value.
 
         Args:
             key: the key.
-            start: first byte, from the end if negative.
-            stop: the byte after the last one; None: the end.
-            most_bytes: bytes that it may take. 0: as many as a chunk.
+            start: first byte, counted from the end if negative.
+            stop: end of the part, by default the end of the value.
+            max_bytes: bytes that the part may take. With 0, as many as a chunk.
 
         Raises:
-            DataError: it cannot be read, or takes more.
+            DataError: the value cannot be read, or takes more.
         """
 
     @abc.abstractmethod
     def files(self, key: str) -> Iterator[str]:
         """Yield the paths of the files at and below a key, its documents first."""
 
-    def close(self) -> None:  # noqa: B027  # folders hold nothing open
+    def close(self) -> None:  # noqa: B027  # folders keep nothing open
         """Close the archive that is open in this process. Reading opens it again."""
 
-    def _bounds(self, key: str, part: slice, size: int, most_bytes: int) -> tuple[int, int]:
+    def _bounds(self, key: str, part: slice, size: int, max_bytes: int) -> tuple[int, int]:
         start, stop, _ = part.indices(size)
-        if stop - start > (most_bytes or self._memory_bytes):
+        if stop - start > (max_bytes or self._memory_bytes):
             raise DataError(
-                f"expected at most {most_bytes or self._memory_bytes} bytes (memory), got {stop - start}",
+                f"expected at most {max_bytes or self._memory_bytes} bytes (memory), got {stop - start}",
                 path=self.where(key),
                 hint="raise memory=, or write it in smaller chunks",
             )
@@ -129,11 +129,11 @@ class _Folder(Keys):
         except OSError as error:
             raise DataError(f"expected a readable folder: {error.strerror}", path=self.where(key)) from error
 
-    def read(self, key: str, start: int = 0, stop: int | None = None, *, most_bytes: int = 0) -> bytes | None:
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, max_bytes: int = 0) -> bytes | None:
         path = self.where(key)
         try:
             with open_regular(path, 0) as file:
-                start, stop = self._bounds(key, slice(start, stop), os.fstat(file.fileno()).st_size, most_bytes)
+                start, stop = self._bounds(key, slice(start, stop), os.fstat(file.fileno()).st_size, max_bytes)
                 return pread(file, stop - start, start)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -160,24 +160,24 @@ class _Archive(Keys):
         return archive
 
     def where(self, key: str) -> str:
-        return f"{self.path}@/{self._full(key)}"
+        return f"{self.path}@/{self._full_key(key)}"
 
-    def _full(self, key: str) -> str:
+    def _full_key(self, key: str) -> str:
         return "/".join(filter(None, (self._root, key)))
 
     def names(self, key: str) -> list[str]:
-        below = self._full(key) + "/" if self._full(key) else ""
-        every = (name for name in self._archive().namelist() if name.startswith(below))
-        return sorted({name[len(below) :].split("/")[0] for name in every} - {""})
+        prefix = self._full_key(key) + "/" if self._full_key(key) else ""
+        names = (name for name in self._archive().namelist() if name.startswith(prefix))
+        return sorted({name[len(prefix) :].split("/")[0] for name in names} - {""})
 
-    def read(self, key: str, start: int = 0, stop: int | None = None, *, most_bytes: int = 0) -> bytes | None:
+    def read(self, key: str, start: int = 0, stop: int | None = None, *, max_bytes: int = 0) -> bytes | None:
         archive = self._archive()
         try:
-            member = archive.getinfo(self._full(key))
+            member = archive.getinfo(self._full_key(key))
         except KeyError:
             return None
         complete = (start, stop) == (0, None)
-        start, stop = self._bounds(key, slice(start, stop), member.file_size, most_bytes)
+        start, stop = self._bounds(key, slice(start, stop), member.file_size, max_bytes)
         try:
             return read_member(archive, member) if complete else read_part(archive, member, start, stop)
         except DataError as error:
@@ -191,7 +191,7 @@ class _Archive(Keys):
 
 
 class StoredFiles(Sequence[str]):
-    """Paths of the files of arrays, listed only when they are needed, as there may be millions.
+    """Paths of the files of arrays. They are listed only when they are needed, as there may be millions.
 
     Args:
         arrays: stores and keys.
@@ -210,13 +210,13 @@ class StoredFiles(Sequence[str]):
                 yield path
 
     def __len__(self) -> int:
-        return len(self._listed)
+        return len(self._paths)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._listed[index]
+        return self._paths[index]
 
     @functools.cached_property
-    def _listed(self) -> list[str]:
+    def _paths(self) -> list[str]:
         return list(iter(self))
 
 
@@ -224,7 +224,7 @@ def open_keys(path: str, memory_bytes: int) -> Keys:
     """Open a store.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no store.
     """
     with looking(path):
         folder = os.path.isdir(path)
@@ -232,12 +232,13 @@ def open_keys(path: str, memory_bytes: int) -> Keys:
 
 
 def join(*keys: str) -> str:
-    """Return one key made of ``keys``, one below the other."""
+    """Return the key of a path whose parts are ``keys``."""
     return "/".join(part for key in keys for part in key.split("/") if part)
 
 
-def document(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
-    """Return the name and the content of the document that describes a group or an array; None: there is none.
+def metadata(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the name and the content of the document that describes a group or an array, or None if there is no
+    document.
 
     Raises:
         DataError: the document is damaged.
@@ -246,9 +247,9 @@ def document(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
     if any(part in (".", "..") for part in key.split("/")):
         return None
     for name in _DOCUMENTS:
-        text = keys.read(join(key, name), most_bytes=_MAX_BYTES)
+        text = keys.read(join(key, name), max_bytes=_MAX_BYTES)
         if text is not None:
-            return name, _parsed(text, keys.where(join(key, name)))
+            return name, _parse_document(text, keys.where(join(key, name)))
     return None
 
 
@@ -257,7 +258,7 @@ def is_array(entry: tuple[str, dict[str, Any]] | None) -> bool:
     return entry is not None and (entry[0] == V2_ARRAY or (entry[0] == V3 and entry[1].get("node_type") == "array"))
 
 
-def _parsed(text: bytes, path: str) -> dict[str, Any]:
+def _parse_document(text: bytes, path: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
         if not isinstance(parsed, dict):
@@ -278,7 +279,7 @@ def _codec_names(node: Any) -> Iterator[Any]:
     if isinstance(node, dict):
         yield from (node[key] for key in ("id", "name") if key in node)
         for key, value in node.items():
-            if key not in ("attributes", "consolidated_metadata"):  # of no codec, and of other arrays
+            if key not in ("attributes", "consolidated_metadata"):  # these name no codec, or describe other arrays
                 yield from _codec_names(value)
     elif isinstance(node, list):
         for value in node:

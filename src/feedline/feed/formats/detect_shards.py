@@ -13,7 +13,7 @@ INDEX = "index.json"
 """The file that describes the shards of a folder."""
 
 MAX_INDEX = 1 << 30
-"""Bytes of an index that is read."""
+"""Largest size of an index in bytes. A larger one is refused."""
 
 
 def is_mds(path: Path) -> bool:
@@ -34,9 +34,9 @@ def is_litdata_chunk(file: Path) -> bool:
 
 
 def folder_of(path: PathLike) -> Path:
-    """Return the folder at a path, which may also be the path of its index."""
-    place = Path(path)
-    return place.parent if place.name == INDEX else place
+    """Return the folder at a path, or the folder of an index if the path is an index."""
+    folder = Path(path)
+    return folder.parent if folder.name == INDEX else folder
 
 
 def _index_of(path: Path) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def read_index(folder: Path) -> dict[str, Any]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no object of JSON, or larger than `MAX_INDEX`.
+        ValueError: it is no JSON object, or larger than `MAX_INDEX`.
     """
     with open_regular(folder / INDEX) as file:
         size = os.fstat(file.fileno()).st_size
@@ -65,7 +65,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     try:
         index = json.loads(raw)
     except RecursionError as error:
-        raise ValueError("objects too deep in one another") from error
+        raise ValueError("objects nested too deeply") from error
     if not isinstance(index, dict):
         raise ValueError(f"expected an object, got {type(index).__name__}")
     return index

@@ -1,7 +1,7 @@
 """Arrays that are read when they are sliced: HDF5 datasets, Zarr arrays, and the like.
 
-Any object with ``shape``, ``dtype`` and slicing that is not an array in memory counts as one. Only the requested rows
-are read, by one thread at a time, as not every library is thread-safe. Rows are checked against the declared shape and
+Any object with ``shape``, ``dtype`` and slicing that is not in memory counts as such an array. Only the requested rows
+are read, by one thread at a time, as not every library is thread-safe. Rows are compared with the declared shape and
 dtype.
 """
 
@@ -24,7 +24,7 @@ CHUNK_BYTES = 32 << 20
 
 
 def is_lazy(data: Any) -> bool:
-    """Return whether ``data`` must be sliced to be read, unlike data in memory or mappable data."""
+    """Return whether ``data`` is read only when it is sliced, unlike data in memory and data that can be mapped."""
     if isinstance(data, (np.ndarray, list, tuple)) or not all(
         hasattr(data, n) for n in ("shape", "dtype", "__getitem__")
     ):
@@ -42,9 +42,8 @@ class LazyRows:
 
     Attributes:
         stream: declaration of a row.
-        step: rows per stored block, which are best read together. 1: unknown.
-        offsets: bounds of the samples of each row, int64 (rows + 1,), if rows are sequences of several samples, else
-            None.
+        step: rows per stored block, which are best read together, or 1 if the size of blocks is unknown.
+        offsets: bounds of the samples of each row, int64 (rows + 1,), or None if each row is one sample.
 
     Raises:
         TypeError: its elements are not numbers.
@@ -69,7 +68,7 @@ class LazyRows:
         stored = getattr(data, "chunks", None)
         first = stored[0] if isinstance(stored, tuple) and stored else None
         self.step = int(first) if isinstance(first, (int, np.integer)) and first > 0 else 1
-        self._path = _name_of(data)  # now: the file may be closed when an error needs it
+        self._path = _name_of(data)  # looked up now, as the file may be closed when an error needs its name
         self._turn = PerProcess(threading.Lock)
 
     def __len__(self) -> int:
@@ -91,7 +90,11 @@ class LazyRows:
         return self._count * self.row_bytes
 
     def read(self, start: int, stop: int) -> tuple[Value, dict[int, DataError]]:
-        """Return the rows ``start:stop``, and by index why a row cannot be read. Raises if no row can be read."""
+        """Return the rows ``start:stop``, and the errors of unreadable rows by index.
+
+        Raises:
+            DataError: no row can be read.
+        """
         return Value.from_dense(self[start:stop]), {}
 
     def add_to(self, digest: ContentDigest) -> None:
@@ -133,7 +136,7 @@ def _name_of(data: Any) -> str:
 
 
 def chunk_rows(columns: list[LazyRows]) -> int:
-    """Return the rows that make a chunk of `CHUNK_BYTES` of all columns, in whole blocks of the largest block size."""
+    """Return the number of rows in a chunk of about `CHUNK_BYTES`: whole blocks of the column with the largest ones."""
     row = max(1, sum(column.row_bytes for column in columns))
     rows, block = max(1, CHUNK_BYTES // row), max(column.step for column in columns)
     return rows if block * row > CHUNK_MEMORY else max(1, rows // block) * block

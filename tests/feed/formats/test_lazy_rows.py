@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats import arrays, lazy
+from feedline.feed.formats import arrays, lazy_rows
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.protocol import can
 from feedline.testing import assert_resumes
@@ -53,7 +53,7 @@ class Sliced:
 
 
 def test_windows_over_tokens_take_the_memory_of_the_tokens():
-    """They took that of the tokens times their length."""
+    """Regression: they took the memory of the tokens times their length."""
     tokens = np.arange(1_000_000, dtype=np.int32)
     corpus = ArrayDeserializer(x=windows(tokens, 129))
     assert np.shares_memory(corpus.read(3)["x"].rows, tokens)
@@ -113,14 +113,14 @@ def test_a_torch_view_is_not_copied():
     assert np.shares_memory(ArrayDeserializer(x=base.T).read(0)["x"].rows, base.numpy())
 
 
-def test_views_as_sequences_of_several_samples_are_copied_and_said_so(monkeypatch):
+def test_views_as_sequences_of_several_samples_are_copied_and_reported(monkeypatch):
     rows = windows(np.arange(1000), 50)
     value = fl.Value.from_dense(rows, [0, 3, len(rows)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         corpus = ArrayDeserializer(x=value)  # a little is not worth a word
     assert corpus.read(0)["x"] == value
-    monkeypatch.setattr(arrays, "_WORTH_TELLING_BYTES", 1000)
+    monkeypatch.setattr(arrays, "_MIN_WARNED_BYTES", 1000)
     with pytest.warns(UserWarning, match=f"copied.* {rows.nbytes} bytes instead of the 8000"):
         corpus = ArrayDeserializer(x=value)
     assert fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).next_minibatch(2000)["x"] == value
@@ -171,18 +171,18 @@ def test_lengths_and_joins():
 
 
 def test_chunks_are_whole_blocks_as_they_are_stored(monkeypatch):
-    monkeypatch.setattr(lazy, "CHUNK_BYTES", 8000)
+    monkeypatch.setattr(lazy_rows, "CHUNK_BYTES", 8000)
     rows = np.zeros((5000, 10))  # 80 bytes each
     for chunks, expected in ((None, 100), ((30, 10), 90), ((300, 5), 300), ((0, 0), 100), (None, 100)):
         corpus = ArrayDeserializer(x=Sliced(rows, chunks))
         assert corpus.chunks()[0].sequences == expected
     assert ArrayDeserializer(x=Sliced(rows, (30, 10)), y=Sliced(rows, (40, 10))).chunks()[0].sequences == 40
-    monkeypatch.setattr(lazy, "CHUNK_MEMORY", 1 << 10)  # blocks that no memory would hold are cut
+    monkeypatch.setattr(lazy_rows, "CHUNK_MEMORY", 1 << 10)  # blocks that no memory would hold are cut
     assert ArrayDeserializer(x=Sliced(rows, (300, 5))).chunks()[0].sequences == 100
     assert ArrayDeserializer(x=Sliced(rows), chunk_sequences=11).chunks()[0].sequences == 11
 
 
-def test_the_digest_reads_blocks_and_equals_that_of_the_rows():
+def test_the_digest_reads_blocks_and_equals_the_digest_of_the_rows():
     rows = np.arange(3_000_000.0)
     data = Sliced(rows)
     assert ArrayDeserializer(x=data).digest() == ArrayDeserializer(x=rows).digest()
@@ -192,7 +192,7 @@ def test_the_digest_reads_blocks_and_equals_that_of_the_rows():
 
 
 def test_several_threads_read_one_at_a_time():
-    """As not every library bears two; `Sliced` complains."""
+    """As not every library supports two. `Sliced` raises an error."""
     data = Sliced(np.arange(10_000))
     source = fl.MinibatchSource(ArrayDeserializer(x=data, chunk_sequences=10), seed=2, threads=4, max_sweeps=1)
     assert sum(minibatch["x"].rows.sum() for minibatch in source) == 9999 * 5000

@@ -12,7 +12,7 @@ from feedline.cntk._onnx.writer import Writer
 from feedline.errors import CompatError
 from feedline.networks import Node
 from feedline.networks.loop import inside, operands
-from feedline.networks.traverse import behind, loop_parts, topological
+from feedline.networks.traverse import loop_parts, resolve_alias, topological
 
 
 def scan(w: Writer, loop: Node) -> list[str]:
@@ -27,7 +27,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
     directions = {n.attributes["steps"] > 0 for n in delays}
     if len(directions) != 1:
         raise CompatError(
-            f"{outputs[0].label}: expected a recurrence in one direction, got one in both, which no Scan expresses; "
+            f"{outputs[0].label}: expected a recurrence in one direction, got one in both, which Scan cannot express; "
             "save without a format"
         )
     backwards, axis = not directions.pop(), delays[0].axes[1]
@@ -36,7 +36,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
     steps = [n for n in outside if axis in n.axes]
     body = Writer(w.operators, w, axis)
     for state, end in zip(states, outputs[len(outputs) - len(states) :], strict=True):
-        body.alias(state, behind(end))  # for readers without a delay
+        body.alias(state, resolve_alias(end))  # for readers without a delay
 
     entering: list[str] = []
     chains: list[list[str]] = []
@@ -45,23 +45,23 @@ def scan(w: Writer, loop: Node) -> list[str]:
         chain = [body.typed(body.free("state"), dtype) for _ in range(abs(delay.attributes["steps"]))]
         entering += [_before(w, delay, steps)] * len(chain)
         chains.append(chain)
-        body.inputs += [library.described(name, dtype, None) for name in chain]
+        body.inputs += [library.describe(name, dtype, None) for name in chain]
         body.declare(delay, chain[-1])
     for node in steps:
         dtype = w.dtype_of(values[node])
         name = body.typed(body.free("step"), dtype)
-        body.inputs.append(library.described(name, dtype, None))
+        body.inputs.append(library.describe(name, dtype, None))
         body.declare(node, name)
 
     results, dtypes = [], []
     for delay, chain in zip(delays, chains, strict=True):
         dtype = element_type(delay)
         for name in (body.cast(body.value(delay.inputs[0]), dtype), *chain[:-1]):
-            results.append(library.described(_named(body, name), dtype, None))
+            results.append(library.describe(_name(body, name), dtype, None))
             dtypes.append(dtype)
     for output in outputs:
         value = body.value(output)
-        results.append(library.described(_named(body, value), body.dtype_of(value), None))
+        results.append(library.describe(_name(body, value), body.dtype_of(value), None))
         dtypes.append(body.dtype_of(value))
     names = w.several(
         "Scan",
@@ -75,7 +75,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
     return names[len(entering) :]
 
 
-def _named(body: Writer, name: str) -> str:
+def _name(body: Writer, name: str) -> str:
     """Return a new name for a value, as the results of a graph need distinct names."""
     result = body.free("result")
     body.nodes.append(library.node("Identity", [name], [result]))
@@ -88,7 +88,9 @@ def _before(w: Writer, delay: Node, steps: list[Node]) -> str:
     if len(initial.axes) > 1:
         raise CompatError(f"{delay.label}: expected an initial state without steps, got {initial.label}")
     if not steps:
-        raise CompatError(f"{delay.label}: expected a recurrence over an input's steps, got one that generates its own")
+        raise CompatError(
+            f"{delay.label}: expected a recurrence over an input's steps, got one that generates its own steps steps"
+        )
     value = w.cast(w.value(initial), element_type(delay))
     missing = len(delay.shape) - len(initial.shape)
     if initial.axes and missing > 0:

@@ -1,7 +1,7 @@
-"""Arrays in files, read by the library that wrote them: the common part of HDF5 and Zarr.
+"""Arrays in files that other libraries read: the common part of HDF5 and Zarr.
 
-A file becomes an `ArrayDeserializer` whose columns are views, where the file can be mapped, or `StoredColumn`, which
-reads rows when they are needed. Several files become one corpus. Rows are read in blocks as they are stored, and a
+A file becomes an `ArrayDeserializer`. Its columns are views, if the file can be mapped, or `StoredColumn` objects,
+which read rows when they are needed. Several files become one corpus. Rows are read in blocks as they are stored, and a
 damaged block makes only its own rows unreadable. The memory of a read is bounded, whatever size the file claims.
 """
 
@@ -28,17 +28,17 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.lazy import CHUNK_BYTES, LazyRows
-from feedline.feed.formats.reopened import Reopened
-from feedline.feed.formats.unreadable import no_values, require_damage
-from feedline.feed.joined_values import joined
+from feedline.feed.formats.lazy_rows import CHUNK_BYTES, LazyRows
+from feedline.feed.formats.pickled_by_arguments import PickledByArguments
+from feedline.feed.formats.unreadable import no_values, reraise_if_transient
+from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
 
-_SLAB_ROWS = 1024  # of strings and ragged rows, whose sizes are unknown before they are read
-_SAMPLE_ROWS = 64  # of strings, read to estimate how many make a chunk
-_MAX_CHUNK_BYTES = 128 << 20  # bytes of a larger chunk, at whose end blocks of several sizes end
-_KEPT_BYTES = 64 << 20  # of blocks of a column that chunks have cut
-_MAX_CHUNKS = 1 << 22  # more chunks, 128 TiB by default, are a sign of a damaged number of rows
+_SLAB_ROWS = 1024  # read in one step, of strings and ragged rows, whose sizes are unknown before
+_SAMPLE_ROWS = 64  # of strings, from which the size of a row is estimated
+_MAX_CHUNK_BYTES = 128 << 20  # of a larger chunk, at whose end blocks of several sizes end
+_MAX_KEPT_BYTES = 64 << 20  # of the blocks of a column that chunks have cut
+_MAX_CHUNKS = 1 << 22  # 128 TiB by default. More chunks are a sign of a damaged number of rows
 
 
 Columns = dict[str, tuple[Any, Stream]]
@@ -53,8 +53,8 @@ class StoredArray(Protocol):
         shape: shape of the array, one row per sequence.
         dtype: dtype of numbers, in native byte order, or of strings ``"S"`` or ``"U"``, of no size.
         ragged: whether a row is a vector of any length.
-        block: rows that are stored together.
-        concurrent: whether several threads may read it at a time.
+        block: number of rows in a stored block.
+        concurrent: whether several threads may read it at the same time.
     """
 
     path: str
@@ -67,7 +67,7 @@ class StoredArray(Protocol):
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows. Any exception means that they cannot be read."""
 
-    def mapped(self) -> NDArray[Any] | None:
+    def map_rows(self) -> NDArray[Any] | None:
         """Return all rows as a view of the file, if they are stored as they are in memory."""
 
 
@@ -84,7 +84,7 @@ class StoredColumn(LazyRows):
         first: ordinal of the first row in the corpus, for errors.
 
     Raises:
-        DataError: there are more rows than memory could count.
+        DataError: there are more rows than a machine could have.
     """
 
     def __init__(self, name: str, data: StoredArray, stream: Stream, memory_bytes: int) -> None:
@@ -96,9 +96,11 @@ class StoredColumn(LazyRows):
         if self._count > sys.maxsize:
             raise self._error(f"expected at most {sys.maxsize} rows, got {self._count}")
         self._mean_bytes = 1
-        self._cut: LruCache[int, NDArray[Any]] = LruCache(self._block, self._bytes_of, min(memory_bytes, _KEPT_BYTES))
-        self.offsets = self._counted() if data.ragged and not stream.is_bytes else None
-        self._mean_bytes = self._estimated_bytes()
+        self._cut_blocks: LruCache[int, NDArray[Any]] = LruCache(
+            self._block, self._bytes_of, min(memory_bytes, _MAX_KEPT_BYTES)
+        )
+        self.offsets = self._count_offsets() if data.ragged and not stream.is_bytes else None
+        self._mean_bytes = self._estimate_row_bytes()
 
     @property
     def row_bytes(self) -> int:
@@ -113,27 +115,28 @@ class StoredColumn(LazyRows):
         """
         values: list[Value] = []
         errors: dict[int, DataError] = {}
-        at = taken = 0
+        at = taken_bytes = 0
         for value, error in self._pieces(start, stop):
             if error is not None:
-                errors.update({at + i: self._located(error, start + at + i) for i in range(value.num_sequences)})
+                errors.update({at + i: self._row_error(error, start + at + i) for i in range(value.num_sequences)})
             values.append(value)
-            at, taken = at + value.num_sequences, taken + value.nbytes
+            at, taken_bytes = at + value.num_sequences, taken_bytes + value.nbytes
             try:
-                self._bound(taken)
+                self._check_bytes(taken_bytes)
             except DataError as too_large:
                 count = stop - start
-                return self._nothing(count), {i: self._located(too_large, start + i) for i in range(count)}
-        return joined(values), errors
+                return self._empty_rows(count), {i: self._row_error(too_large, start + i) for i in range(count)}
+        return join_values(values), errors
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[Value, DataError | None]]:
-        """Yield the rows ``start:stop`` in pieces as large as can be read, with the error of unreadable pieces."""
+        """Yield the rows ``start:stop`` in pieces, as large as they can be read, and the error of each unreadable
+        piece."""
         error = None
         try:
             value = self._value(start, stop)
         except DataError as caught:
-            require_damage(caught)
-            # Halves, cut where blocks meet, until the damaged block is alone.
+            reraise_if_transient(caught)
+            # Halve the rows, between blocks, until the damaged block is isolated.
             middle = (start + (stop - start) // 2) // self.step * self.step
             if middle <= start:
                 middle = (start // self.step + 1) * self.step
@@ -141,7 +144,7 @@ class StoredColumn(LazyRows):
                 yield from self._pieces(start, middle)
                 yield from self._pieces(middle, stop)
                 return
-            value, error = self._nothing(stop - start), caught
+            value, error = self._empty_rows(stop - start), caught
         yield value, error
 
     def add_to(self, digest: ContentDigest) -> None:
@@ -163,29 +166,32 @@ class StoredColumn(LazyRows):
             DataError: some of them cannot be read, or are not as declared.
         """
         if not self._data.ragged and not self.stream.is_bytes:
-            self._bound((stop - start) * self.row_bytes)
+            self._check_bytes((stop - start) * self.row_bytes)
             rows = self._rows(start, stop).astype(self.stream.dtype, copy=False)
             return Value.from_dense(np.ascontiguousarray(rows))
         parts: list[Value] = []
         slab = max(1, _SLAB_ROWS // self.step) * self.step
-        at, taken = start, 0
+        at, taken_bytes = start, 0
         while at < stop or not parts:
-            # Slabs end where blocks do, so that no block is decoded twice.
+            # Slabs end where blocks end, so that no block is decoded twice.
             end = min(stop, (at // slab + 1) * slab)
             try:
-                parts.append(self._varying(self._rows(at, end)))
+                parts.append(self._varying_value(self._rows(at, end)))
             except (TypeError, ValueError, AttributeError) as error:
                 raise self._error(f"cannot read rows {at} to {end - 1}: {error}") from error
-            taken, at = taken + parts[-1].nbytes, end
-            self._bound(taken)
-        value = joined(parts)
+            taken_bytes, at = taken_bytes + parts[-1].nbytes, end
+            self._check_bytes(taken_bytes)
+        value = join_values(parts)
         if self.offsets is not None:
             expected = np.diff(self.offsets[start : stop + 1])
             if not np.array_equal(value.lengths, expected):
-                raise self._error(f"expected rows {start} to {stop - 1} to be as long as when they were counted")
+                raise self._error(
+                    f"expected rows {start} to {stop - 1} to be as long as when they were counted, got other "
+                    "lengths, got other lengths"
+                )
         return value
 
-    def _varying(self, rows: NDArray[Any]) -> Value:
+    def _varying_value(self, rows: NDArray[Any]) -> Value:
         if not self._data.ragged:
             value = strings_from_list(rows.tolist()) if rows.dtype.kind in "OT" else from_array(rows)
             return BytesValue(value.bounds, value.data, None, text=self.stream.is_text)
@@ -218,13 +224,13 @@ class StoredColumn(LazyRows):
         return rows
 
     def _by_block(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows. The blocks that they cut are kept for the chunks with the other rows of these blocks."""
+        """Read rows. Blocks that are read only in part are kept for the chunks with their other rows."""
         head = min(stop, -(-start // self.step) * self.step)
         tail = stop if stop == self._count else max(head, stop // self.step * self.step)
         if head == start and tail == stop:
-            return self._unlocked(start, stop)
+            return self._read_in_turn(start, stop)
         parts = [self._part(start, head)] if head > start else []
-        parts += [self._unlocked(head, tail)] if tail > head else []
+        parts += [self._read_in_turn(head, tail)] if tail > head else []
         parts += [self._part(tail, stop)] if stop > tail else []
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -232,24 +238,24 @@ class StoredColumn(LazyRows):
         """Read rows of one block."""
         number = start // self.step
         try:
-            block = self._cut.get(number)
+            block = self._cut_blocks.get(number)
         except Exception:  # these rows of the block may be readable
-            return self._unlocked(start, stop)
+            return self._read_in_turn(start, stop)
         return block[start - number * self.step : stop - number * self.step]
 
     def _block(self, number: int) -> NDArray[Any]:
-        return self._unlocked(number * self.step, min(self._count, (number + 1) * self.step))
+        return self._read_in_turn(number * self.step, min(self._count, (number + 1) * self.step))
 
     def _bytes_of(self, block: NDArray[Any]) -> int:
         return max(block.nbytes, len(block) * self._mean_bytes)
 
-    def _unlocked(self, start: int, stop: int) -> NDArray[Any]:
+    def _read_in_turn(self, start: int, stop: int) -> NDArray[Any]:
         with self._turn.get():
             rows: NDArray[Any] = self._data.rows(start, stop)
         return rows
 
-    def _counted(self) -> NDArray[np.int64]:
-        """Return the first value of every row. The whole array is read once, and only these offsets are kept."""
+    def _count_offsets(self) -> NDArray[np.int64]:
+        """Return the offsets of the rows. Reads the whole array once, and keeps only the offsets."""
         if self._count * 8 > self._memory_bytes:
             raise self._error(f"expected at most {self._memory_bytes // 8} rows (memory), got {self._count}")
         offsets = np.zeros(self._count + 1, np.int64)
@@ -262,7 +268,7 @@ class StoredColumn(LazyRows):
                 at += value.num_sequences
         return np.cumsum(offsets, out=offsets)
 
-    def _estimated_bytes(self) -> int:
+    def _estimate_row_bytes(self) -> int:
         if self.offsets is not None:
             return int(self.offsets[-1]) * self.stream.dtype.itemsize // max(1, self._count) + 1
         if not self.stream.is_bytes:
@@ -272,21 +278,21 @@ class StoredColumn(LazyRows):
         sizes = [self.read(at, at + rows)[0].nbytes for at in sorted({0, last // 2, last})] if rows else [0]
         return max(sizes) // max(1, rows) + 1
 
-    def _bound(self, taken: int) -> None:
-        if taken > self._memory_bytes:
+    def _check_bytes(self, taken_bytes: int) -> None:
+        if taken_bytes > self._memory_bytes:
             raise self._error(
-                f"expected rows of at most {self._memory_bytes} bytes at a time (memory), got {taken} or more",
+                f"expected rows of at most {self._memory_bytes} bytes at a time (memory), got {taken_bytes} or more",
                 hint="raise memory=, or lower chunk_sequences=",
             )
 
-    def _nothing(self, count: int) -> Value:
+    def _empty_rows(self, count: int) -> Value:
         ragged = (self._name,) if self._data.ragged and not self.stream.is_bytes else ()
         return no_values(Schema({self._name: self.stream}), ragged, count)[self._name]
 
     def _error(self, what: str, hint: str | None = None) -> DataError:
         return DataError(what, path=self._path, stream=self._name, hint=hint)
 
-    def _located(self, error: DataError, row: int) -> DataError:
+    def _row_error(self, error: DataError, row: int) -> DataError:
         return DataError(
             error.what,
             path=error.path or self._path,
@@ -299,7 +305,7 @@ class StoredColumn(LazyRows):
 _SKIP = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
 
 
-class StoredArrays(Concatenated, Reopened):
+class StoredArrays(Concatenated, PickledByArguments):
     """Arrays of one or several files as a corpus, one file after the other. See `HDF5Deserializer`."""
 
     def __init__(
@@ -314,8 +320,8 @@ class StoredArrays(Concatenated, Reopened):
     ) -> None:
         memory_bytes = whole_number("memory", memory, 1)
         streams = declared_streams(streams, stream_kwargs)
-        self._opened_with(path, streams, group=group, chunk_sequences=chunk_sequences, memory=memory_bytes)
-        self._paths, parts = self._list(path), []
+        self._set_arguments(path, streams, group=group, chunk_sequences=chunk_sequences, memory=memory_bytes)
+        self._paths, parts = self._list_paths(path), []
         for file_path in self._paths:
             by_stream = self._arrays(file_path, group, streams, memory_bytes)
             parts.append((file_path, {name: column for name, (column, _) in by_stream.items()}))
@@ -328,7 +334,7 @@ class StoredArrays(Concatenated, Reopened):
             stored = [column for column in columns.values() if isinstance(column, StoredColumn)]
             step = chunk_sequences
             if step is None and stored:
-                step = _rows_of_chunks(stored, memory_bytes)
+                step = _chunk_rows(stored, memory_bytes)
             try:
                 corpus = ArrayDeserializer(columns, chunk_sequences=step, defines_size=size)
             except DataError as error:
@@ -352,12 +358,12 @@ class StoredArrays(Concatenated, Reopened):
         self._single = {k for k, corpus in enumerate(self._parts) if corpus.lengths(nothing) is None}
 
     @abc.abstractmethod
-    def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
+    def _list_paths(self, path: PathLike | Sequence[PathLike]) -> list[str]:
         """Return the files at ``path``, before any of them is opened."""
 
     @abc.abstractmethod
     def _arrays(self, path: str, group: str, streams: Mapping[str, Stream], memory_bytes: int) -> Columns:
-        """Return the result of `_columns_of` for a file, which may be open meanwhile."""
+        """Return the result of `_columns_of` for a file, which may be open during the call."""
 
     def _columns_of(
         self,
@@ -371,8 +377,9 @@ class StoredArrays(Concatenated, Reopened):
         """Return the arrays of a file by stream, mapped if they can be, with the declaration of each.
 
         Args:
-            arrays: returns the array of a name, or raises a SchemaError if there is none, or it cannot be a stream.
-            names: returns the arrays that are streams if none are declared.
+            arrays: function that returns the array of a name, or raises a SchemaError if there is none, or if it cannot
+                be a stream.
+            names: function that returns the names of the arrays that are streams if none are declared.
             streams: declarations.
             path: path of the file, for errors.
             memory_bytes: bytes that one read may take.
@@ -383,8 +390,8 @@ class StoredArrays(Concatenated, Reopened):
         columns: Columns = {}
         for name, stream in (streams or dict.fromkeys(names())).items():
             array = arrays(name if stream is None or stream.field is None else stream.field)
-            stream = _stream_of(array) if stream is None else _declared(name, stream, array, path)
-            mapped = None if stream.is_bytes else array.mapped()
+            stream = _stream_of(array) if stream is None else _check_declared(name, stream, array, path)
+            mapped = None if stream.is_bytes else array.map_rows()
             columns[name] = (StoredColumn(name, array, stream, memory_bytes) if mapped is None else mapped, stream)
         return columns
 
@@ -407,36 +414,36 @@ class StoredArrays(Concatenated, Reopened):
         """Add excerpts of a file."""
 
 
-def _rows_of_chunks(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
+def _chunk_rows(columns: Sequence[StoredColumn], memory_bytes: int) -> int:
     """Return the number of rows of a chunk, at most 32 MiB, that costs the least decoding.
 
-    These are whole blocks of all columns, if that many rows make at most 128 MiB. Otherwise they are whole blocks of
-    one column (above 128 MiB, of a column that makes up half of a row), chosen for the fewest bytes of blocks that are
-    cut, because such a block is decoded for both chunks unless these are read one after the other.
+    These rows are whole blocks of all columns, if such a chunk takes at most 128 MiB. Otherwise they are whole blocks
+    of one column (above 128 MiB, of a column that makes up half of a row). It is the column for which the fewest bytes
+    of blocks are cut. A cut block is decoded for both chunks, unless these are read one after the other.
     """
     row = max(1, sum(column.row_bytes for column in columns))
-    most = max(1, min(CHUNK_BYTES, memory_bytes) // row)
-    together = math.lcm(*(column.step for column in columns))
-    if together <= max(most, min(_MAX_CHUNK_BYTES, memory_bytes) // row):
-        return max(1, most // together) * together
+    max_rows = max(1, min(CHUNK_BYTES, memory_bytes) // row)
+    common_step = math.lcm(*(column.step for column in columns))
+    if common_step <= max(max_rows, min(_MAX_CHUNK_BYTES, memory_bytes) // row):
+        return max(1, max_rows // common_step) * common_step
 
     def cost(rows: int) -> float:
-        # Every (step / gcd)-th chunk ends where a block does.
+        # Every (step / gcd)-th chunk ends where a block ends.
         return sum((column.step - math.gcd(rows, column.step)) * column.row_bytes for column in columns) / rows
 
-    def most_bytes(column: StoredColumn) -> int:
-        # A large block is decoded whole anyway, but a block of many small rows must not make the chunk that long.
+    def max_bytes(column: StoredColumn) -> int:
+        # A large block is decoded as a whole anyway, but a block of many small rows must not make the chunk so long.
         return memory_bytes if 2 * column.row_bytes >= row else min(_MAX_CHUNK_BYTES, memory_bytes)
 
-    steps = {column.step for column in columns if column.step * row <= most_bytes(column)}
-    return min((max(1, most // step) * step for step in sorted(steps)), key=cost, default=most)
+    steps = {column.step for column in columns if column.step * row <= max_bytes(column)}
+    return min((max(1, max_rows // step) * step for step in sorted(steps)), key=cost, default=max_rows)
 
 
 def _stream_of(array: StoredArray) -> Stream:
     return Stream(() if array.ragged or array.dtype.itemsize == 0 else array.shape[1:], array.dtype)
 
 
-def _declared(name: str, stream: Stream, array: StoredArray, path: str) -> Stream:
+def _check_declared(name: str, stream: Stream, array: StoredArray, path: str) -> Stream:
     actual = _stream_of(array)
     encoded = stream.is_bytes and (actual.is_bytes or (array.ragged and actual.dtype == np.uint8))
     if stream.sparse or not (encoded or (stream.shape, stream.dtype) == (actual.shape, actual.dtype)):

@@ -1,6 +1,6 @@
 """Columns that are not in files but in the names of their folders: ``label=a/part-0.parquet``.
 
-Hive's layout, which Spark, pyarrow, DuckDB, pandas and polars write. Names and values are percent-encoded.
+This is Hive's layout, which Spark, pyarrow, DuckDB, pandas and polars write. Names and values are percent-encoded.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from feedline.data.schema import encodable
 from feedline.errors import DataError
 
 Columns = dict[str, list[int | None] | list[str | None]]
-"""By name, a value for each file. None: a null, or the file is in no folder of that name."""
+"""By name, a value for each file. A value is None for a null, and for a file in no folder of that name."""
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def hive_columns(paths: Sequence[str], root: object) -> Columns:
-    """Return the columns that the folders of files are named after, of integers if all values are, else of text.
+    """Return the columns in the names of folders. They are integers if all values of a column are, else text.
 
     Args:
         paths: paths of the files.
-        root: the path that the user passed. Only folders below it count, or below the folder that all files share.
+        root: the path that the user passed. If it is no folder, the deepest folder with all files takes its place. Only
+            folders below it count.
 
     Raises:
         DataError: a name or a value is not UTF-8.
@@ -51,13 +52,16 @@ def hive_columns(paths: Sequence[str], root: object) -> Columns:
     return columns
 
 
-def tell_left_out(paths: Sequence[str | os.PathLike[str]], root: object, name: str, columns: Container[str]) -> None:
-    """Warn of columns in names of folders, for a corpus called ``name`` that has only the ``columns`` in its files."""
+def warn_of_unread_columns(
+    paths: Sequence[str | os.PathLike[str]], root: object, name: str, columns: Container[str]
+) -> None:
+    """Warn of columns in names of folders, for the corpus ``name``, which reads only the ``columns`` in its files."""
     folders = _pairs_of(paths, root)
-    if named := [key for key in dict.fromkeys(key for pairs in folders for key in pairs) if key not in columns]:
+    if unread := [key for key in dict.fromkeys(key for pairs in folders for key in pairs) if key not in columns]:
         warnings.warn(
-            f"columns that are only names of folders are not read from {name}: {', '.join(named)}; write it as "
-            "Parquet, of which they are, or name the streams that you want in `streams` to hear no more of it",
+            f"columns that are only in the names of folders are not read from {name}: {', '.join(unread)}. Write the "
+            "data as Parquet, for which they are read. Or, to silence this warning, pass the names of the streams that "
+            "you want as `streams`",
             stacklevel=3,
         )
 
@@ -74,9 +78,9 @@ def _pairs(path: str) -> dict[str, str | None]:
     for part in Path(path).parts:
         name, equals, value = part.partition("=")
         if name and equals:
-            pairs[_unquoted(name)] = None if value == NULL else _unquoted(value)
+            pairs[_unquote(name)] = None if value == NULL else _unquote(value)
     return pairs
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     return unquote(text, errors="surrogateescape")

@@ -1,8 +1,8 @@
 """Arrays of a Zarr store, decoded by the zarr library in the thread that reads them.
 
 The library decodes in coroutines, by default in a global event loop, in a thread that a forked child lacks. Here each
-read runs them in a loop that exists for the read alone, and executes their jobs for other threads in its own thread.
-So several threads can read at a time, a fork or an interrupt finds no work half done, and nothing keeps running.
+read runs them in a new loop, and the jobs that they give to other threads run in the thread of the read. So several
+threads can read at the same time, a fork or an interrupt finds no unfinished work, and nothing keeps running.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from zarr.storage import StorePath
 
 from feedline.concurrency.thread_pool import call_each
 from feedline.errors import DataError, SchemaError
-from feedline.feed.formats.stored.zarr_codecs import Bound, bounded_v2, bounded_v3, with_checked_strings
-from feedline.feed.formats.stored.zarr_store import V2_ARRAY, Keys, join
+from feedline.feed.formats.hdf5_zarr.zarr_codecs import Bound, add_string_checks, bound_codec_v2, bound_codec_v3
+from feedline.feed.formats.hdf5_zarr.zarr_store import V2_ARRAY, Keys, join
 
 _MAX_CHUNKS_PER_ROW = 1 << 14  # chunks that a row may be spread over
-_MAX_CHUNKS_PER_CALL = 1 << 12  # chunks in a call of the library, as it lists them all
-_MAX_WIDER, _MAX_MORE = 8, 1 << 16  # of a chunk before its filters: times the bytes of its numbers, and bytes more
+_MAX_CHUNKS_PER_CALL = 1 << 12  # chunks in a call of the library, which lists all of them
+_MAX_WIDER, _MAX_MORE = 8, 1 << 16  # size of a chunk before its filters: a multiple of its numbers, and more bytes
 _TEXT, _BYTES = "vlen-utf8", "vlen-bytes"
-_OTHERS = "declare the streams that you need: x=fl.Stream(..., field='name')"
+_DECLARE_HINT = "declare the streams that you need: x=fl.Stream(..., field='name')"
 
 
 class ZarrArray:
@@ -67,8 +67,8 @@ class ZarrArray:
             if text:
                 as_bytes = _as_bytes(file_name, bounded, self._array.metadata.fill_value)
                 self._array = AsyncArray.from_dict(stored_at, _with_bounds(file_name, as_bytes, bound))
-            bound.most = _most_decoded(self._array, memory_bytes)
-            bound.items = math.prod(map(int, self._array.chunks))
+            bound.max_bytes = _max_decoded_bytes(self._array, memory_bytes)
+            bound.max_items = math.prod(map(int, self._array.chunks))
             self.shape: tuple[int, ...] = tuple(map(int, self._array.shape))
             self._chunks: tuple[int, ...] = tuple(map(int, self._array.chunks))
             stored = np.dtype(self._array.dtype)
@@ -76,9 +76,9 @@ class ZarrArray:
                 raise ValueError(f"chunks {self._chunks} for the shape {self.shape}")
         except Exception as error:  # of many types
             self._refuse_metadata(error)
-        self.dtype = np.dtype("U") if text else self._plain(stored)
+        self.dtype = np.dtype("U") if text else self._plain_dtype(stored)
         if not self.shape:
-            raise self._refusal("an array with one row per sequence", "a scalar", _OTHERS)
+            raise self._refusal("an array with one row per sequence", "a scalar", _DECLARE_HINT)
         if self.dtype.kind in "SU" and len(self.shape) != 1:
             raise self._refusal("one string per sequence", f"shape {self.shape}", "write it as shape (N,)")
         across = [-(-size // max(1, step)) for size, step in zip(self.shape[1:], self._chunks[1:], strict=True)]
@@ -97,7 +97,7 @@ class ZarrArray:
         """Read rows.
 
         Raises:
-            DataError: a chunk cannot be read. The error names its file if the rows are in one row of chunks.
+            DataError: a chunk cannot be read. The error names its file if the rows belong to one row of chunks.
         """
         step = max(1, _MAX_CHUNKS_PER_CALL // self._across) * self.block
         bounds = [start, *range((start // step + 1) * step, stop, step), stop]
@@ -109,8 +109,8 @@ class ZarrArray:
             raise
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def mapped(self) -> NDArray[Any] | None:
-        """Return None: chunks are separate files."""
+    def map_rows(self) -> NDArray[Any] | None:
+        """Return None, as chunks are separate files."""
         return None
 
     def _read(self, where: tuple[slice, ...]) -> NDArray[Any]:
@@ -140,7 +140,7 @@ class ZarrArray:
         names = _codecs_v2(described)
         if _TEXT not in names and _BYTES not in names:
             how = f"with the codec `{names[0]}`" if names else "without a codec"
-            raise self._refusal("numbers or strings", f"objects {how}", f"write {_TEXT} or {_BYTES}; {_OTHERS}")
+            raise self._refusal("numbers or strings", f"objects {how}", f"write {_TEXT} or {_BYTES}; {_DECLARE_HINT}")
 
     def _refuse_metadata(self, error: Exception) -> NoReturn:
         if type(error).__name__ == "UnknownCodecError":  # there are two of them
@@ -149,10 +149,10 @@ class ZarrArray:
         raise DataError(
             f"expected an array that the zarr library reads: {type(error).__name__}: {error}",
             path=self._document,
-            hint="the metadata are damaged, or of a kind that it does not know",
+            hint="the metadata are damaged, or of a kind that the library does not support",
         ) from error
 
-    def _plain(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+    def _plain_dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:
         """Return the dtype of numbers, or a dtype of strings of no size."""
         if stored.kind in "biufc":
             return stored.newbyteorder("=")
@@ -161,7 +161,7 @@ class ZarrArray:
         if stored.kind == "U":
             return np.dtype("U")
         what = "compound records" if stored.names else f"dtype {stored}"
-        raise self._refusal("numbers or strings", what, _OTHERS)
+        raise self._refusal("numbers or strings", what, _DECLARE_HINT)
 
     def _refusal(self, expected: str, got: str, hint: str) -> SchemaError:
         return SchemaError(f"expected {expected}, got {got}: array `{self._name}` in {self._document}; {hint}")
@@ -184,7 +184,7 @@ def _is_text(document: str, described: dict[str, Any]) -> bool:
 def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, Any]:
     """Return the document of an array of texts, changed to byte strings, which are stored in the same way.
 
-    So a text that is not UTF-8 makes one bad row, and no text is decoded only to be encoded again.
+    So a text that is not UTF-8 makes one row unreadable, and no text is decoded and encoded again.
     """
 
     as_bytes = _with_codecs(described, lambda codec: _BYTES if codec == _TEXT else None)
@@ -195,18 +195,18 @@ def _as_bytes(document: str, described: dict[str, Any], fill: Any) -> dict[str, 
 
 
 def _with_bounds(document: str, described: dict[str, Any], bound: Bound) -> dict[str, Any]:
-    """Return the document of an array with codecs that keep to a bound."""
+    """Return the document of an array with codecs that observe a bound."""
 
-    def bounded(entry: Any) -> Any:
+    def bound_codec(entry: Any) -> Any:
         if document == V2_ARRAY:
-            return bounded_v2(entry, bound) if isinstance(entry, dict) else None
-        return bounded_v3(entry, bound) if isinstance(entry, (dict, str)) else None
+            return bound_codec_v2(entry, bound) if isinstance(entry, dict) else None
+        return bound_codec_v3(entry, bound) if isinstance(entry, (dict, str)) else None
 
-    limited = _with_codecs(described, bounded)
-    return with_checked_strings(limited, bound) if document == V2_ARRAY else limited
+    limited = _with_codecs(described, bound_codec)
+    return add_string_checks(limited, bound) if document == V2_ARRAY else limited
 
 
-def _most_decoded(array: Any, memory_bytes: int) -> int:
+def _max_decoded_bytes(array: Any, memory_bytes: int) -> int:
     """Return the bytes that a chunk may decode to, with room for filters that store wider numbers."""
     item = np.dtype(array.dtype)
     if item.kind not in "biufcSU":
@@ -220,19 +220,19 @@ def _with_codecs(described: dict[str, Any], replacement: Callable[[Any], Any]) -
 
     Args:
         described: the document.
-        replacement: function that returns the replacement of a part, at any depth; None: the part stays.
+        replacement: function that returns the replacement of a part, at any depth, or None if the part stays.
     """
 
-    def swapped(part: Any) -> Any:
+    def replace(part: Any) -> Any:
         if (instead := replacement(part)) is not None:
             return instead
         if isinstance(part, list):
-            return [swapped(inner) for inner in part]
+            return [replace(inner) for inner in part]
         if isinstance(part, dict):
-            return {key: swapped(inner) for key, inner in part.items()}
+            return {key: replace(inner) for key, inner in part.items()}
         return part
 
-    return {key: swapped(raw) if key in ("codecs", "filters", "compressor") else raw for key, raw in described.items()}
+    return {key: replace(raw) if key in ("codecs", "filters", "compressor") else raw for key, raw in described.items()}
 
 
 class _Store(abc_store.Store):
@@ -255,7 +255,7 @@ class _Store(abc_store.Store):
     __hash__ = object.__hash__
 
     async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        """Return the value of a key, or a part of it; None: there is none."""
+        """Return the value of a key, or a part of it, or None if there is no value."""
         self.last.key = key
         start, stop = 0, None
         if isinstance(byte_range, abc_store.RangeByteRequest):
@@ -275,18 +275,18 @@ class _Store(abc_store.Store):
         """Return whether there is a value."""
         return self.keys.read(key, 0, 0) is not None
 
-    def _refused(self, *_: Any, **__: Any) -> Any:
+    def _not_implemented(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError
 
-    set = set_partial_values = delete = list = list_prefix = list_dir = _refused
+    set = set_partial_values = delete = list = list_prefix = list_dir = _not_implemented
 
 
 _ROUNDS = 16
-"""Steps of the loop in which a cancelled task must end."""
+"""Maximum steps of the loop until cancelled tasks end."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that runs the jobs for an executor in its own thread."""
+    """An event loop that runs jobs for an executor in its own thread."""
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]  # in fewer words
         """Return a future that is done."""
@@ -299,7 +299,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run(begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine to its end, in this thread, or in another if this thread runs an event loop, as in notebooks."""
+    """Run a coroutine to its end, in this thread, or in another thread if this one runs an event loop, as in
+    notebooks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -13,7 +13,7 @@ import numpy as np
 
 from feedline.cntk._nodes import element_type
 from feedline.cntk._onnx import library
-from feedline.cntk._onnx.recurrences import scan
+from feedline.cntk._onnx.write_recurrences import scan
 from feedline.cntk._onnx.writer import Writer
 from feedline.errors import CompatError
 from feedline.networks import Node
@@ -37,7 +37,7 @@ def _unary(op: str, **attributes: Any) -> Operator:
 
 def _pair(w: Writer, node: Node) -> list[str]:
     """Return the values of all inputs, aligned and of one type."""
-    return w.promoted(*(w.aligned(child, len(node.shape)) for child in node.inputs))
+    return w.promote(*(w.align(child, len(node.shape)) for child in node.inputs))
 
 
 def _binary(op: str) -> Operator:
@@ -103,8 +103,8 @@ def _log_add_exp(w: Writer, node: Node) -> str:
 
 
 def _select(w: Writer, node: Node) -> str:
-    flag, a, b = (w.aligned(child, len(node.shape)) for child in node.inputs)
-    a, b = w.promoted(a, b)
+    flag, a, b = (w.align(child, len(node.shape)) for child in node.inputs)
+    a, b = w.promote(a, b)
     off = w("Equal", flag, w.number(0, flag), dtype="bool")
     return w("Where", off, b, a, dtype=w.dtype_of(a))
 
@@ -151,8 +151,8 @@ def _along(op: str) -> Operator:
         x, rank = w.value(child), len(node.shape)
         if axis is not None and rank:
             return w(op, x, axis=from_end(axis, rank))
-        flat = w.shaped(x, child, [-1 if rank else 1])
-        return w.shaped(w(op, flat, axis=-1), child, _lengths(node.shape))
+        flat = w.reshape(x, child, [-1 if rank else 1])
+        return w.reshape(w(op, flat, axis=-1), child, _lengths(node.shape))
 
     return write
 
@@ -166,7 +166,7 @@ def _lengths(shape: Sequence[int]) -> list[int]:
 
 
 def _reshape(w: Writer, node: Node) -> str:
-    return w.shaped(w.value(node.inputs[0]), node, _lengths(node.shape))
+    return w.reshape(w.value(node.inputs[0]), node, _lengths(node.shape))
 
 
 def _transpose(w: Writer, node: Node) -> str:
@@ -185,7 +185,7 @@ def _splice(w: Writer, node: Node) -> str:
         shape = list(node.shape)
         widened = (1,) * (rank - len(child.shape)) + child.shape
         shape[axis] = widened[axis]
-        part = w.aligned(child, rank)
+        part = w.align(child, rank)
         if w.leading(child) == 0 and len(child.shape) < rank:
             part = w("Reshape", part, w.constant(list(widened)))
         if w.leading(child) < w.leading(node):
@@ -193,7 +193,7 @@ def _splice(w: Writer, node: Node) -> str:
         elif tuple(shape) != widened:
             part = w("Expand", part, w.constant([1] * w.leading(node) + shape))
         parts.append(part)
-    return w("Concat", *w.promoted(*parts), axis=axis)
+    return w("Concat", *w.promote(*parts), axis=axis)
 
 
 def _slice(w: Writer, node: Node) -> str:
@@ -205,7 +205,7 @@ def _slice(w: Writer, node: Node) -> str:
         steps.append(stride)
         if size == FREE:
             if stride < 0:
-                raise CompatError(f"{node.label}: expected a known length to go through backwards, got a free one")
+                raise CompatError(f"{node.label}: expected a known length for a negative stride, got a free one")
             starts.append(part.start or 0)
             ends.append(_END if part.stop is None else part.stop)
             continue
@@ -220,7 +220,7 @@ def _slice(w: Writer, node: Node) -> str:
 def _crop(w: Writer, node: Node) -> str:
     get, size = node.attributes, node.shape[-2:]
     if FREE in size:
-        raise CompatError(f"{node.label}: expected a size that is known, got a free one; crop with a slice")
+        raise CompatError(f"{node.label}: expected a known size, got a free one; crop with a slice")
     starts = [get["offset_y"], get["offset_x"]]
     ends = [start + n for start, n in zip(starts, size, strict=True)]
     return w("Slice", w.value(node.inputs[0]), *(w.constant(numbers) for numbers in (starts, ends, [-2, -1])))
@@ -258,7 +258,8 @@ def _gather(w: Writer, node: Node) -> str:
     if w.leading(reference):
         if leading:
             raise CompatError(
-                f"{node.label}: expected an index or a reference that is the same for all samples, got two"
+                f"{node.label}: expected an index or a reference that is the same for all samples, got neither, "
+                "got neither"
             )
         return w("Gather", x, places, axis=w.leading(reference) + at)
     gathered = w("Gather", x, places, axis=at)
@@ -293,8 +294,8 @@ def _matrices(w: Writer, node: Node, inner: int, transposed: bool) -> str:
     rows = -1 if FREE in outer else math.prod(outer)
     plain = inner == 1 and len(right.shape) == 2 and not w.leading(right) and w.leading(left) + len(left.shape) > 1
     if not plain:
-        x = w.shaped(x, left, [rows, width])
-        y = w.shaped(y, right, [columns, width] if transposed else [width, columns])
+        x = w.reshape(x, left, [rows, width])
+        y = w.reshape(y, right, [columns, width] if transposed else [width, columns])
     if transposed:
         leading = w.leading(right)
         y = w("Transpose", y, perm=[*range(leading), leading + 1, leading])
@@ -302,8 +303,8 @@ def _matrices(w: Writer, node: Node, inner: int, transposed: bool) -> str:
         x = w("Unsqueeze", x, w.constant([0]))
     if w.leading(right) and w.leading(right) < w.leading(node):
         y = w("Unsqueeze", y, w.constant([0]))
-    product = w("MatMul", *w.promoted(x, y))
-    return product if plain else w.shaped(product, node, _lengths(node.shape))
+    product = w("MatMul", *w.promote(x, y))
+    return product if plain else w.reshape(product, node, _lengths(node.shape))
 
 
 def _times(w: Writer, node: Node) -> str:
@@ -316,7 +317,7 @@ def _times_transpose(w: Writer, node: Node) -> str:
 
 def _cosine(w: Writer, node: Node) -> str:
     rank = len(node.inputs[0].shape)
-    a, b = w.promoted(*(w.aligned(child, rank) for child in node.inputs))
+    a, b = w.promote(*(w.align(child, rank) for child in node.inputs))
     axes = w.constant(list(range(-rank, 0)))
     small = w.number(1e-8, a)
     norms = [w("Max", w("ReduceL2", x, axes, keepdims=0), small) for x in (a, b)]
@@ -326,7 +327,7 @@ def _cosine(w: Writer, node: Node) -> str:
 def _weighted_binary(w: Writer, node: Node) -> str:
     """Sum over the minibatch, with weights scaled to a mean of 1."""
     flat = w.constant([-1])
-    output, target, weight = w.promoted(*(w("Reshape", w.value(child), flat) for child in node.inputs))
+    output, target, weight = w.promote(*(w("Reshape", w.value(child), flat) for child in node.inputs))
     one = w.number(1, output)
     hit = w("Mul", target, output)
     miss = w("Mul", w("Sub", one, target), w("Sub", one, output))
@@ -367,7 +368,7 @@ def _index(op: str) -> Operator:
         child, axis = node.inputs[0], node.attributes.get("axis")
         x = w.value(child)
         if axis is None:
-            flat = w.shaped(x, child, [-1 if child.shape else 1])
+            flat = w.reshape(x, child, [-1 if child.shape else 1])
             places = w(op, flat, dtype="int64", axis=-1, keepdims=0)
         else:
             (dim,) = axes_of(axis, len(child.shape))
@@ -399,7 +400,7 @@ def _per_channel(op: str) -> Operator:
 # ---- images -------------------------------------------------------------------------------------------
 
 
-def _padded(w: Writer, x: str, pads: Sequence[tuple[int, int]], value: float) -> str:
+def _pad_constant(w: Writer, x: str, pads: Sequence[tuple[int, int]], value: float) -> str:
     """Pad, or crop by negative amounts, all axes of a value but the first two."""
     if not any(n for pair in pads for n in pair):
         return x
@@ -419,10 +420,10 @@ def _convolution(w: Writer, node: Node) -> str:
         strides, dilation, pad = (values[:1] * rank for values in (strides, dilation, pad))
     reach = [(k - 1) * d + 1 for k, d in zip(shape[2:], dilation, strict=True)]
     _, pads = window(data.shape[1:], reach, strides, pad)
-    x, y = w.promoted(w.merged(w.value(data), data, data.shape), y)
+    x, y = w.promote(w.merge(w.value(data), data, data.shape), y)
     inside = all(n >= 0 for pair in pads for n in pair)
     if not inside:
-        x, pads = _padded(w, x, pads, 0.0), [(0, 0)] * rank
+        x, pads = _pad_constant(w, x, pads, 0.0), [(0, 0)] * rank
     result = w(
         "Conv",
         x,
@@ -433,7 +434,7 @@ def _convolution(w: Writer, node: Node) -> str:
         group=int(get["groups"]),
         pads=[*(a for a, _ in pads), *(b for _, b in pads)],
     )
-    return _unmerged(w, result, node, data)
+    return _unmerge(w, result, node, data)
 
 
 def _is_image(node: Node, data: Node) -> bool:
@@ -442,27 +443,27 @@ def _is_image(node: Node, data: Node) -> bool:
     return window is None or len(data.shape) == len(window) + 1
 
 
-def _unmerged(w: Writer, result: str, node: Node, data: Node) -> str:
+def _unmerge(w: Writer, result: str, node: Node, data: Node) -> str:
     if w.leading(node) == 1 and len(node.shape) == len(data.shape) and _is_image(node, data):
         return result
-    return w.shaped(result, node, node.shape, data)
+    return w.reshape(result, node, node.shape, data)
 
 
 def _convolution_transpose(w: Writer, node: Node) -> str:
     kernel, data = node.inputs
     strides = list(node.attributes["strides"])
-    x, y = w.promoted(w.merged(w.value(data), data, data.shape), w.value(kernel))
+    x, y = w.promote(w.merge(w.value(data), data, data.shape), w.value(kernel))
     result = w("ConvTranspose", x, y, kernel_shape=list(kernel.shape[2:]), strides=strides)
     _, pads = window(node.shape[1:], kernel.shape[2:], strides, node.attributes["pad"])
     produced = [(n - 1) * s + k for n, s, k in zip(data.shape[1:], strides, kernel.shape[2:], strict=True)]
     cut = [(-a, n + a - h) for (a, _), n, h in zip(pads, node.shape[1:], produced, strict=True)]
-    return _unmerged(w, _padded(w, result, cut, 0.0), node, data)
+    return _unmerge(w, _pad_constant(w, result, cut, 0.0), node, data)
 
 
 def _cells(w: Writer, data: Node, rank: int) -> str:
     """Reshape to a leading axis, an axis for all that a window does not slide over, and ``rank`` axes that it does."""
     lead = data.shape[: len(data.shape) - rank]
-    return w.merged(w.value(data), data, (math.prod(lead), *data.shape[len(data.shape) - rank :]))
+    return w.merge(w.value(data), data, (math.prod(lead), *data.shape[len(data.shape) - rank :]))
 
 
 def _pooling(op: str) -> Operator:
@@ -474,14 +475,14 @@ def _pooling(op: str) -> Operator:
         x = _cells(w, data, rank)
         settings: dict[str, Any] = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
         if op == "MaxPool":
-            pooled = w(op, _padded(w, x, pads, -math.inf), **settings)
+            pooled = w(op, _pad_constant(w, x, pads, -math.inf), **settings)
         else:
-            pooled = w(op, _padded(w, x, pads, 0.0), **settings)
+            pooled = w(op, _pad_constant(w, x, pads, 0.0), **settings)
             if any(n for pair in pads for n in pair) and not get.get("count_pad", False):
                 # Only cells of the input count: divide by their share of each window.
                 ones = w.constant(np.ones((1, 1, *sizes), w.dtype_of(x)), "cells")
-                pooled = w("Div", pooled, w(op, _padded(w, ones, pads, 0.0), **settings))
-        return _unmerged(w, pooled, node, data)
+                pooled = w("Div", pooled, w(op, _pad_constant(w, ones, pads, 0.0), **settings))
+        return _unmerge(w, pooled, node, data)
 
     return write
 
@@ -493,7 +494,7 @@ def _unpooling(w: Writer, node: Node) -> str:
     rank = len(get["window"])
     sizes = data.shape[len(data.shape) - rank :]
     _, pads = window(sizes, get["window"], get["strides"], get["pad"])
-    wide = _padded(w, _cells(w, data, rank), pads, -math.inf)
+    wide = _pad_constant(w, _cells(w, data, rank), pads, -math.inf)
     settings: dict[str, Any] = {"kernel_shape": list(get["window"]), "strides": list(get["strides"])}
     _, places = w.several("MaxPool", [wide], ["", "int64"], **settings)
     if w.leading(values) != w.leading(data) or values.shape[:-rank] != data.shape[:-rank]:
@@ -501,7 +502,7 @@ def _unpooling(w: Writer, node: Node) -> str:
             f"{node.label}: expected both operands along the same axes, got {values.label} and {data.label}"
         )
     result = w("MaxUnpool", _cells(w, values, rank), places, w("Shape", wide, dtype="int64"), **settings)
-    return _unmerged(w, _padded(w, result, [(-a, -b) for a, b in pads], 0.0), node, data)
+    return _unmerge(w, _pad_constant(w, result, [(-a, -b) for a, b in pads], 0.0), node, data)
 
 
 def _batch_normalization(w: Writer, node: Node) -> str:
@@ -529,17 +530,17 @@ def _delay(w: Writer, node: Node) -> str:
     data, initial = node.inputs
     steps, x = node.attributes["steps"], w.value(data)
     count = abs(steps)
-    state = w.cast(w.aligned(initial, len(node.shape)), w.dtype_of(x))
+    state = w.cast(w.align(initial, len(node.shape)), w.dtype_of(x))
     if w.leading(initial) == 2:
         # An initial state for each step: the steps before the first one read it at their own places.
         state = w("Slice", state, *(w.constant([n]) for n in ((0, count, 0) if steps > 0 else (-count, _END, 0))))
-        return _shifted(w, x, state, steps)
+        return _shift(w, x, state, steps)
     lengths = w("Slice", w("Shape", x, dtype="int64"), w.constant([1]), w.constant([_END]), w.constant([0]))
     before = w("Expand", state, w("Concat", w.constant([count]), lengths, axis=0))
-    return _shifted(w, x, before, steps)
+    return _shift(w, x, before, steps)
 
 
-def _shifted(w: Writer, x: str, before: str, steps: int) -> str:
+def _shift(w: Writer, x: str, before: str, steps: int) -> str:
     if steps > 0:
         extended = w("Concat", before, x, axis=0)
         return w("Slice", extended, w.constant([0]), w.constant([-steps]), w.constant([0]))
@@ -555,7 +556,7 @@ def _broadcast_as(w: Writer, node: Node) -> str:
     operand, like = node.inputs
     if w.leading(operand) == w.leading(node):
         return w.value(operand)
-    return w.expanded(operand, node, like)
+    return w.expand(operand, node, like)
 
 
 def _sequence_slice(w: Writer, node: Node) -> str:
@@ -563,7 +564,7 @@ def _sequence_slice(w: Writer, node: Node) -> str:
     return w("Slice", w.value(node.inputs[0]), *(w.constant([n]) for n in (begin, end, 0)))
 
 
-def _unpacked(w: Writer, node: Node) -> str:
+def _unpack(w: Writer, node: Node) -> str:
     rank = len(node.inputs[0].shape)
     return w("Transpose", w.value(node.inputs[0]), perm=[1, 0, *range(2, rank + 2)])
 
@@ -583,7 +584,7 @@ def _rows_of_identity(w: Writer, node: Node) -> str:
 # ---- recurrences --------------------------------------------------------------------------------------
 
 
-def _fused(w: Writer, node: Node) -> str:
+def _fuse(w: Writer, node: Node) -> str:
     """Write ONNX's LSTM or RNN: gates come first, in the order input, output, forget, candidate."""
     x, kernel, recurrent, bias, *initial = node.inputs
     cells, dtype = node.shape[0], element_type(x)
@@ -731,9 +732,9 @@ OPERATORS: dict[str, Operator] = {
     "sequence_softmax": lambda w, node: w("Softmax", w.value(node.inputs[0]), axis=0),
     "sequence_broadcast_as": _broadcast_as,
     "sequence_slice": _sequence_slice,
-    "sequence_unpacked": _unpacked,
+    "sequence_unpacked": _unpack,
     "sequence_mask": _all_steps,
     "delay": _delay,
-    **dict.fromkeys(CELLS, _fused),
+    **dict.fromkeys(CELLS, _fuse),
     "pick": _pick,
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from feedline.cntk._nodes import constant_node, element_type
 from feedline.cntk._onnx import library
-from feedline.cntk._onnx.gates import TRANSLATIONS as RECURRENT
+from feedline.cntk._onnx.read_recurrences import TRANSLATIONS as RECURRENT
 from feedline.cntk._onnx.reader import Call, Translation
 from feedline.cntk._onnx.values import (
     BATCHES,
@@ -25,10 +25,10 @@ from feedline.cntk._onnx.values import (
     Value,
     is_lengths,
     lengths_of,
-    reshaped,
+    reshape,
+    same_layout,
     size_of,
     static_axis,
-    together,
 )
 from feedline.networks import Node, apply
 from feedline.networks.deferred import later
@@ -38,7 +38,7 @@ from feedline.networks.ops.convolution import window
 _END = 2**31 - 1
 
 
-def _applied(call: Call, op: str, **attributes: Any) -> Value:
+def _apply(call: Call, op: str, **attributes: Any) -> Value:
     """Apply an operation that leaves the layout of the first input as it is."""
     value = call.value()
     return Value(apply(op, [value.node], attributes), value.layout)
@@ -48,11 +48,11 @@ def _applied(call: Call, op: str, **attributes: Any) -> Value:
 
 
 def _unary(op: str) -> Translation:
-    return lambda call: _applied(call, op)
+    return lambda call: _apply(call, op)
 
 
-def _combined(call: Call, op: str, values: Sequence[Value]) -> Value:
-    nodes, layout = together(values, call.label)
+def _combine(call: Call, op: str, values: Sequence[Value]) -> Value:
+    nodes, layout = same_layout(values, call.label)
     return Value(apply(op, nodes), layout)
 
 
@@ -64,7 +64,7 @@ def _binary(op: str) -> Translation:
             return _FOLDED[op](*(call.array(i) for i in range(len(call.inputs))))
         total = call.value(0)
         for i in range(1, len(call.inputs)):
-            total = _combined(call, op, [total, call.value(i)])
+            total = _combine(call, op, [total, call.value(i)])
         return total
 
     return translate
@@ -92,15 +92,15 @@ def _clip(call: Call) -> Value:
             values[i] = Value(constant_node(float(bound)))
         elif call.has(i):
             values[i] = call.value(i)
-    return _combined(call, "clip", values)
+    return _combine(call, "clip", values)
 
 
 def _where(call: Call) -> Value:
-    return _combined(call, "element_select", call.values())
+    return _combine(call, "element_select", call.values())
 
 
 def _prelu(call: Call) -> Value:
-    return _combined(call, "param_relu", [call.value(1), call.value(0)])
+    return _combine(call, "param_relu", [call.value(1), call.value(0)])
 
 
 def _selu(call: Call) -> Value:
@@ -129,11 +129,11 @@ def _identity(call: Call) -> Any:
 
 def _dropout(call: Call) -> list[Value]:
     rate = float(call.array(1)) if call.has(1) else float(call.attributes.get("ratio", 0.5))
-    return [_applied(call, "dropout", rate=rate)]
+    return [_apply(call, "dropout", rate=rate)]
 
 
 def _set(op: str, **defaults: float) -> Translation:
-    return lambda call: _applied(call, op, **{key: float(call.attributes.get(key, n)) for key, n in defaults.items()})
+    return lambda call: _apply(call, op, **{key: float(call.attributes.get(key, n)) for key, n in defaults.items()})
 
 
 def _along(op: str) -> Translation:
@@ -148,7 +148,9 @@ def _along(op: str) -> Translation:
         number = static_axis(value, axis, call.label)
         if op == "hardmax":
             if len(value.node.shape) > 1:
-                raise call.refuse("expected samples that are vectors")
+                raise call.refuse(
+                    f"expected samples that are vectors, got shape {value.node.shape}, got shape {value.node.shape}"
+                )
             return Value(apply(op, [value.node], {"axis": None}), value.layout)
         return Value(apply(op, [value.node], {"axis": number}), value.layout)
 
@@ -183,7 +185,7 @@ def _reshape(call: Call) -> Any:
     value = call.value()
     target: list[Any] = shape.tolist()
     if value.layout == (MERGED,):
-        return _unmerged(call, value, target)
+        return _unmerge(call, value, target)
     if target == [-1] and any(kind in (BATCHES, STEPS) for kind in value.layout):
         return Value(value.node, (EVERYTHING,))
     count = len(value.layout)
@@ -194,9 +196,9 @@ def _reshape(call: Call) -> Any:
         static = [n if n != 0 else -7 for n in remaining]
         if target[i] == -1 and -7 not in static and size_of(remaining) == size_of(value.node.shape):
             layout = value.layout[:i] + ((value.layout[i],) if i == count - 1 else (MERGED,))
-            return Value(reshaped(value.node, remaining), layout)
+            return Value(reshape(value.node, remaining), layout)
         if value.layout[i] == SINGLE and i == 0 and size_of(target) == size_of(value.node.shape):
-            return Value(reshaped(value.node, target))
+            return Value(reshape(value.node, target))
         raise call.refuse(f"expected a reshape of samples, got {target} of axes {value.layout} and {value.node.shape}")
     static = target[count:]
     if count and len(target) < count:
@@ -204,25 +206,25 @@ def _reshape(call: Call) -> Any:
     sizes = value.node.shape
     static = [sizes[i] if n == 0 else n for i, n in enumerate(static)]
     if count == 0 and target[:1] == [-1] and size_of(target[1:]) == size_of(sizes):
-        return Value(reshaped(value.node, target[1:]), (SINGLE,))
+        return Value(reshape(value.node, target[1:]), (SINGLE,))
     if FREE in sizes and -1 not in static:
         raise call.refuse(f"expected one inferred axis for a free dimension, got {target}")
-    return Value(reshaped(value.node, static), value.layout)
+    return Value(reshape(value.node, static), value.layout)
 
 
-def _unmerged(call: Call, value: Value, target: Sequence[Any]) -> Value:
+def _unmerge(call: Call, value: Value, target: Sequence[Any]) -> Value:
     if len(target) >= 2 and all(isinstance(n, Length) for n in target[:2]):
-        return Value(reshaped(value.node, target[2:]), (STEPS, BATCHES))
+        return Value(reshape(value.node, target[2:]), (STEPS, BATCHES))
     if target[0] in (-1, 0):
-        return Value(reshaped(value.node, target[1:]), (MERGED,))
-    raise call.refuse(f"expected steps and the batch in front, got {list(target)}")
+        return Value(reshape(value.node, target[1:]), (MERGED,))
+    raise call.refuse(f"expected steps and the batch as the first axes, got {list(target)}")
 
 
 def _flatten(call: Call) -> Value:
     value, axis = call.value(), int(call.attributes.get("axis", 1))
     if axis % (value.rank + 1) != len(value.layout) or len(value.layout) != 1:
-        raise call.refuse(f"expected the batch and the rest, got axis {axis} of axes {value.layout}")
-    return Value(reshaped(value.node, (-1,) if value.node.shape else (1,)), value.layout)
+        raise call.refuse(f"expected all axes but the batch to be flattened, got axis {axis} of axes {value.layout}")
+    return Value(reshape(value.node, (-1,) if value.node.shape else (1,)), value.layout)
 
 
 def _squeeze(call: Call) -> Any:
@@ -240,7 +242,7 @@ def _squeeze(call: Call) -> Any:
             del layout[place]
         else:
             del shape[place - len(value.layout)]
-    return Value(reshaped(value.node, shape), tuple(layout))
+    return Value(reshape(value.node, shape), tuple(layout))
 
 
 def _unsqueeze(call: Call) -> Any:
@@ -257,7 +259,7 @@ def _unsqueeze(call: Call) -> Any:
             layout.insert(place, SINGLE)
         else:
             shape.insert(place - len(layout), 1)
-    return Value(reshaped(value.node, shape), tuple(layout))
+    return Value(reshape(value.node, shape), tuple(layout))
 
 
 def _transpose(call: Call) -> Any:
@@ -278,7 +280,7 @@ def _transpose(call: Call) -> Any:
         return Value(value.node, (STEPS, BATCHES))
     if value.layout == (STEPS, BATCHES) and perm == [1, 0, *range(2, value.rank)]:
         return Value(apply("sequence_unpacked", [value.node], {"padding": 0.0}), (BATCHES,))
-    raise call.refuse(f"expected axes of samples to change places, got {perm} of axes {value.layout}")
+    raise call.refuse(f"expected a transposition of axes of samples, got {perm} of axes {value.layout}")
 
 
 def _expand(call: Call) -> Any:
@@ -296,7 +298,7 @@ def _expand(call: Call) -> Any:
         if any(n != 1 for n in sizes[:extra]):
             raise call.refuse(f"expected axes of length 1 to repeat, got {sizes}")
         sizes, front = sizes[extra:], [SINGLE] * count
-        node = reshaped(node, sizes)
+        node = reshape(node, sizes)
     for kind, length in zip(front, target[:count], strict=True):
         if isinstance(length, Length):
             if length.kind == STEPS and kind == SINGLE and STEPS not in layout:
@@ -309,11 +311,11 @@ def _expand(call: Call) -> Any:
     if any(n not in (m, 1) for n, m in zip(static, shape, strict=True)):
         node = apply("plus", [node, constant_node(np.zeros(static, element_type(node)))])
     elif len(shape) != len(node.shape):
-        node = reshaped(node, shape)
+        node = reshape(node, shape)
     return Value(node, tuple(layout))
 
 
-def _filled(call: Call) -> Any:
+def _fill(call: Call) -> Any:
     lengths = call.array(0)
     number = np.asarray(call.attributes.get("value", np.zeros(1, np.float32))).reshape(())
     if not is_lengths(lengths):
@@ -324,7 +326,7 @@ def _filled(call: Call) -> Any:
         return Value(apply("sequence_mask", [like]), (BATCHES,))
     dynamic = [k for k in kinds if isinstance(k, str)]
     if kinds[: len(dynamic)] != dynamic:
-        raise call.refuse(f"expected dynamic axes in front, got {kinds}")
+        raise call.refuse(f"expected dynamic axes first, got {kinds}")
     static = tuple(int(n) for n in kinds[len(dynamic) :])
     node = constant_node(np.full(static, number, "float32" if number.dtype.kind != "f" else number.dtype))
     if STEPS in dynamic:
@@ -332,7 +334,7 @@ def _filled(call: Call) -> Any:
     return Value(node, tuple(dynamic))
 
 
-def _concatenated(call: Call) -> Any:
+def _concatenate(call: Call) -> Any:
     axis = int(call.attributes["axis"])
     raw = [call.raw(i) for i in range(len(call.inputs))]
     if all(isinstance(item, np.ndarray) for item in raw):
@@ -341,26 +343,29 @@ def _concatenated(call: Call) -> Any:
     rank = max(value.rank for value in values)
     place = axis % rank
     if len(values) == 2 and place == 0 and any(v.layout[:1] == (STEPS,) for v in values):
-        return _joined(call, values)
+        return _join(call, values)
     if any(place < len(value.layout) for value in values):
-        raise call.refuse("expected samples to be concatenated, got the batch or steps")
-    nodes, layout = together(values, call.label)
+        raise call.refuse("expected a concatenation of samples, got one of the batch or steps")
+    nodes, layout = same_layout(values, call.label)
     return Value(apply("splice", nodes, {"axis": place - rank}), layout)
 
 
-def _joined(call: Call, values: Sequence[Value]) -> Joined:
+def _join(call: Call, values: Sequence[Value]) -> Joined:
     """Join steps with the initial states that a delay puts before or after them."""
     first, second = values
     before = first.layout[:1] != (STEPS,)
     extra, steps = (first, second) if before else (second, first)
     count = extra.layout[0] if extra.layout else extra.node.shape[0]
     if not isinstance(count, int) and count != SINGLE:
-        raise call.refuse("expected a known number of further steps")
+        raise call.refuse(
+            "expected a known number of further steps, got one that depends on the data, got one that depends on the "
+            "data"
+        )
     node = extra.node
     if not extra.layout:
         if count != 1:
-            raise call.refuse("expected the same further steps for all sequences")
-        node = reshaped(node, node.shape[1:])
+            raise call.refuse("expected the same further steps for all sequences, got others")
+        node = reshape(node, node.shape[1:])
     return Joined(steps, Value(node, extra.layout[1:]), 1 if count == SINGLE else int(count), before)
 
 
@@ -375,12 +380,12 @@ def _split(call: Call) -> Any:
         parts = [length] * (count - 1) + [size - length * (count - 1)]
     ends = np.cumsum(parts).tolist()
     return [
-        Value(_sliced(value.node, number, end - part, end, 1), value.layout)
+        Value(_slice_node(value.node, number, end - part, end, 1), value.layout)
         for part, end in zip(parts, ends, strict=True)
     ]
 
 
-def _sliced(node: Node, axis: int, begin: int, end: int, step: int) -> Node:
+def _slice_node(node: Node, axis: int, begin: int, end: int, step: int) -> Node:
     return apply("slice", [node], {"axis": (axis,), "begin": (begin,), "end": (end,), "strides": (step,)})
 
 
@@ -389,7 +394,7 @@ def _slice(call: Call) -> Any:
     starts, ends = call.numbers(1, "starts"), call.numbers(2, "ends")
     axes, steps = call.numbers(3, "axes"), call.numbers(4, "steps")
     if starts is None or ends is None:
-        raise call.refuse("expected starts and ends")
+        raise call.refuse("expected starts and ends, got at most one of them, got at most one of them")
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     if isinstance(raw, np.ndarray):
@@ -399,7 +404,7 @@ def _slice(call: Call) -> Any:
         part = raw[tuple(index)]
         return part if not is_lengths(part) or any(isinstance(n, Length) for n in part) else part.astype(np.int64)
     if isinstance(raw, Joined):
-        return _delayed(call, raw, starts, ends, axes)
+        return _delay(call, raw, starts, ends, axes)
     value = call.value()
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         place = axis % value.rank
@@ -413,27 +418,27 @@ def _slice(call: Call) -> Any:
         number = static_axis(value, axis, call.label)
         size = value.node.shape[number]
         if size == FREE:
-            value = Value(_sliced(value.node, number, start, 0 if end >= _END else end, step), value.layout)
+            value = Value(_slice_node(value.node, number, start, 0 if end >= _END else end, step), value.layout)
             continue
         rows = range(size)[slice(start, end, step)]
         if not rows:
-            raise call.refuse(f"expected a part that is not empty, got {start} to {end} of {size}")
+            raise call.refuse(f"expected a non-empty slice, got {start} to {end} of {size}")
         if step > 0:
-            node = _sliced(value.node, number, rows[0], 0 if rows[-1] + 1 >= size else rows[-1] + 1, step)
+            node = _slice_node(value.node, number, rows[0], 0 if rows[-1] + 1 >= size else rows[-1] + 1, step)
         else:
             # A negative step goes through the range from its end.
-            node = _sliced(value.node, number, rows[-1], 0 if rows[0] + 1 >= size else rows[0] + 1, step)
+            node = _slice_node(value.node, number, rows[-1], 0 if rows[0] + 1 >= size else rows[0] + 1, step)
         value = Value(node, value.layout)
     return value
 
 
-def _delayed(call: Call, joined: Joined, starts: list[int], ends: list[int], axes: list[int]) -> Value:
+def _delay(call: Call, joined: Joined, starts: list[int], ends: list[int], axes: list[int]) -> Value:
     if axes == [0] and joined.before and starts == [0] and ends == [-joined.further]:
         steps = joined.further
     elif axes == [0] and not joined.before and starts == [joined.further] and ends[0] >= _END:
         steps = -joined.further
     else:
-        raise call.refuse(f"expected as many steps as there were before, got {starts} to {ends}")
+        raise call.refuse(f"expected a slice that keeps the number of steps, got {starts} to {ends}")
     node = apply("delay", [joined.steps.node, joined.extra.node], {"steps": steps})
     return Value(node, joined.steps.layout)
 
@@ -451,17 +456,17 @@ def _pad(call: Call) -> Value:
         amounts = expanded
     pattern = list(zip(amounts[:rank], amounts[rank:], strict=True))
     if any(n for pair in pattern[:count] for n in pair):
-        raise call.refuse("expected samples to be padded, got the batch or steps")
+        raise call.refuse("expected padding of samples, got padding of the batch or steps")
     if mode not in ("constant", "reflect"):
         raise call.refuse(f"expected padding by a constant or by reflection, got {mode}")
-    return Value(_padded(value.node, pattern[count:], number, mode), value.layout)
+    return Value(_pad_node(value.node, pattern[count:], number, mode), value.layout)
 
 
-def _padded(node: Node, pattern: Sequence[tuple[int, int]], number: float, mode: str = "constant") -> Node:
+def _pad_node(node: Node, pattern: Sequence[tuple[int, int]], number: float, mode: str = "constant") -> Node:
     """Pad, and crop where amounts are negative."""
     for i, (before, after) in enumerate(pattern, -len(pattern)):
         if before < 0 or after < 0:
-            node = _sliced(node, i, max(0, -before), min(0, after), 1)
+            node = _slice_node(node, i, max(0, -before), min(0, after), 1)
     grown = tuple((max(0, a), max(0, b)) for a, b in pattern)
     if not any(n for pair in grown for n in pair):
         return node
@@ -486,7 +491,7 @@ def _gather(call: Call) -> Any:
     at = number + len(value.node.shape)
     node = apply("gather", [indices.node, value.node], {"axis": None if at == 0 else number})
     if indices.layout and value.layout:
-        raise call.refuse("expected an index or a reference that is the same for all samples")
+        raise call.refuse("expected an index or a reference that is the same for all samples, got neither, got neither")
     if indices.layout and at:
         # ONNX replaces the gathered axis by the axes of the index. Here dynamic axes stay in front.
         return Moved(node, indices.layout, at)
@@ -500,7 +505,7 @@ def _turned(call: Call) -> Any:
         perm = list(call.attributes["perm"])
         if perm == [*range(at, at + count), *range(at), *range(at + count, rank)]:
             return Value(moved.node, moved.layout)
-        raise call.refuse(f"expected the batch to be put in front, got {perm}")
+        raise call.refuse(f"expected a transposition that moves the batch to the front, got {perm}")
     return _transpose(call)
 
 
@@ -513,7 +518,7 @@ def _one_hot(call: Call) -> Value:
     rank = value.rank + 1
     number = axis % rank - rank
     if axis % rank < len(value.layout):
-        raise call.refuse("expected classes along an axis of samples")
+        raise call.refuse("expected classes along an axis of samples, got the batch or steps, got the batch or steps")
     return Value(apply("one_hot", [value.node], {"classes": depth, "axis": number, "sparse": False}), value.layout)
 
 
@@ -527,7 +532,7 @@ def _top_k(call: Call) -> list[Value]:
 
 
 def _identity_rows(call: Call) -> Value:
-    return _applied(call, "eye_rows", sparse=False)
+    return _apply(call, "eye_rows", sparse=False)
 
 
 # ---- products -----------------------------------------------------------------------------------------
@@ -542,19 +547,19 @@ def _product(call: Call, left: Value, right: Value) -> Value:
         if len(right.node.shape) > 2:
             raise call.refuse(f"expected a matrix as the right operand, got {right.node.shape}")
         if not left.node.shape:
-            raise call.refuse("expected samples that are vectors or matrices")
+            raise call.refuse("expected samples that are vectors or matrices, got numbers, got numbers")
         node = apply("times", [left.node, right.node], {"output_rank": len(right.node.shape) - 1, "map_rank": None})
         return Value(node, left.layout)
     if len(right.node.shape) != 2 or len(left.node.shape) not in (1, 2):
         raise call.refuse(f"expected matrices, got {left.node.shape} and {right.node.shape}")
-    (first, second), layout = together([left, right], call.label)
+    (first, second), layout = same_layout([left, right], call.label)
     return Value(apply("times", [first, second], {"output_rank": 1, "map_rank": None}), layout)
 
 
 def _gemm(call: Call) -> Value:
     get = call.attributes
     if get.get("transA", 0):
-        raise call.refuse("expected a left operand that is not transposed")
+        raise call.refuse("expected a left operand that is not transposed, got transA, got transA")
     left, right = call.value(0), call.value(1)
     if get.get("transB", 0):
         right = Value(apply("transpose", [right.node], {"perm": (1, 0)}), right.layout)
@@ -566,7 +571,7 @@ def _gemm(call: Call) -> Value:
     bias = call.value(2)
     if get.get("beta", 1.0) != 1.0:
         bias = Value(apply("element_times", [bias.node, constant_node(float(get["beta"]))]), bias.layout)
-    return _combined(call, "plus", [product, bias])
+    return _combine(call, "plus", [product, bias])
 
 
 # ---- reductions ---------------------------------------------------------------------------------------
@@ -607,7 +612,7 @@ def _reduce(how: str) -> Translation:
 
 def _without(node: Node, axes: Sequence[int]) -> Node:
     removed = {a % len(node.shape) for a in axes}
-    return reshaped(node, [n for i, n in enumerate(node.shape) if i not in removed])
+    return reshape(node, [n for i, n in enumerate(node.shape) if i not in removed])
 
 
 def _index(op: str) -> Translation:
@@ -630,8 +635,8 @@ def _rows(call: Call, value: Value) -> tuple[Node, tuple[str | int, ...]]:
     if len(value.layout) == 1:
         return value.node, value.layout
     if not value.layout and value.node.shape[:1] == (1,):
-        return reshaped(value.node, value.node.shape[1:]), (SINGLE,)
-    raise call.refuse(f"expected one axis before those of an image, got {value.layout}")
+        return reshape(value.node, value.node.shape[1:]), (SINGLE,)
+    raise call.refuse(f"expected one axis before the axes of an image, got {value.layout}")
 
 
 def _pads(call: Call, sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
@@ -655,7 +660,7 @@ def _conv(call: Call) -> Value:
     pads = _pads(call, sizes, reach, strides)
     node, pad = _automatic(node, pads, reach, strides, 0.0)
     settings = {"strides": strides, "pad": pad, "dilation": dilation, "groups": int(get.get("group", 1))}
-    return _biased(call, apply("convolution", [kernel, node], settings), layout)
+    return _add_bias(call, apply("convolution", [kernel, node], settings), layout)
 
 
 def _automatic(
@@ -669,13 +674,13 @@ def _automatic(
     pad = tuple(pair != (0, 0) for pair in pads)
     if window(sizes, reach, strides, pad)[1] == list(pads):
         return node, pad
-    return _padded(node, pads, value), (False,) * rank
+    return _pad_node(node, pads, value), (False,) * rank
 
 
-def _biased(call: Call, node: Node, layout: tuple[str | int, ...]) -> Value:
+def _add_bias(call: Call, node: Node, layout: tuple[str | int, ...]) -> Value:
     if call.has(2):
         bias = call.value(2).node
-        node = apply("plus", [node, reshaped(bias, (*bias.shape, *[1] * (len(node.shape) - 1)))])
+        node = apply("plus", [node, reshape(bias, (*bias.shape, *[1] * (len(node.shape) - 1)))])
     return Value(node, layout)
 
 
@@ -684,14 +689,14 @@ def _conv_transpose(call: Call) -> Value:
     node, layout = _rows(call, call.value())
     get, rank = call.attributes, len(kernel.shape) - 2
     if get.get("group", 1) != 1 or set(get.get("dilations", [1])) != {1} or "output_shape" in get:
-        raise call.refuse("expected one group, no dilation, and no output_shape")
+        raise call.refuse("expected one group, no dilation and no output_shape, got other settings")
     if get.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        raise call.refuse(f"expected given pads, got {get['auto_pad']}")
+        raise call.refuse(f"expected explicit pads, got {get['auto_pad']}")
     strides, output_padding = (tuple(get.get(key, [n] * rank)) for key, n in (("strides", 1), ("output_padding", 0)))
     pads = _pads(call, node.shape[1:], kernel.shape[2:], strides)
     node = apply("convolution_transpose", [kernel, node], {"strides": strides, "pad": (False,) * rank, "shape": None})
     cut = [(-a, m - b) for (a, b), m in zip(pads, output_padding, strict=True)]
-    return _biased(call, _padded(node, cut, 0.0), layout)
+    return _add_bias(call, _pad_node(node, cut, 0.0), layout)
 
 
 def _pool(op: str) -> Translation:
@@ -702,14 +707,14 @@ def _pool(op: str) -> Translation:
         rank = len(size)
         strides = tuple(get.get("strides", [1] * rank))
         if set(get.get("dilations", [1])) != {1}:
-            raise call.refuse("expected windows without dilation")
+            raise call.refuse("expected windows without dilation, got a dilation, got a dilation")
         if any(call.outputs[1:]):
             return _Places(node, layout, size, strides)
         pads = _pads(call, node.shape[len(node.shape) - rank :], size, strides)
         settings: dict[str, Any] = {"window": size, "strides": strides}
         if get.get("ceil_mode", 0):
             if any(n for pair in pads for n in pair):
-                raise call.refuse("expected no padding with ceil_mode")
+                raise call.refuse("expected no padding with ceil_mode, got some, got some")
             settings["ceil"] = True
         counts = bool(get.get("count_include_pad", 0))
         maximum = op == "max_pooling"
@@ -731,7 +736,7 @@ def _inner_mean(node: Node, pads: Sequence[tuple[int, int]], settings: dict[str,
     rank = len(pads)
     none = {**settings, "pad": (False,) * rank}
     ones = constant_node(np.ones((1, *node.shape[len(node.shape) - rank :]), element_type(node)))
-    total, cells = (apply("average_pooling", [_padded(x, pads, 0.0)], none) for x in (node, ones))
+    total, cells = (apply("average_pooling", [_pad_node(x, pads, 0.0)], none) for x in (node, ones))
     return apply("element_divide", [total, cells])
 
 
@@ -759,7 +764,7 @@ class _PooledFrom:
 def _unpool(call: Call) -> Value:
     value, places = call.value(), call.raw(1)
     if not isinstance(places, _PooledFrom):
-        raise call.refuse("expected places that a MaxPool tells")
+        raise call.refuse("expected indices that a MaxPool returns, got others")
     node, layout = _rows(call, value)
     return Value(apply("max_unpooling", [node, places.node], places.settings), layout)
 
@@ -782,7 +787,7 @@ def _batch_normalization(call: Call) -> Value:
         "epsilon": float(call.attributes.get("epsilon", 1e-5)),
     }
     if layout != (BATCHES,):
-        raise call.refuse("expected the batch before channels")
+        raise call.refuse(f"expected the batch before the channels, got axes {layout}")
     return Value(apply("batch_normalization", [node, *weights, constant_node(0.0)], settings), layout)
 
 
@@ -877,7 +882,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "LogSoftmax": _along("log_softmax"),
     "Hardmax": _along("hardmax"),
     "Constant": _constant,
-    "ConstantOfShape": _filled,
+    "ConstantOfShape": _fill,
     "Shape": _shape,
     "Reshape": _reshape,
     "Flatten": _flatten,
@@ -885,7 +890,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "Unsqueeze": _unsqueeze,
     "Transpose": _turned,
     "Expand": _expand,
-    "Concat": _concatenated,
+    "Concat": _concatenate,
     "Split": _split,
     "Slice": _slice,
     "Pad": _pad,

@@ -21,7 +21,7 @@ def parameter(shape: tuple[int, ...], init: Any, name: str, **ranks: int) -> Par
     return Parameter(shape, initializer_with_rank(init, **ranks), name=name)
 
 
-def activated(x: Any, activation: Any) -> Any:
+def activate(x: Any, activation: Any) -> Any:
     """Apply an activation, or return ``x`` unchanged if it is None."""
     return x if activation is None else activation(x)
 

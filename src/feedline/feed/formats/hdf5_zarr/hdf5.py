@@ -1,8 +1,8 @@
 """HDF5 files as a corpus: datasets that share their first dimension are streams.
 
-Contiguous datasets of plain numbers, HDF5's default, are mapped and delivered as views, and h5py reads nothing but the
-headers. h5py reads all other datasets (chunked, compressed, strings, vectors of any length) in whole blocks as they are
-stored, by one thread at a time, as the HDF5 library allows no more.
+Contiguous datasets of plain numbers, HDF5's default, are mapped and delivered as views. h5py reads only their headers.
+All other datasets (chunked, compressed, strings, vectors of any length) are read by h5py, in whole blocks as they are
+stored, and by one thread at a time, as the HDF5 library allows no more.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import PathLike, list_files, open_file, status_of
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.stored.hdf5_heaps import check_heaps
-from feedline.feed.formats.stored.stored_arrays import StoredArrays
+from feedline.feed.formats.hdf5_zarr.hdf5_heaps import check_heaps
+from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArrays
 
-_MAX_OPEN = 16  # files at a time
+_MAX_OPEN = 16  # files that are open at once
 _MAX_LINKS = 16  # soft links that lead to one another
 _MAX_LISTED = 20  # datasets in an error
-_BLOCK_BYTES = 64 << 10  # of rows that are read together where some are damaged, of a dataset without blocks
-_HEAP_ROWS = 64  # the same, of strings and vectors
+_BLOCK_BYTES = 64 << 10  # step in which rows around damage are read, of a dataset without blocks
+_HEAP_ROWS = 64  # the same step for strings and vectors
 _DEFLATE, _CHECKSUM = 1, 3  # filters of HDF5
-_MAX_RATIO = 1032  # bytes that one of deflate can become
-_PART_BYTES = 1 << 20  # of a block that are decoded at a time
-_MAX_UNCHECKED = 128 << 20  # bytes that a stored block may become without a check
+_MAX_RATIO = 1032  # bytes that one byte of deflate can expand to
+_PART_BYTES = 1 << 20  # of a block that are decoded in one step
+_MAX_UNCHECKED = 128 << 20  # bytes that a stored block may expand to without a check
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
 _DAMAGED = "the file is damaged or was truncated; restore it, or write it again"
 
@@ -58,8 +58,8 @@ class HDF5Deserializer(StoredArrays):
             Strings, however they are marked, and vectors of uint8, as encoded pictures are stored, may be declared
             ``"bytes"`` or ``"str"``.
         group: group in which names are looked up.
-        chunk_sequences: rows per chunk; None: at most 32 MiB of them, cut where stored blocks end, or 65536 rows if
-            all datasets are mapped.
+        chunk_sequences: rows per chunk. By default at most 32 MiB of them, cut where stored blocks end, or 65536 rows
+            if all datasets are mapped.
         memory: bytes that a decoded chunk may take.
         stream_kwargs: more streams.
 
@@ -74,7 +74,7 @@ class HDF5Deserializer(StoredArrays):
         """Close the files that are open in this process. Reading opens them again."""
         self._files.close()
 
-    def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
+    def _list_paths(self, path: PathLike | Sequence[PathLike]) -> list[str]:
         """See `StoredArrays`."""
         self._files = _OpenFiles()
         return [str(file) for file in list_files(path)]
@@ -104,20 +104,20 @@ class HDF5Deserializer(StoredArrays):
 
 
 class _OpenFiles:
-    """The files of a corpus: few are open at a time, and one thread uses them, as the library locks globally."""
+    """The files of a corpus. Few are open at once, and one thread at a time uses them, as the library has one lock."""
 
     def __init__(self) -> None:
-        self._state: PerProcess[tuple[Any, OrderedDict[str, Any]]] = PerProcess(_no_files)
+        self._state: PerProcess[tuple[Any, OrderedDict[str, Any]]] = PerProcess(_new_state)
         self._states: dict[str, tuple[int, ...]] = {}
 
     @contextlib.contextmanager
     def using(self, path: str) -> Iterator[Any]:
-        """A context in which one thread uses a file."""
+        """Return a context with an open file, in which no other thread uses a file."""
         lock, files = self._state.get()
         with lock:
-            yield self.opened(files, path)
+            yield self._open_locked(files, path)
 
-    def opened(self, files: OrderedDict[str, Any], path: str) -> Any:
+    def _open_locked(self, files: OrderedDict[str, Any], path: str) -> Any:
         """Return an open file. The caller holds the lock.
 
         Raises:
@@ -150,8 +150,8 @@ class _OpenFiles:
                 files.popitem()[1].close()
 
 
-def _no_files() -> tuple[Any, OrderedDict[str, Any]]:
-    # A thread may enter the lock again: columns are created and read while their file is open.
+def _new_state() -> tuple[Any, OrderedDict[str, Any]]:
+    # A thread may take the lock again: columns are created and read while their file is open.
     return threading.RLock(), OrderedDict()
 
 
@@ -203,7 +203,7 @@ class _Dataset:
         if self._in_heap and dataset.chunks is None:
             self.block = _HEAP_ROWS
         self._check_storage(dataset, memory_bytes)
-        self._place = self._mappable(dataset, kind) if text is None and not self.ragged else None
+        self._place = self._mapped_offset(dataset, kind) if text is None and not self.ragged else None
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         with self._files.using(self.path) as file:
@@ -215,7 +215,7 @@ class _Dataset:
             data: NDArray[Any] = dataset[start:stop]
         return data
 
-    def mapped(self) -> NDArray[Any] | None:
+    def map_rows(self) -> NDArray[Any] | None:
         """Return the rows as a view of the file, if they are stored as they are in memory."""
         if self._place is None:
             return None
@@ -256,37 +256,37 @@ class _Dataset:
                 )
 
     def _check_blocks(self, dataset: Any, start: int, stop: int, deflated: int) -> None:
-        """Check the decoded size of stored blocks, which the library would only notice by decoding them.
+        """Check the decoded size of stored blocks. The library would notice it only after it has decoded them.
 
         Raises:
             DataError: a block becomes too large.
         """
         steps = [int(n) for n in dataset.chunks]
-        most = 2 * int(np.prod(steps, dtype=np.float64)) * max(1, dataset.id.get_type().get_size()) + (64 << 10)
+        limit = 2 * int(np.prod(steps, dtype=np.float64)) * max(1, dataset.id.get_type().get_size()) + (64 << 10)
         ends = (stop, *dataset.shape[1:])
         firsts = (start // steps[0] * steps[0], *[0] * (len(steps) - 1))
         for place in itertools.product(*(range(*bounds) for bounds in zip(firsts, ends, steps, strict=True))):
             try:
                 mask, data = dataset.id.read_direct_chunk(place)
             except (OSError, RuntimeError, ValueError):
-                continue  # never written, or damaged: the library reports it when it reads
-            if mask >> deflated & 1 or len(data) * _MAX_RATIO <= max(most, _MAX_UNCHECKED):
+                continue  # never written, or damaged, which the library reports when it reads
+            if mask >> deflated & 1 or len(data) * _MAX_RATIO <= max(limit, _MAX_UNCHECKED):
                 continue
             unpacker, total = zlib.decompressobj(), 0
             try:
-                while total <= most and (part := unpacker.decompress(data, _PART_BYTES)):
+                while total <= limit and (part := unpacker.decompress(data, _PART_BYTES)):
                     total, data = total + len(part), unpacker.unconsumed_tail
             except zlib.error:
                 continue
-            if total > most:
+            if total > limit:
                 raise DataError(
-                    f"expected a stored block of at most {most} bytes in `{self._name}`, got one that becomes larger, "
-                    f"at {list(place)}",
+                    f"expected a stored block of at most {limit} bytes in `{self._name}`, got one that decompresses "
+                    f"to more, at {list(place)}",
                     path=self.path,
                     hint=_DAMAGED,
                 )
 
-    def _mappable(self, dataset: Any, kind: np.dtype[Any]) -> int | None:
+    def _mapped_offset(self, dataset: Any, kind: np.dtype[Any]) -> int | None:
         """Return the first byte of the rows, if they are contiguous numbers in native representation."""
         import h5py
 
@@ -311,7 +311,7 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
     import h5py
 
     where = f"`{name}` in {place.file.filename}"
-    budget = iter(range(_MAX_LINKS)) if links is None else links  # in all, as a path may pass each link many times
+    budget = iter(range(_MAX_LINKS)) if links is None else links  # for the whole path, which may pass a link many times
     if name.startswith("/"):
         place = place.file
     for part in (part for part in name.split("/") if part not in ("", ".")):
@@ -325,7 +325,7 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
                 raise SchemaError(f"expected at most {_MAX_LINKS} links that lead to one another: {where}")
             place = _find(place, link.path, budget)
         elif link is None:
-            raise SchemaError(f"expected {where}, got nothing there; {_listed(place)}")
+            raise SchemaError(f"expected {where}, got nothing there; {_datasets_in(place)}")
         else:
             place = place[part]
     return place
@@ -336,7 +336,7 @@ def _dataset(root: Any, name: str) -> Any:
 
     dataset = _find(root, name)
     if not isinstance(dataset, h5py.Dataset):
-        raise SchemaError(f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_listed(dataset)}")
+        raise SchemaError(f"expected a dataset, got a group: `{name}` in {root.file.filename}; {_datasets_in(dataset)}")
     return dataset
 
 
@@ -363,26 +363,26 @@ def _dataset_names(root: Any) -> Iterator[str]:
     )
     if names and left_out:
         warnings.warn(
-            f"{root.file.filename}: {links}; name the streams that you want to hear no more of it", stacklevel=2
+            f"{root.file.filename}: {links}. To silence this warning, declare the streams that you want", stacklevel=2
         )
     if not names:
         raise SchemaError(
-            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_listed(root)}; "
+            f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_datasets_in(root)}; "
             f"{f'{links}; ' if left_out else ''}pass group=, or declare streams: x=fl.Stream(..., field='group/name')"
         )
     return iter(names)
 
 
 def _is_dimension(dataset: Any) -> bool:
-    """Whether netCDF-4 stored a dataset for a dimension without a variable. Its zeros are no data."""
+    """Return whether netCDF-4 stored a dataset for a dimension without a variable. Its zeros are no data."""
     name = (
         dataset.attrs.get("NAME", b"") if dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE") else b""
     )
     return str(name, "latin-1").startswith(_NO_VARIABLE) if isinstance(name, bytes) else name.startswith(_NO_VARIABLE)
 
 
-def _listed(place: Any) -> str:
-    """Return a sentence on the datasets in a group and below."""
+def _datasets_in(place: Any) -> str:
+    """Return a sentence that lists the datasets in a group and below, for an error."""
     import h5py
 
     lines: list[str] = []

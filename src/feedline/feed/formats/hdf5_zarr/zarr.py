@@ -14,10 +14,10 @@ from feedline.errors import SchemaError, install_line
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.stored.stored_arrays import StoredArray, StoredArrays
-from feedline.feed.formats.stored.zarr_store import Keys, StoredFiles, document, is_array, join, list_stores, open_keys
+from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArray, StoredArrays
+from feedline.feed.formats.hdf5_zarr.zarr_store import Keys, StoredFiles, is_array, join, metadata, open_keys, stores_at
 
-_ROOT_NAME = "x"  # of an array that is a store by itself
+_ROOT_NAME = "x"  # of the array of a store that is a single array
 _MAX_LISTED = 20  # arrays in an error
 
 
@@ -25,16 +25,16 @@ class ZarrDeserializer(StoredArrays):
     """Arrays of Zarr stores, one row per sequence, which is one sample.
 
     Strings are `str`, byte strings `bytes`. Without declared streams, all arrays directly in ``group`` are streams,
-    which must have equally many rows. An array that is a store by itself is the stream ``x``.
+    which must have equally many rows. The array of a store that is a single array is the stream ``x``.
 
     Args:
         path: a store (a folder, or a zip archive of one), a list of stores (read as their concatenation), a folder of
             stores with the suffix ``.zarr`` or ``.zarr.zip``, or a pattern, see `open_corpus`.
-        streams: stream name to `Stream`, also as keyword arguments. ``field`` is the array's name in the group, or its
-            path, ``"train/images"``; None: the stream's name. Shape and dtype must match the array, but both kinds of
-            strings may be declared ``"bytes"`` or ``"str"``.
+        streams: stream name to `Stream`, also as keyword arguments. ``field`` is the name of the array in the group, or
+            its path, ``"train/images"``, by default the stream's name. Shape and dtype must match the array, but both
+            kinds of strings may be declared ``"bytes"`` or ``"str"``.
         group: group in which arrays are looked up.
-        chunk_sequences: rows per chunk; None: at most 32 MiB of them, cut where the arrays' chunks end.
+        chunk_sequences: rows per chunk. By default at most 32 MiB of them, cut where the arrays' chunks end.
         memory: bytes that a decoded chunk may take.
         stream_kwargs: more streams.
 
@@ -50,11 +50,11 @@ class ZarrDeserializer(StoredArrays):
         for keys in self._keys.values():
             keys.close()
 
-    def _list(self, path: PathLike | Sequence[PathLike]) -> list[str]:
+    def _list_paths(self, path: PathLike | Sequence[PathLike]) -> list[str]:
         """See `StoredArrays`."""
         self._keys: dict[str, Keys] = {}
         self._used: list[tuple[Keys, str]] = []
-        return list_stores(path)
+        return stores_at(path)
 
     def _arrays(self, path: str, group: str, streams: Mapping[str, Stream], memory_bytes: int) -> Any:
         """See `StoredArrays`."""
@@ -70,14 +70,14 @@ class ZarrDeserializer(StoredArrays):
     def _array(self, keys: Keys, group: str, name: str, memory_bytes: int) -> StoredArray:
         place, described = _find(keys, group, name)
         try:
-            from feedline.feed.formats.stored.zarr_library import ZarrArray
+            from feedline.feed.formats.hdf5_zarr.zarr_library import ZarrArray
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(f"zarr is not installed; run: {install_line('zarr')}") from error
         self._used.append((keys, place))
         return ZarrArray(keys, place, name=place or _ROOT_NAME, document=described, memory_bytes=memory_bytes)
 
     def paths(self) -> Sequence[str]:
-        """Return the paths of the files that hold the arrays: chunks, shards and archives."""
+        """Return the paths of the files with the arrays: chunks, shards and archives."""
         return StoredFiles(self._used)
 
     def _add_file(self, digest: ContentDigest, path: str, part: ArrayDeserializer) -> None:
@@ -88,44 +88,44 @@ def _find(keys: Keys, group: str, name: str) -> tuple[str, tuple[str, dict[str, 
     """Return the key of an array, and the name and content of the document that describes it.
 
     Raises:
-        SchemaError: there is none.
+        SchemaError: there is no such array.
     """
     place = join(group, name)
-    described = document(keys, place)
-    if described is None and join(name) == _ROOT_NAME and is_array(document(keys, join(group))):
+    described = metadata(keys, place)
+    if described is None and join(name) == _ROOT_NAME and is_array(metadata(keys, join(group))):
         place = join(group)
-        described = document(keys, place)
+        described = metadata(keys, place)
     if described is None or not is_array(described):
         got = "nothing there" if described is None else "a group"
-        raise SchemaError(f"expected an array, got {got}: `{place}` in {keys.path}; {_listed(keys, join(group))}")
+        raise SchemaError(f"expected an array, got {got}: `{place}` in {keys.path}; {_arrays_in(keys, join(group))}")
     return place, described
 
 
 def _array_names(keys: Keys, group: str) -> Iterator[str]:
     place = join(group)
-    described = document(keys, place)
+    described = metadata(keys, place)
     if is_array(described):
         return iter([_ROOT_NAME])
-    names = [name for name in keys.names(place) if is_array(document(keys, join(place, name)))]
+    names = [name for name in keys.names(place) if is_array(metadata(keys, join(place, name)))]
     if not names:
         what = "no Zarr store" if described is None and not place else "none"
         raise SchemaError(
-            f"expected arrays in `/{place}` of {keys.path}, got {what}; {_listed(keys, place)}; pass group=, or "
+            f"expected arrays in `/{place}` of {keys.path}, got {what}; {_arrays_in(keys, place)}; pass group=, or "
             "declare streams: x=fl.Stream(..., field='group/name')"
         )
     return iter(names)
 
 
-def _listed(keys: Keys, place: str) -> str:
-    """Return a sentence on the arrays in a group and its groups."""
-    if is_array(document(keys, place)):
+def _arrays_in(keys: Keys, place: str) -> str:
+    """Return a sentence that lists the arrays in a group and below, for an error."""
+    if is_array(metadata(keys, place)):
         return f"there is one array: {_ROOT_NAME}"
     arrays: list[str] = []
     groups = [place]
     while groups and len(arrays) <= _MAX_LISTED:
         group = groups.pop(0)
         for name in keys.names(group)[: 10 * _MAX_LISTED]:
-            inner = document(keys, join(group, name))
+            inner = metadata(keys, join(group, name))
             if inner is not None and is_array(inner):
                 shape = inner[1].get("shape")
                 arrays.append(f"{join(group, name)} {tuple(shape) if isinstance(shape, list) else shape}")

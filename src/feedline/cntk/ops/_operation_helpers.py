@@ -22,7 +22,7 @@ def build(op: str, operands: Sequence[Any], attributes: Mapping[str, Any] | None
     return Function.of([apply(op, nodes_of(*operands), attributes, name)])
 
 
-def named(function: Callable[..., Function], name: str, doc: str) -> Callable[..., Function]:
+def with_name(function: Callable[..., Function], name: str, doc: str) -> Callable[..., Function]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function

@@ -26,34 +26,34 @@ from zarr.codecs import VLenBytesCodec
 
 _PREFIX = "numcodecs."  # of names in documents of version 3
 _BLOSC = struct.Struct("<4B3I")  # two versions, flags, item size, then bytes decoded, of a block, and of the frame
-_LZMA_BYTES = 128 << 20  # that a decoder may take: a header can ask for 4 GiB
+_LZMA_BYTES = 128 << 20  # memory of a decoder. A header can request 4 GiB
 _VLEN = "vlen-bytes"  # texts are read as these
 _STRINGS = (_VLEN, "vlen-utf8")
 
 
 class Bound:
-    """The bytes, and the items, that a decoded chunk may have.
+    """The maximum bytes and items of a decoded chunk.
 
-    They are known only after the codecs that keep to them are created.
+    They are known only after the codecs that observe them have been created.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most, self.items = most, most
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.max_items = max_bytes, max_bytes
 
 
-def bounded_v2(described: dict[str, Any], bound: Bound) -> Any:
-    """Return the codec that an entry of a version 2 document describes, bounded; None: it does not expand data.
+def bound_codec_v2(described: dict[str, Any], bound: Bound) -> Any:
+    """Return the codec that an entry of a version 2 document describes, bounded, or None if it does not expand data.
 
     Args:
         described: the entry.
-        bound: bound that the codec keeps to.
+        bound: limits that the codec observes.
     """
     name = described.get("id")
     return _Bounded(numcodecs.registry.get_codec(described), bound) if name in _CHECKS else None
 
 
-def bounded_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
-    """Return the same for an entry of a version 3 document."""
+def bound_codec_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
+    """Return the bounded codec for an entry of a version 3 document, or None. See `bound_codec_v2`."""
     entry = described if isinstance(described, dict) else {"name": described}
     name = str(entry.get("name")).removeprefix(_PREFIX)
     if name == _VLEN:
@@ -61,15 +61,15 @@ def bounded_v3(described: dict[str, Any] | str, bound: Bound) -> Any:
     if name not in _CHECKS:
         return None
     settings = entry.get("configuration")
-    # Decoding needs no settings of Blosc, and no levels.
+    # Decoding needs no levels, and no settings of Blosc.
     needed = settings if isinstance(settings, dict) and name == "lzma" else {}
     return _BoundedV3(_Bounded(numcodecs.registry.get_codec({"id": name, **needed}), bound))
 
 
-def with_checked_strings(described: dict[str, Any], bound: Bound) -> dict[str, Any]:
+def add_string_checks(described: dict[str, Any], bound: Bound) -> dict[str, Any]:
     """Return a version 2 document whose codecs of strings decode no more strings than a chunk can have.
 
-    The codecs stay, as the zarr library finds the kind of an array by them. A check comes before each.
+    The codecs themselves stay, as the zarr library derives the kind of an array from them. A check precedes each.
     """
     filters, compressor = described.get("filters"), described.get("compressor")
     if not isinstance(filters, list | None):
@@ -103,12 +103,12 @@ class _CheckedStrings(numcodecs.abc.Codec):
         Raises:
             ValueError: it claims to have more strings.
         """
-        _check_strings(memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B"), self._bound.items)
+        _check_strings(memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B"), self._bound.max_items)
         return buf
 
 
 class _Bounded(numcodecs.abc.Codec):
-    """A codec of numcodecs that keeps to a bound."""
+    """A codec of numcodecs that observes a bound."""
 
     codec_id = "bounded"
 
@@ -126,7 +126,7 @@ class _Bounded(numcodecs.abc.Codec):
             ValueError: it is cut, damaged, or decodes to more bytes than it may.
         """
         data = memoryview(numcodecs.compat.ensure_contiguous_ndarray(buf)).cast("B")
-        decoded = _CHECKS[self.codec_id](data, self._bound.most, self._codec)
+        decoded = _CHECKS[self.codec_id](data, self._bound.max_bytes, self._codec)
         return self._codec.decode(buf, out) if decoded is None else numcodecs.compat.ndarray_copy(decoded, out)
 
     def get_config(self) -> Any:
@@ -143,7 +143,7 @@ class _BoundedV3(BytesBytesCodec):
         self._codec = codec
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
-        """Refuse: the size of an encoded chunk depends on its bytes."""
+        """Raise NotImplementedError, as the size of an encoded chunk depends on its bytes."""
         raise NotImplementedError
 
     async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
@@ -152,60 +152,60 @@ class _BoundedV3(BytesBytesCodec):
 
 
 class _BoundedStrings(VLenBytesCodec):
-    """Byte strings of a version 3 array, as many as a chunk can have."""
+    """The codec of byte strings of a version 3 array. It refuses more strings than a chunk can have."""
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
         _check_strings(memoryview(chunk_bytes.as_numpy_array()).cast("B"), math.prod(chunk_spec.shape))
         return await super()._decode_single(chunk_bytes, chunk_spec)
 
 
-def _too_large(most: int, got: object) -> ValueError:
-    return ValueError(f"expected a chunk that decodes to at most {most} bytes, got one of {got}")
+def _too_large(max_bytes: int, got: object) -> ValueError:
+    return ValueError(f"expected a chunk that decodes to at most {max_bytes} bytes, got {got}")
 
 
-def _check_blosc(frame: memoryview, most: int, codec: Any) -> None:
+def _check_blosc(frame: memoryview, max_bytes: int, codec: Any) -> None:
     if len(frame) < _BLOSC.size:
         raise ValueError(f"expected a Blosc frame, whose header takes {_BLOSC.size} bytes, got {len(frame)} bytes")
     *_, decoded, _, length = _BLOSC.unpack_from(frame)
     if length > len(frame):
         raise ValueError(f"expected a Blosc frame of {length} bytes, as its header says, got {len(frame)} bytes")
-    if decoded > most:
-        raise _too_large(most, decoded)
+    if decoded > max_bytes:
+        raise _too_large(max_bytes, decoded)
 
 
-def _check_strings(data: memoryview, most: int) -> None:
-    if (count := int.from_bytes(data[:4], "little")) > most:
-        raise ValueError(f"expected a chunk of at most {most} strings, got one of {count}")
+def _check_strings(data: memoryview, max_items: int) -> None:
+    if (count := int.from_bytes(data[:4], "little")) > max_items:
+        raise ValueError(f"expected a chunk of at most {max_items} strings, got one of {count}")
 
 
-def _check_lz4(data: memoryview, most: int, codec: Any) -> None:
-    if (decoded := int.from_bytes(data[:4], "little")) > most:
-        raise _too_large(most, decoded)
+def _check_lz4(data: memoryview, max_bytes: int, codec: Any) -> None:
+    if (decoded := int.from_bytes(data[:4], "little")) > max_bytes:
+        raise _too_large(max_bytes, decoded)
 
 
-def _in_members(data: memoryview, most: int, make: Callable[[], Any], *, only_one: bool = False) -> bytes:
-    """Return the decoded bytes of all members, one after the other, or of ``only_one``, the first."""
+def _in_members(data: memoryview, max_bytes: int, make: Callable[[], Any], *, only_one: bool = False) -> bytes:
+    """Return the decoded bytes of all members, one after the other, or of the first if there is ``only_one``."""
     parts, total, remaining = list[bytes](), 0, bytes(data)
     while remaining:
         member = make()
-        part = member.decompress(remaining, most - total + 1)
+        part = member.decompress(remaining, max_bytes - total + 1)
         total += len(part)
-        if total > most:
-            raise _too_large(most, "more")
+        if total > max_bytes:
+            raise _too_large(max_bytes, "more")
         if not member.eof:
-            raise ValueError("expected a whole chunk, got one that is cut")
+            raise ValueError("expected a whole chunk, got a truncated one")
         parts.append(part)
         remaining = b"" if only_one else member.unused_data.lstrip(b"\0")  # as gzip pads
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _lzma(data: memoryview, most: int, codec: Any) -> bytes:
+def _lzma(data: memoryview, max_bytes: int, codec: Any) -> bytes:
     memory = None if codec.format == lzma.FORMAT_RAW else _LZMA_BYTES
-    return _in_members(data, most, lambda: lzma.LZMADecompressor(codec.format, memory, codec.filters))
+    return _in_members(data, max_bytes, lambda: lzma.LZMADecompressor(codec.format, memory, codec.filters))
 
 
-def _zstd(data: memoryview, most: int, codec: Any) -> bytes | None:
-    """Return the decoded bytes of a frame whose header does not state their size; None: it states one that fits."""
+def _zstd(data: memoryview, max_bytes: int, codec: Any) -> bytes | None:
+    """Return the decoded bytes of a frame whose header lacks their size, or None if the header has a size that fits."""
     descriptor = data[4] if len(data) > 4 else 0
     single, code = descriptor >> 5 & 1, descriptor >> 6
     size = (1 if single else 0, 2, 4, 8)[code]
@@ -213,14 +213,14 @@ def _zstd(data: memoryview, most: int, codec: Any) -> bytes | None:
         import pyarrow as pa
 
         with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
-            decoded = stream.read(most + 1)
-        if len(decoded) > most:
-            raise _too_large(most, "more")
+            decoded = stream.read(max_bytes + 1)
+        if len(decoded) > max_bytes:
+            raise _too_large(max_bytes, "more")
         return bytes(decoded)
     begin = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
     decoded_size = int.from_bytes(data[begin : begin + size], "little") + (256 if size == 2 else 0)
-    if decoded_size > most:
-        raise _too_large(most, decoded_size)
+    if decoded_size > max_bytes:
+        raise _too_large(max_bytes, decoded_size)
     return None
 
 
@@ -228,10 +228,10 @@ _CHECKS: dict[str, Callable[[memoryview, int, Any], bytes | None]] = {
     "blosc": _check_blosc,
     "lz4": _check_lz4,
     "zstd": _zstd,
-    "gzip": lambda data, most, codec: _in_members(data, most, lambda: zlib.decompressobj(31)),
-    "zlib": lambda data, most, codec: _in_members(data, most, lambda: zlib.decompressobj(15), only_one=True),
-    "bz2": lambda data, most, codec: _in_members(data, most, bz2.BZ2Decompressor),
+    "gzip": lambda data, max_bytes, codec: _in_members(data, max_bytes, lambda: zlib.decompressobj(31)),
+    "zlib": lambda data, max_bytes, codec: _in_members(data, max_bytes, lambda: zlib.decompressobj(15), only_one=True),
+    "bz2": lambda data, max_bytes, codec: _in_members(data, max_bytes, bz2.BZ2Decompressor),
     "lzma": _lzma,
 }
-"""By codec: ``check(data, most, codec)`` raises a ValueError if the data would decode to more. It returns the decoded
-data, or None if the codec itself can decode them safely after the check."""
+"""By codec: ``check(data, max_bytes, codec)`` raises a ValueError if the data would decode to more than ``max_bytes``.
+It returns the decoded data, or None if the codec can decode them safely after the check."""

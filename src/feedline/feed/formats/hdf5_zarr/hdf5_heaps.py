@@ -1,8 +1,8 @@
 """Check the heaps in which HDF5 keeps strings and vectors before the library reads them.
 
 A row of such a dataset is a reference: a length, the address of a heap collection, and the index of an object in it.
-The HDF5 library (2.0.0) walks over the objects of a collection by their sizes, and never ends if damage makes a size
-zero. So this module makes the walk first, with an end.
+The HDF5 library (2.0.0) steps over the objects of a collection by their sizes, and never ends if damage makes a size
+zero. So this module takes the same steps first, and stops at such a size.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from feedline.feed.files.remote import pread
 from feedline.feed.unique import distinct
 
 _REFERENCE = np.dtype([("count", "<u4"), ("address", "<u8"), ("index", "<u4")])
-_HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the collection with this head
+_HEAD = struct.Struct("<4sB3xQ")  # signature, version, size of the collection including this head
 _OBJECT = struct.Struct("<HHIQ")  # index, references, reserved, size. Index 0 is the free space at the end
-_AT_ONCE = 1 << 20  # bytes of a collection that are read at once. Larger collections have few objects
+_AT_ONCE = 1 << 20  # largest collection that is read at once. Larger ones have few objects
 _GZIP, _SHUFFLE = 1, 2
 
 
@@ -41,12 +41,12 @@ def check_heaps(dataset: Any, path: str, start: int, stop: int) -> None:
         size = os.fstat(file.fileno()).st_size
         for address in distinct(references["address"][references["count"] > 0]).tolist():
             at = address + base
-            if not _sound(file, at, size):
+            if not _is_sound(file, at, size):
                 raise DataError("expected a heap of strings or vectors, got a damaged one", path=path, byte=at)
 
 
-def _sound(file: BinaryIO, at: int, file_size: int) -> bool:
-    """Whether a walk over the objects of a collection ends."""
+def _is_sound(file: BinaryIO, at: int, file_size: int) -> bool:
+    """Return whether stepping over the objects of a collection ends."""
     if at + _HEAD.size > file_size:
         return False
     magic, version, size = _HEAD.unpack(pread(file, _HEAD.size, at))
@@ -67,7 +67,7 @@ def _sound(file: BinaryIO, at: int, file_size: int) -> bool:
 
 
 def _references(dataset: Any, path: str, start: int, stop: int) -> NDArray[Any] | None:
-    """Return the references of rows; None: there are none, or this module does not know their filters."""
+    """Return the references of rows, or None if there are none, or they have filters that this module lacks."""
     import h5py
 
     stored, layout = dataset.id, dataset.id.get_create_plist()
@@ -88,11 +88,11 @@ def _references(dataset: Any, path: str, start: int, stop: int) -> NDArray[Any] 
         if stored.get_chunk_info_by_coord((first,)).byte_offset is None:
             continue  # never written
         mask, data = stored.read_direct_chunk((first,))
-        parts.append(_as_references(_unfiltered(data, filters, mask, rows * _REFERENCE.itemsize)))
+        parts.append(_as_references(_undo_filters(data, filters, mask, rows * _REFERENCE.itemsize)))
     return np.concatenate(parts) if parts else None
 
 
-def _unfiltered(data: bytes, filters: list[int], mask: int, size: int) -> bytes:
+def _undo_filters(data: bytes, filters: list[int], mask: int, size: int) -> bytes:
     for i, code in reversed(list(enumerate(filters))):
         if mask & (1 << i):
             continue

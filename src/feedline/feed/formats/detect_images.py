@@ -1,4 +1,4 @@
-"""Recognise what `images` reads: folders of classes, map files and base64 files."""
+"""Recognise the files and folders that `images` reads: folders of classes, map files and base64 files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Suffixes of files of pictures, from torchvision's list."""
+"""Suffixes of picture files, from torchvision's list."""
 
 
 def is_image_folder(path: Path) -> bool:
-    """Return whether a folder has folders of pictures, by a look at a few of them."""
+    """Return whether a folder has folders of pictures. Looks at a few files in a few folders."""
     folders = 0
     for entry in os.scandir(path):
         if entry.is_dir() and not entry.name.startswith("."):

@@ -1,0 +1,1 @@
+"""HDF5 and Zarr: files of arrays, mostly in chunks, that other libraries read."""

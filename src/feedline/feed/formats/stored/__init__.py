@@ -1,1 +1,0 @@
-"""Arrays that other libraries store in chunks: HDF5 and Zarr."""
