@@ -32,6 +32,7 @@ from feedline.feed.workers.limits import available, figure, fits_page_cache, giv
 
 # Memory that decoding a chunk takes besides its stored bytes, as a multiple of its decoded size: arrays grow.
 _DECODING_FACTOR = 3
+_PLENTY = 8  # times the memory in use that must be free for freed memory to be kept for reuse
 _SPARE_BYTES = 32 << 20  # left free for minibatches
 _MIN_CHECKED_BYTES = 1 << 20  # free memory is not checked for smaller chunks, as the check takes as long as they do
 
@@ -241,6 +242,7 @@ class DecodingReader(WindowReader, Selecting):
         """Make new locks. In a forked child, locks may be held by threads that do not exist there."""
         self._lock = threading.Lock()  # guards the statistics that threads update, and `_decoding_bytes`
         self._memory_freed = threading.Condition(self._lock)  # signalled when a chunk is decoded, or has failed
+        self._is_scarce, self._kept_bytes = True, 0  # whether freed memory is given back, and the memory kept for reuse
         self._decoding_bytes = 0  # memory that is reserved for chunks that are being decoded
 
     def _hold(self, chunks: Ints) -> tuple[Slots, None]:
@@ -350,7 +352,7 @@ class DecodingReader(WindowReader, Selecting):
             with self._memory_freed:
                 self._decoding_bytes -= room
                 self._memory_freed.notify_all()
-        if room >= _MIN_CHECKED_BYTES:
+        if room >= _MIN_CHECKED_BYTES and self._is_scarce:
             give_back()
         size = chunk.nbytes
         with self._lock:
@@ -379,7 +381,12 @@ class DecodingReader(WindowReader, Selecting):
         with self._memory_freed:
             while room >= _MIN_CHECKED_BYTES:
                 free = available()
-                if free is None or free >= room + self._decoding_bytes + _SPARE_BYTES:
+                wanted = room + self._decoding_bytes
+                # New memory costs Arrow as much as decoding into it. So freed memory is kept for reuse where there is
+                # plenty: as measured, about what one chunk takes while it is decoded.
+                self._is_scarce = free is not None and free < _PLENTY * (wanted + self._stats.held_bytes)
+                self._kept_bytes = 0 if self._is_scarce else max(self._kept_bytes, room)
+                if free is None or free >= wanted + _SPARE_BYTES:
                     break
                 if not self._decoding_bytes:
                     raise MemoryError(
@@ -395,7 +402,9 @@ class DecodingReader(WindowReader, Selecting):
 
     def _count_peak(self) -> None:
         stats = self._stats
-        stats.peak_bytes = max(stats.peak_bytes, stats.held_bytes + self._decoding_bytes + self.ranges.used_bytes)
+        stats.peak_bytes = max(
+            stats.peak_bytes, stats.held_bytes + self._decoding_bytes + self._kept_bytes + self.ranges.used_bytes
+        )
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
