@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.errors import StateError
-from feedline.feed.packing.balance import Balance, WorkRule, squares
-from feedline.feed.protocol import Deserializer
+from feedline.feed.equal_work import WorkRule, squares
 from feedline.interop.launchers import launcher_rank
 from feedline.interop.meshes import Mesh, MeshShare, is_mesh, share_of, share_of_program
 
@@ -47,11 +46,10 @@ class Partition:
 
     ranks: IndexAndCount | Mesh | str = "auto"
     roles: Mapping[str, str] | None = None
-    balance: str | WorkRule | Balance = "samples"
+    balance: str | WorkRule = "samples"
 
     def __post_init__(self) -> None:
-        known = callable(self.balance) or isinstance(self.balance, Balance) or self.balance in ("samples", "squares")
-        if not known:
+        if self.balance not in ("samples", "squares") and not callable(self.balance):
             raise TypeError(f'expected balance to be "samples", "squares" or a function, got {self.balance!r}')
         if self.roles is not None and not is_mesh(self.ranks):
             raise TypeError(f"expected roles with a mesh, got {self.ranks!r}")
@@ -78,12 +76,6 @@ class Partition:
         if is_mesh(self.ranks):
             return _uncut(share_of(self.ranks, self.roles))
         return check_partition(self.ranks)
-
-    def balance_over(self, corpus: Deserializer) -> Balance | None:
-        """Return the rule that assigns the sequences of a corpus by their work, or None for equal samples."""
-        if isinstance(self.balance, Balance):
-            return self.balance
-        return None if self.rule is None else Balance(self.rule, corpus, same_number=False)
 
     @property
     def rule(self) -> WorkRule | None:
@@ -137,10 +129,10 @@ class FixedShare:
             return self._override(override)
         if not self.partition.is_auto and self._share is not None:
             return self._share
-        share = self.partition.share() if self._share is None else ranks()
         if self._share is None:
-            self._share, self._ranks = self._check(share), ranks()
-        elif share != self._ranks:
+            self._launched = launcher_rank() or (0, 1)  # does not change later
+            self._share, self._ranks = self._check(self.partition.share()), _group() or self._launched
+        elif (share := _group() or self._launched) != self._ranks:
             raise StateError(
                 "expected the partition of the first read, but torch.distributed has changed since. Initialise it "
                 "before the first minibatch, or pass partition=(index, count)",
@@ -218,7 +210,12 @@ def check_partition(partition: Any) -> IndexAndCount:
 
 def ranks() -> IndexAndCount:
     """Return rank and number of ranks: of torch.distributed if it is initialised, else of mpiexec or srun."""
+    return _group() or launcher_rank() or (0, 1)
+
+
+def _group() -> IndexAndCount | None:
+    """Return rank and number of ranks of torch.distributed, or None if it is not initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    return launcher_rank() or (0, 1)
+    return None

@@ -31,6 +31,7 @@ from feedline.feed.device import mover
 from feedline.feed.files.remote import by_ranges, materialize
 from feedline.feed.packing import lanes as bptt_lanes
 from feedline.feed.packing.axis import Axis, Cursor
+from feedline.feed.packing.balance import Balance
 from feedline.feed.packing.jumps import read_jumps
 from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.whole import Whole
@@ -163,7 +164,7 @@ class MinibatchSource:
         partition = Partition() if partition is None else partition_of(partition)
         self._partition = FixedShare(partition, arcs)
         self._truncated = truncation_length is not None
-        balance = partition.balance_over(corpus)
+        balance = Balance.of(partition.rule, corpus)
         self._packer = rule_of(corpus, filling, truncation_length, arcs, balance)
         stages: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if (finish := finish_of(corpus)) is not None:

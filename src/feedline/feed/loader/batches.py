@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from feedline.feed.arguments import Weighted
+from feedline.feed.equal_work import work_of
 from feedline.feed.loader import order, sampling
 from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.executors import RemainingBatches
@@ -21,7 +22,6 @@ from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, WeightedItems, batch_count
 from feedline.feed.loader.sample_seeds import SweepKey
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.packing.balance import work_of
 
 
 class Batches(ABC):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
-from feedline.feed.packing.balance import assign, by_position
+from feedline.feed.equal_work import assign, by_position
 from feedline.feed.protocol import ChunkInfo
 from feedline.feed.timeline import ChunkTable
 from feedline.feed.timeline.elements import SEGMENT

@@ -7,13 +7,12 @@ has the work of all its documents. Cost: about 30 microseconds per 1,000 sequenc
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from feedline import _native
+from feedline.feed.equal_work import WorkRule, assign, by_position, work_of
 from feedline.feed.files.lru import LruCache
 from feedline.feed.packing.axis import SegmentSlice
 from feedline.feed.protocol import Deserializer, RowsOfDocuments
@@ -21,11 +20,7 @@ from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
 
-#: Work of sequences, (n,), by their lengths in samples, int64 (n,).
-WorkRule = Callable[[Ints], ArrayLike]
-
 _CACHE_BYTES = 64 << 20
-_WORK_BITS = 40
 
 
 class Balance:
@@ -41,6 +36,15 @@ class Balance:
         self._rule, self._corpus, self._same_number = rule, corpus, same_number
         self._rows = corpus.capability(RowsOfDocuments)
         self._work_of_chunks = LruCache(self._work_of_rows, lambda work: work.nbytes, _CACHE_BYTES)
+
+    @classmethod
+    def of(cls, rule: WorkRule | None, corpus: Deserializer) -> Balance | None:
+        """Return the balance of a source, or None without a rule."""
+        return rule if rule is None or isinstance(rule, cls) else cls(rule, corpus, same_number=False)
+
+    def __call__(self, lengths: Ints) -> ArrayLike:
+        """Return the work of sequences by their lengths."""
+        return self._rule(lengths)
 
     def take(self, parts: Sequence[SegmentSlice], index: int, count: int) -> tuple[SegmentSlice, ...]:
         """Return the sequences of rank ``index`` of ``count``, in order."""
@@ -79,45 +83,3 @@ class Balance:
         total = np.concatenate([[0.0], np.cumsum(work_of(self._rule, lengths))])
         work: NDArray[np.float64] = np.diff(total[bounds])
         return work
-
-
-def squares(lengths: Ints) -> NDArray[np.float64]:
-    """Return the work of attention: the squares of lengths."""
-    return np.square(lengths, dtype=np.float64)
-
-
-def work_of(rule: WorkRule, lengths: Ints) -> NDArray[np.float64]:
-    """Return the work of sequences, float64 (n,).
-
-    Raises:
-        ValueError: the rule does not return a finite number of at least 0 for each length.
-    """
-    work = np.asarray(rule(lengths), np.float64)
-    if work.shape != lengths.shape:
-        raise ValueError(f"expected work (n,) for n = {len(lengths)} lengths from {rule!r}, got shape {work.shape}")
-    bad = np.flatnonzero(~(work >= 0) | np.isinf(work))
-    if len(bad):
-        at = int(bad[0])
-        raise ValueError(f"expected finite work of at least 0 from {rule!r}, got {work[at]} for length {lengths[at]}")
-    return work
-
-
-def assign(work: NDArray[np.float64], count: int, counts: Ints | None = None) -> NDArray[np.int32]:
-    """Return the rank of each sequence, int32 (n,): the longest first, each to the rank with the least work.
-
-    Args:
-        work: float64 (n,), finite and at least 0.
-        count: number of ranks.
-        counts: int64 (count,), number of sequences of each rank. None: any numbers.
-    """
-    # Compared as integers of up to 40 bits, so that every machine gets the same sums.
-    largest = float(work.max(initial=0.0))
-    if (work != np.floor(work)).any() or largest >= 1 << _WORK_BITS:
-        work = np.floor(np.ldexp(work, _WORK_BITS - math.frexp(largest)[1]))
-    return _native.balance(work.astype(np.int64), count, counts)
-
-
-def by_position(n: int, count: int) -> Ints:
-    """Return the number of sequences of each rank by position, int64 (count,): sequence o is of rank o * count // n."""
-    bounds = -(-np.arange(count + 1, dtype=np.int64) * n // count)
-    return np.diff(bounds)
