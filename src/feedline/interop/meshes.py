@@ -13,21 +13,9 @@ import sys
 
 #: Names of dimensions whose ranks read different samples. The ranks of any other dimension are presumed to read the
 #: same ones.
-DATA = frozenset(
-    [
-        "batch",
-        "data",
-        "data_parallel",
-        "ddp",
-        "dp",
-        "dp_replicate",
-        "dp_shard",
-        "fsdp",
-        "hsdp",
-        "replica",
-        "replicate",
-        "shard",
-    ]
+DATA = (
+    *("batch", "data", "data_parallel", "ddp", "dp", "dp_replicate"),
+    *("dp_shard", "fsdp", "hsdp", "replica", "replicate", "shard"),
 )
 
 
