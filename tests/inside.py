@@ -369,7 +369,7 @@ def resting_pulse(store: Any, rank: int, count: int, host: int | None) -> Heartb
     from feedline.collective import heartbeat
 
     with mock.patch.object(heartbeat, "begin"):
-        return heartbeat.Heartbeat(store, rank, count, host)
+        return heartbeat.Heartbeat(store, rank, count, host, None)
 
 
 def beat(heartbeat: Heartbeat) -> None:

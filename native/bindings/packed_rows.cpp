@@ -151,7 +151,7 @@ private:
                 rule = join({"pieces of at least 1 token that end within row = ", row_});
                 break;
             case PieceRule::start:
-                rule = join({"pieces inside the ", tokens, " tokens, with the next token if they go on"});
+                rule = join({"pieces inside the ", tokens, " given, with the next one if they go on"});
                 break;
             default:
                 rule = "positions from 0 that end by 2**31";

@@ -206,9 +206,7 @@ class Alias(_Finder):
     def __init__(self, old: str, tables: Mapping[str, Names]) -> None:
         self.old, self.tables = old, tables
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`.
 
         Raises:
@@ -223,9 +221,8 @@ class Alias(_Finder):
             return None
         if absent or find_spec(f"feedline.{fullname}") is None:
             instead = f": {self.tables[module].absent[name]}" if absent else ""
-            raise ModuleNotFoundError(
-                f"feedline has no {fullname}{instead}; docs/compat/{self.old}.md lists what is provided", name=fullname
-            )
+            message = f"feedline has no {fullname}{instead}; docs/compat/{self.old}.md lists what is provided"
+            raise ModuleNotFoundError(message, name=fullname)
         return ModuleSpec(fullname, self, loader_state=f"feedline.{fullname}", is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -258,9 +255,7 @@ class Beside(_Finder):
     def __init__(self, modules: Mapping[str, str]) -> None:
         self.modules = dict(modules)
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
         if fullname not in self.modules:
             return None

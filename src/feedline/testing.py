@@ -37,11 +37,7 @@ def bytes_digest(minibatches: Iterable[Minibatch]) -> str:
     return h.hexdigest()
 
 
-def assert_resumes(
-    make_feed: Callable[[], Any],
-    sizes: Sequence[int] = (1, 3, 7, 64),
-    minibatches: int = 4,
-) -> None:
+def assert_resumes(make_feed: Callable[[], Any], sizes: Sequence[int] = (1, 3, 7, 64), minibatches: int = 4) -> None:
     """Check that a feed resumes from every minibatch, also under another minibatch size.
 
     At each minibatch of each size a feed is restored, and continues under the next of the sizes.

@@ -66,10 +66,10 @@ def test_boxes_are_where_samples_come_from(steps):
     count = 40
     ordinals, sweeps = np.arange(count), np.arange(count) % 3
     corpus = fl.ArrayDeserializer(image=[made.encode(coordinates(), "PNG")] * count)
-    values = {"image": corpus.select(ordinals)["image"]}
-    rows = decode.run_all(corpus.schema, values, DrawKeys(5, sweeps, ordinals, stage=0)).values["image"].rows
+    values, keys = {"image": corpus.select(ordinals)["image"]}, DrawKeys(5, sweeps, ordinals, stage=0)
+    rows = decode.run_all(corpus.schema, values, keys).values["image"].rows
     views, stacked, _ = views_of(decode.steps)
-    boxes = [trace(view, np.tile([WIDTH, HEIGHT], (count, 1)), 5, sweeps, ordinals) for view in views]
+    boxes = [trace(view, np.tile([WIDTH, HEIGHT], (count, 1)), keys) for view in views]
     samples = rows if stacked else rows[:, None]
     for pixels, box in zip(samples.swapaxes(0, 1).reshape(-1, 24, 24, 3).astype(float), sum(boxes, []), strict=True):
         # Half a sample's pixel from the edge, the pixel's centre.

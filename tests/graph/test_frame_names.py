@@ -128,7 +128,7 @@ def test_names_of_any_letters():
 
 def test_graphs_without_frames_are_left_as_they_are():
     laid_out = subprocess.run(["dot"], input="digraph { a -> b }", capture_output=True, text=True, check=True).stdout
-    assert FrameNames(laid_out, {"objects": [{"_gvid": 0, "name": "a"}]}).draw() == laid_out
+    assert FrameNames(laid_out, {"objects": [{"_gvid": 0, "name": "a"}]}, {}).draw() == laid_out
 
 
 def test_graphviz_warns_of_no_name(capfd):

@@ -334,7 +334,7 @@ def test_arguments_are_checked():
         parser.parse(buffer, 64, np.zeros(23, np.uint8), 0)
     with pytest.raises(ValueError, match="aligned"):
         parser.parse(buffer, 64, np.zeros(25, np.uint8)[1:], 0)
-    with pytest.raises(ValueError, match="same field"):
+    with pytest.raises(ValueError, match="distinct fields"):
         make_parser([FIELDS[0], FIELDS[0]])
     with pytest.raises(ValueError, match="dimension"):
         make_parser([Field(b"A", 0)])

@@ -207,7 +207,7 @@ def test_impossible_pieces_are_refused(changes, message):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"goes_on": [False, True, False]}, ValueError, "piece 1: expected .* with the next token if they go on"),
+        ({"goes_on": [False, True, False]}, ValueError, "piece 1: expected .* with the next one if they go on"),
         ({"goes_on": [True]}, ValueError, "`goes_on` to be as long as `rows`, 3, got 1"),
         ({"goes_on": [0, 0, 0]}, TypeError, "array of bools for `goes_on`, got int64"),
         ({"positions": [0, -1, 0]}, ValueError, r"piece 1: expected positions from 0 .* position -1"),

@@ -106,7 +106,7 @@ def test_a_count_of_zero_comes_last():
         (lambda: Schedule(True), TypeError, "True"),
         (lambda: Schedule([(1, 2, 3)]), TypeError, r"\(1, 2, 3\) at index 0"),
         (lambda: Schedule([(1.5, 2), 1]), TypeError, "a count to be an integer, got 1.5"),
-        (lambda: Schedule([(-1, 2)]), ValueError, "counts of at least 1"),
+        (lambda: Schedule([(-1, 2)]), ValueError, "counts above 0"),
         (lambda: Schedule(math.nan), ValueError, "finite numbers, got nan"),
         (lambda: Schedule([math.inf]), ValueError, "finite numbers, got inf"),
         (lambda: Schedule([1], epoch_size=0), ValueError, "epoch_size to be at least 1 sample, got 0"),

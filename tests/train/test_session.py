@@ -595,7 +595,7 @@ def test_arguments_of_other_types_are_refused(tmp_path):
 
 def test_the_best_model_cannot_replace_the_checkpoints(tmp_path):
     """One folder for both is refused, however its path is written."""
-    with pytest.raises(ValueError, match="separate folder"):
+    with pytest.raises(ValueError, match="best model in another folder"):
         session(tmp_path / "run", controllers=[KeepBest(tmp_path / "x" / ".." / "run")])
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from feedline import _native
 from feedline.updates import formulas
-from feedline.updates.adjustments import Adjustments, clipping_factors, global_clipping_factor
+from feedline.updates.adjustments import Adjustments, clipping_factors, global_factor
 from feedline.updates.formulas import complement
 from feedline.updates.update import update
 
@@ -308,13 +308,13 @@ def test_norms_are_limited_each_and_together(sizes, limit):
     whole = min(1.0, limit / max(torch.cat([g.double() for g in gradients]).norm().item(), 1e-300))
     for given_ in (gradients, gaps):
         assert [float(f) for f in clipping_factors(given_, limit)] == pytest.approx(each, rel=1e-5)
-        assert float(global_clipping_factor(given_, limit)) == pytest.approx(whole, rel=1e-5)
-    assert float(global_clipping_factor([*gradients, *gaps], limit * math.sqrt(2))) == pytest.approx(whole, rel=1e-5)
+        assert float(global_factor(given_, limit)) == pytest.approx(whole, rel=1e-5)
+    assert float(global_factor([*gradients, *gaps], limit * math.sqrt(2))) == pytest.approx(whole, rel=1e-5)
 
 
 def test_a_norm_that_is_no_number_makes_everything_none():
     for made in (torch.clone, with_gaps):
         gradient = made(torch.tensor([1.0, math.nan]))
         assert math.isnan(float(clipping_factors([gradient], 1.0)[0]))
-        assert math.isnan(float(global_clipping_factor([gradient], 1.0)))
+        assert math.isnan(float(global_factor([gradient], 1.0)))
         assert float(clipping_factors([made(torch.tensor([1.0, math.inf]))], 1.0)[0]) == 0

@@ -91,9 +91,7 @@ def audit(
     console = stdout()
     span = f"steps {first} to {first + total - 1}" if total else "no steps"
     console.print(f"{span}, verified by the log's fingerprints")
-    rows = [
-        [name, f"{row['delivered']:,}", f"{row['sequences']:,}", f"{row['times']:.3f}"] for name, row in sources.items()
-    ]
+    rows = [[name, f"{r['delivered']:,}", f"{r['sequences']:,}", f"{r['times']:.3f}"] for name, r in sources.items()]
     print_table(["corpus", "delivered", "sequences", "times"], rows)
     for what, in_steps in where.items():
         console.print(f"{what} {sought[what]} was in steps: {', '.join(map(str, in_steps)) or 'none'}")

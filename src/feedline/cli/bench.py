@@ -90,12 +90,7 @@ def bench(
         shuffle = parse_window(window, opened.corpus)
         began_cold = _evict(opened.corpus) if cold else None
         with MinibatchSource(
-            opened.corpus,
-            seed=seed,
-            shuffle=shuffle,
-            threads=threads,
-            partition=(0, 1),
-            max_sweeps=1 if cold else None,
+            opened.corpus, seed=seed, shuffle=shuffle, threads=threads, partition=(0, 1), max_sweeps=1 if cold else None
         ) as source:
             result = measure(opened, source, size, seconds, before, log)
         if began_cold is not None:
@@ -202,13 +197,8 @@ def _measure(
         log.rest()
     stats = source.stats()
     # A mapped corpus is "read" (mapped, checked) in the caller, any other in threads that the caller may wait for.
-    reading = stats.read_seconds if can(opened.corpus, RandomAccess) else 0.0
-    parts = {
-        "waiting": stats.wait_seconds,
-        "mapping": reading,
-        "planning": planned.seconds,
-        "gathering": copied.seconds,
-    }
+    mapped = stats.read_seconds if can(opened.corpus, RandomAccess) else 0.0
+    parts = {"waiting": stats.wait_seconds, "mapping": mapped, "planning": planned.seconds, "gathering": copied.seconds}
     parts["python"] = max(0.0, wall - sum(parts.values()))
     stored = sum(info.bytes for info in opened.corpus.chunks()) * stats.samples / max(1, source.num_samples)
     copy = copy_speed()

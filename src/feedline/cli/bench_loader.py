@@ -42,9 +42,7 @@ def make_loader(spec: str) -> tuple[Iterable[Any], Step]:
     result = factory()
     loader, step = result if isinstance(result, tuple) else (result, lambda batch: None)
     if not isinstance(loader, Iterable) or not callable(step):
-        raise DataError(
-            f"expected a loader, or a loader and a function of a batch, from {spec}, got {type(result).__name__}"
-        )
+        raise DataError(f"expected a loader or (loader, function of a batch), from {spec}, got {type(result).__name__}")
     return loader, step
 
 

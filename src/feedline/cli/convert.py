@@ -29,18 +29,14 @@ def convert(
         typer.Option(help="Leave out the sequences that a quarantine file lists; repeat it for several files."),
     ] = None,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="tokenizer.json", help="Tokenize the texts, with the library tokenizers."),
+        Path | None, typer.Option(metavar="tokenizer.json", help="Tokenize the texts, with the library tokenizers.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="Stream of the texts to tokenize, if there are several.")] = None,
     append: Annotated[str | None, typer.Option(metavar="TOKEN", help="Token to append to every text.")] = None,
     compression: Annotated[
         str | None, typer.Option(help="lz4, zstd, or auto: the first that shrinks the data by a third.")
     ] = None,
-    shuffle: Annotated[
-        int | None,
-        typer.Option(help="Write in random order, with this seed.", min=0),
-    ] = None,
+    shuffle: Annotated[int | None, typer.Option(help="Write in random order, with this seed.", min=0)] = None,
     memory: Annotated[
         str, typer.Option(help="Limit of memory for shuffling, such as 1GiB. Above 2GiB, also for a chunk of SOURCE.")
     ] = "1GiB",

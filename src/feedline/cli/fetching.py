@@ -53,8 +53,7 @@ class ClusterOptions(NamedTuple):
         """
         if self.step is not None and self.bandwidth is None:
             raise UsageError(
-                f"expected --bandwidth with --step {self.step}, got none: without it, the time that fetching takes is "
-                "unknown"
+                f"expected --bandwidth with --step {self.step}, got none: without it, the time of fetching is unknown"
             )
         return Cluster(
             self.nodes or 1,

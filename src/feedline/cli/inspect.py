@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,10 +157,8 @@ def length_histogram(corpus: Deserializer, sequences: int) -> dict[str, Any]:
     counts = np.zeros(len(edges) - 1, np.int64)
     for lengths in _lengths(corpus, sequences):
         counts += np.histogram(lengths, edges)[0]
-    rows = [
-        {"from": int(a), "to": int(b) - 1, "sequences": int(n)}
-        for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
+    spans = itertools.pairwise(edges.tolist())
+    rows = [{"from": a, "to": b - 1, "sequences": n} for (a, b), n in zip(spans, counts.tolist(), strict=True)]
     return {"min": low, "mean": total / sequences, "max": high, "histogram": rows}
 
 
@@ -270,15 +269,13 @@ def _classes(counts: dict[str, int]) -> str:
     return f"{show_count(len(counts))} of {each} pictures: {first}"
 
 
-def _print_lengths(lengths: dict[str, Any]) -> None:
+def _print_lengths(stats: dict[str, Any]) -> None:
     console = stdout()
-    console.print(
-        f"\nlengths in samples: {lengths['min']} to {lengths['max']}, mean {lengths['mean']:.4g}", style="bold"
-    )
-    most = max(row["sequences"] for row in lengths["histogram"])
+    console.print(f"\nlengths in samples: {stats['min']} to {stats['max']}, mean {stats['mean']:.4g}", style="bold")
+    most = max(row["sequences"] for row in stats["histogram"])
     block = "█" if console.encoding.lower().startswith("utf") else "#"
     rows = []
-    for row in lengths["histogram"]:
+    for row in stats["histogram"]:
         name = str(row["from"]) if row["from"] == row["to"] else f"{row['from']}-{row['to']}"
         # Bins that are not empty have at least one block.
         bar = block * max(round(_BAR * row["sequences"] / most), 1 if row["sequences"] else 0)

@@ -122,11 +122,9 @@ def _card(shown: Shown) -> str:
     facts = "".join(f"<p>{escape(line)}</p>" for line in shown.facts)
     error = f'<div class="broken"><p>{escape(shown.error)}</p></div>' if shown.error is not None else ""
     count = {1: " one", 2: " two"}.get(len(shown.views), "")
-    views = f'<ul class="views{count}">{"".join(_view(*item) for item in enumerate(shown.views))}</ul>'
-    return (
-        f'<li>{_original(shown)}{error}<div class="told"><h2>{escape(shown.title)}</h2>{facts}</div>'
-        f"{views if shown.views else ''}</li>"
-    )
+    items = "".join(_view(*item) for item in enumerate(shown.views))
+    views = f'<ul class="views{count}">{items}</ul>' if items else ""
+    return f'<li>{_original(shown)}{error}<div class="told"><h2>{escape(shown.title)}</h2>{facts}</div>{views}</li>'
 
 
 def _view(number: int, view: View) -> str:

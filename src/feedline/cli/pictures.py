@@ -108,9 +108,7 @@ def parse_steps(texts: Iterable[str]) -> list[images.PictureStep]:
 
 
 def _step(text: str) -> images.PictureStep:
-    kinds: dict[str, Callable[..., images.PictureStep]] = {
-        name: kind for name in images.__all__ if _is_step(kind := getattr(images, name))
-    }
+    kinds = {name: kind for name in images.__all__ if _is_step(kind := getattr(images, name))}
     expected = f"expected --step NAME(ARGUMENTS) of {', '.join(sorted(kinds))}, got {text!r}"
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -244,7 +242,8 @@ def _some(
         decoded = np.array([k for k in range(len(good)) if k not in result.errors], np.int64)
         which = good[decoded]
         for v, steps in enumerate(numbered):
-            boxes = trace(steps, sizes[which], options.seed, sweeps[decoded], ordinals[which])
+            keys = DrawKeys(options.seed, sweeps[decoded], ordinals[which], stage=0)
+            boxes = trace(steps, sizes[which], keys)
             samples = rows[decoded, v] if stacked else rows[decoded]
             for i, pixels, box in zip(which.tolist(), samples, boxes, strict=True):
                 views[i].append(View(sweep, _png(pixels), box, _part(v) if stacked else ""))
@@ -268,26 +267,18 @@ def _part(view: int) -> str:
     return chr(ord("a") + view) if view < 26 else f".{view}"
 
 
-def trace(
-    steps: Sequence[tuple[int, images.PictureStep]],
-    sizes: Ints,
-    seed: int,
-    sweeps: Ints,
-    ordinals: Ints,
-    stage: int = 0,
-) -> list[Box]:
+def trace(steps: Sequence[tuple[int, images.PictureStep]], sizes: Ints, keys: DrawKeys) -> list[Box]:
     """Return the boxes that steps, each with the key of its draws, cut from pictures of sizes (n, 2): width, height.
 
     Steps plan crops, sizes, flips and borders one after the other. Followed backwards, the corners of the result are
     places in the picture.
     """
-    n = len(ordinals)
+    n = len(sizes)
     start = sizes.astype(np.float64).T
     # Along x and y: place of the edge at 0 in the picture, its pixels per pixel, and number of pixels.
     origin, unit, extent = np.zeros((2, n)), np.ones((2, n)), start.copy()
     for number, step in steps:
-        draws = _native.uniforms(seed, sweeps, ordinals, stage, number, step.draws)
-        ops, sizes = step.plan(sizes, draws)
+        ops, sizes = step.plan(sizes, keys.uniforms(number, step.draws))
         for op in ops:
             numbers = np.asarray(op.params, np.float64).T
             if op.kind == CROP:

@@ -177,9 +177,8 @@ def _line(m: PlannedMinibatch, counted: bool) -> str:
     where = f"sweep {m.position.sweep}, sequence {m.position.sequence}, {m.position.samples} samples before"
     share = f" of {m.global_samples}" if m.num_samples != m.global_samples else ""
     name = f"step {m.step}" if counted else f"+{m.step}"
-    return f"{name} ({where}): {m.num_sequences} sequences, {m.num_samples}{share} samples" + (
-        ", sweep end" if m.sweep_end else ""
-    )
+    end = ", sweep end" if m.sweep_end else ""
+    return f"{name} ({where}): {m.num_sequences} sequences, {m.num_samples}{share} samples{end}"
 
 
 def _ids(ids: list[Any]) -> str:

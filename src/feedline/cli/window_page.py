@@ -186,11 +186,7 @@ sweep.</footer>"""
 def advice(windows: Sequence[WindowChoice]) -> str:
     """Name the smallest window that mixes about as well as a full shuffle, by distances and, if known, by labels."""
     usual = float(np.mean(windows[-1].odd)) if windows[-1].odd else 0.0
-    well = [
-        choice
-        for choice in windows
-        if choice.distance >= _WELL_MIXED and (not choice.odd or float(np.mean(choice.odd)) <= _ALIKE * usual)
-    ]
+    well = [w for w in windows if w.distance >= _WELL_MIXED and (not w.odd or np.mean(w.odd) <= _ALIKE * usual)]
     smallest = (well or [windows[-1]])[0]
     equal = [choice.name for choice in well if choice.window_bytes == smallest.window_bytes]
     if len(equal) > 1:
@@ -216,15 +212,13 @@ def _charts(compared: Sequence[WindowChoice]) -> list[Chart]:
     shown = compared[:MAX_COLUMNS]
     description = "Mean place of a minibatch's sequences in the corpus. A full shuffle stays at 50 %."
     places = {choice.name: [(i, 100 * place) for i, place in enumerate(choice.places)] for choice in shown}
-    parts = [("places", "Where minibatches come from", description, places)]
+    columns = thin(join_columns("minibatches", places))
+    charts = [Chart("places", "Where minibatches come from", description, "%", columns)]
     if compared[0].odd:
         description = (
             "How far the labels of a minibatch's samples are from those of the corpus: 0 % is the same mixture. "
             "All samples of a sequence count."
         )
         odd = {choice.name: [(i, 100 * off) for i, off in enumerate(choice.odd)] for choice in shown}
-        parts.append(("labels", "Labels", description, odd))
-    return [
-        Chart(key, title, description, "%", thin(join_columns("minibatches", columns)))
-        for key, title, description, columns in parts
-    ]
+        charts.append(Chart("labels", "Labels", description, "%", thin(join_columns("minibatches", odd))))
+    return charts

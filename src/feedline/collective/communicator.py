@@ -118,9 +118,7 @@ class Communicator:
         place = meet(group, address, rank, count, self._span)
         self.rank, self.count = place.rank, place.count
         with closing_on_error(place):
-            store, self.heartbeat = request(
-                lambda: _enter(place), self.timeout_s, lambda entered: entered[1].disconnect()
-            )
+            store, self.heartbeat = request(lambda: _enter(place), self.timeout_s, lambda pair: pair[1].disconnect())
         self._broken: str | None = None
         self.abandoned: str | None = None
         self._serves = place.host == self.rank
@@ -281,9 +279,8 @@ class Communicator:
                 return end.value
             except BaseException as error:
                 self._pending = None
-                if not isinstance(error, (StoreError, RefusedError)) and (
-                    call.waited or self.heartbeat.round > call.round
-                ):
+                begun = call.waited or self.heartbeat.round > call.round
+                if begun and not isinstance(error, (StoreError, RefusedError)):
                     self._abandon(error)
                 raise
             finally:

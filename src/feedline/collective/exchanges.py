@@ -151,11 +151,9 @@ class Exchanges:
             texts = [f"{text}, with {row[1]:.0f} numbers" for text, row in zip(texts, rows, strict=True)]
         usual = max(texts, key=texts.count)
         different = tuple(r for r, text in enumerate(texts) if text != usual)
-        lines = [f"  rank {r}: {text}" for r, text in enumerate(shorten_differing(texts))]
-        raise StoreError(
-            f"expected all ranks to do the same, got a difference at {list_ranks(different)}\n" + "\n".join(lines),
-            ranks=different,
-        )
+        lines = [f"expected all ranks to do the same, got a difference at {list_ranks(different)}"]
+        lines += [f"  rank {r}: {text}" for r, text in enumerate(shorten_differing(texts))]
+        raise StoreError("\n".join(lines), ranks=different)
 
     # ---- tensors ----------------------------------------------------------------------------------------------
 
@@ -189,15 +187,12 @@ class Exchanges:
         """
         rows[self._rank] = flat
         pieces = [_as_bytes(row).split(SHARED_BYTES) for row in rows]
-        sent_pieces, peer = _as_bytes(flat).split(SHARED_BYTES), 1 - self._rank
+        sent, peer = _as_bytes(flat).split(SHARED_BYTES), 1 - self._rank
         if self.count != 2 or not flat.is_cpu:
-            return [
-                self.begin(flat, "allgather", [list(parts)], [part])
-                for part, *parts in zip(sent_pieces, *pieces, strict=True)
-            ]
+            return [self.begin(flat, "allgather", [parts], [part]) for part, *parts in zip(sent, *pieces, strict=True)]
         return [
-            self.begin(flat, "alltoall_base", received, sent, *[[0, len(sent)] if peer else [len(sent), 0]] * 2)
-            for sent, received in zip(sent_pieces, pieces[peer], strict=True)
+            self.begin(flat, "alltoall_base", received, part, *[[0, len(part)] if peer else [len(part), 0]] * 2)
+            for part, received in zip(sent, pieces[peer], strict=True)
         ]
 
     def sum(self, tensor: Any) -> Any:

@@ -39,7 +39,7 @@ class Heartbeat:
         rank: rank of this process.
         count: number of ranks.
         host: rank that serves the store. None if no rank does.
-        idle_connection: connection to the server of the store, which closes when the server ends. None if there is
+        connection: connection to the server of the store, which closes when the server ends. None if there is
             none.
 
     Attributes:
@@ -50,11 +50,9 @@ class Heartbeat:
         lost: whether the server of the store has ended.
     """
 
-    def __init__(
-        self, store: Any, rank: int, count: int, host: int | None, idle_connection: socket.socket | None = None
-    ) -> None:
+    def __init__(self, store: Any, rank: int, count: int, host: int | None, connection: socket.socket | None) -> None:
         self._store, self._rank, self._host = store.clone(), rank, host
-        self._idle_connection = idle_connection
+        self._idle_connection = connection
         self._peers = [r for r in range(count) if r != rank]
         self.round, self.doing = 0, "nothing yet"
         self.interval_s = 0.5 * max(1.0, count / 64)
@@ -172,9 +170,7 @@ class Heartbeat:
         lagging = self._ranks_where(texts, lambda text: not _has_ended(text) and _beat(text)[0] < self.round)
         if lagging:
             last = "; ".join(f"the last exchange of rank {r} was {_beat(texts[r])[1]!r}" for r in lagging)
-            return lagging, (
-                f"is alive, but did not enter {self.doing!r}: it is doing something that the others are not ({last})"
-            )
+            return lagging, f"is alive, but did not enter {self.doing!r}: it is doing something else ({last})"
         exchanges = [f"rank {r} is in {_beat(text)[1]!r}" for r, text in sorted(texts.items()) if not _has_ended(text)]
         return (), "; ".join(["all ranks are alive", f"this one is in {self.doing!r}", *exchanges])
 

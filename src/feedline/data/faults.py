@@ -84,15 +84,10 @@ def check_seals(seals: Iterable[NDArray[np.uint8]]) -> None:
 def changed(address: int) -> DataError:
     """Return the error for bounds that decrease or exceed the end, although they did not when their chunk was read."""
     place = locate(address)
-    what = (
-        "expected offsets as they were when their chunk was read, and less than 2**63 rows in all; "
-        "got an impossible range"
-    )
+    what = "expected offsets as they were when their chunk was read, and under 2**63 rows in all; got impossible ones"
     if place is None:
         return DataError(what, hint="if the array is modified while in use, pass a copy of it to feedline")
-    return DataError(
-        f"{what}: the file was modified while it was mapped", path=place.path, byte=place.byte, hint=_RESTORE
-    )
+    return DataError(f"{what}: the file was modified while mapped", path=place.path, byte=place.byte, hint=_RESTORE)
 
 
 class BadEntry(NamedTuple):

@@ -67,9 +67,8 @@ class Maps:
                 fields = line.rstrip("\n").split(maxsplit=5)
                 if len(fields) == 6 and fields[5].startswith("/"):
                     first, last = (int(bound, 16) for bound in fields[0].split("-"))
-                    self._entries.append(
-                        _MapsLine(first, last, fields[1].endswith("s"), int(fields[2], 16), _unescape(fields[5]))
-                    )
+                    entry = _MapsLine(first, last, fields[1].endswith("s"), int(fields[2], 16), _unescape(fields[5]))
+                    self._entries.append(entry)
 
     def locate(self, address: int) -> MappedByte | None:
         """Return the byte of a file that is mapped at ``address``. None if there is none, or it is unknown."""

@@ -100,16 +100,8 @@ class Minibatch(Mapping[str, Value]):
     @classmethod
     def end(cls, schema: Schema, position: Position) -> Minibatch:
         """Return the minibatch that marks the end of a source: false, without streams."""
-        return cls(
-            schema,
-            {},
-            np.empty(0, np.int64),
-            num_samples=0,
-            global_samples=0,
-            position=position,
-            sweep_end=False,
-            ended=True,
-        )
+        ids = np.empty(0, np.int64)
+        return cls(schema, {}, ids, num_samples=0, global_samples=0, position=position, sweep_end=False, ended=True)
 
     def __bool__(self) -> bool:
         return not self._ended
@@ -161,9 +153,8 @@ class Minibatch(Mapping[str, Value]):
                 f"expected a device, such as 'cuda' or torch.device('cuda', 1), got {device!r}; to convert a stream "
                 "write minibatch.tensors[name].to(...)"
             )
-        return self._with(
-            {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self._as_tensors().items()}
-        )
+        tensors = {name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self._as_tensors().items()}
+        return self._with(tensors)
 
     def pin_memory(self) -> Minibatch:
         """Return this minibatch with `tensors` in pinned memory, from which a device copies by itself.

@@ -27,12 +27,8 @@ class _Lent:
 
     def __init__(self, memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._memory = memory
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": dtype.str,
-            "data": (memory.__array_interface__["data"][0], False),
-        }
+        address = memory.__array_interface__["data"][0]
+        self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": (address, False)}
 
 
 class Recycled:

@@ -69,13 +69,14 @@ class Stream:
             )
         if sparse and len(dims) != 1:
             raise ValueError(f"expected one dimension for a sparse stream, got shape {dims}")
-        for name, value in (
-            ("shape", dims),
-            ("dtype", kind),
-            ("sparse", bool(sparse)),
-            ("field", field),
-            ("defines_size", bool(defines_size)),
-        ):
+        parts = {
+            "shape": dims,
+            "dtype": kind,
+            "sparse": bool(sparse),
+            "field": field,
+            "defines_size": bool(defines_size),
+        }
+        for name, value in parts.items():
             object.__setattr__(self, name, value)
 
     @property

@@ -96,11 +96,7 @@ class Value(abc.ABC):
 
     @staticmethod
     def from_csr(
-        indptr: ArrayLike,
-        indices: ArrayLike,
-        values: ArrayLike,
-        classes: int,
-        offsets: ArrayLike | None = None,
+        indptr: ArrayLike, indices: ArrayLike, values: ArrayLike, classes: int, offsets: ArrayLike | None = None
     ) -> SparseValue:
         """Return a sparse value over CSR arrays, one row per sample, ``classes`` columns. Arrays are not copied where
         dtypes fit.
@@ -652,9 +648,8 @@ class SparseValue(Value):
 
     def to_scipy(self) -> scipy.sparse.csr_matrix:
         """Return the rows as a SciPy CSR matrix that shares this value's memory."""
-        return _scipy_sparse().csr_matrix(
-            (self.values, self.checked_indices(), self.indptr), shape=(self.num_samples, self.classes)
-        )
+        csr = self.values, self.checked_indices(), self.indptr
+        return _scipy_sparse().csr_matrix(csr, shape=(self.num_samples, self.classes))
 
     def describe(self) -> str:
         """Describe the value in one line: dtype, counts, shape, kind."""

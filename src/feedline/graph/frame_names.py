@@ -61,10 +61,8 @@ class FrameNames:
         layouts: layouts of names with which dot laid it out, by the name of the frame.
     """
 
-    def __init__(
-        self, laid_out: str, places: Mapping[str, Any], layouts: Mapping[str, NameLayout] | None = None
-    ) -> None:
-        self._laid_out, self._layouts = laid_out, dict(layouts or {})
+    def __init__(self, laid_out: str, places: Mapping[str, Any], layouts: Mapping[str, NameLayout]) -> None:
+        self._laid_out, self._layouts = laid_out, dict(layouts)
         objects: Sequence[Mapping[str, Any]] = places.get("objects", ())
         self._frames = {o["_gvid"]: o for o in objects if str(o["name"]).startswith("cluster_") and o.get("label")}
         self._parents = {inner: o["_gvid"] for o in objects for inner in o.get("subgraphs", ())}
@@ -95,9 +93,8 @@ class FrameNames:
 
     def with_new_layouts(self, source: str) -> tuple[str, dict[str, NameLayout]]:
         """Return a graph in DOT with other lines for the names that have no place, and the layouts of all names."""
-        layouts = self._layouts | {
-            frame["name"]: self._next_layout(frame) for n, frame in self._frames.items() if self._free[n] is None
-        }
+        new = {frame["name"]: self._next_layout(frame) for n, frame in self._frames.items() if self._free[n] is None}
+        layouts = self._layouts | new
         labels = {n: layouts[frame["name"]].label for n, frame in self._frames.items() if frame["name"] in layouts}
         quoted = {number: label.replace('"', '\\"') for number, label in labels.items()}
         return _add_statements(source, [self._relabel(number, label) for number, label in quoted.items()]), layouts

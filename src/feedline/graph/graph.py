@@ -286,9 +286,7 @@ def name_by_parameters(graph: Graph) -> Graph:
     return replace(graph, operations=tuple(named))
 
 
-def output_operation(
-    i: int, name: str, sources: tuple[OutputReference, ...], parameters: tuple[str, ...] = ()
-) -> Operation:
+def output_operation(i: int, name: str, sources: tuple[OutputReference, ...], parameters: tuple[str, ...]) -> Operation:
     """Return the operation of output ``i`` of a network, whose sources are operations or parameters."""
     return Operation(f"output.{i}", "output", name, "output", inputs=sources, parameters=parameters)
 

@@ -249,11 +249,8 @@ def _rows(graph: Graph, shown: Graph) -> Iterator[SummaryRow]:
 def _sizes(parameters: Sequence[Parameter]) -> tuple[int | None, int | None, int | None]:
     """Return the number of elements of parameters, their bytes, and the number of trainable elements."""
     counted = [p for p in parameters if not p.buffer]
-    return (
-        total([p.count for p in counted]),
-        total([p.type.bytes for p in counted]),
-        total([p.count for p in counted if p.trains]),
-    )
+    trainable = [p.count for p in counted if p.trains]
+    return total([p.count for p in counted]), total([p.type.bytes for p in counted]), total(trainable)
 
 
 def _shapes(operation: Operation) -> str:

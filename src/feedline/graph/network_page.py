@@ -203,11 +203,8 @@ class _Content:
         going_in, out = self._across[path]
         names = dict.fromkeys(name for operation in inside for name in operation.parameters)
         count = total([self._graph.parameters[name].count for name in names])
-        facts: Facts = [
-            ("module", ".".join(path)),
-            ("class", scope.kind),
-            ("settings", brief(scope.settings) if scope.settings else scope.detail),
-        ]
+        settings = brief(scope.settings) if scope.settings else scope.detail
+        facts: Facts = [("module", ".".join(path)), ("class", scope.kind), ("settings", settings)]
         facts += [("input", self._source(edge)) for edge in going_in.values()]
         facts += [("output", str(edge.type)) for edge in out.values() if edge.type.shape is not None]
         facts += [("parameters", number(count))] if count != 0 else []

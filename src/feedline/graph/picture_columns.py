@@ -114,9 +114,8 @@ def _cuts(graph: Graph, crossing: int, depth: int) -> list[int]:
         open_tensors = {j: end for j, end in open_tensors.items() if end >= i}
         before = operations[i - 1]
         continued = _common(before.frames, operation.frames)
-        outside = len(continued) <= len(around) + depth and not any(
-            graph.scopes[continued[:n]].repeats > 1 for n in range(1, len(continued) + 1)
-        )
+        repeated = any(graph.scopes[continued[:n]].repeats > 1 for n in range(1, len(continued) + 1))
+        outside = len(continued) <= len(around) + depth and not repeated
         if i and 1 <= len(open_tensors) <= crossing and outside and before.role != "input":
             cuts.append(i)
         if reach[i] > i:

@@ -9,6 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline.images.step import JITTER, Draws, FixedSize, PictureOp, PictureStep, Sizes
 
+#: Smallest and largest factor, or a number around which they lie.
+Factor = float | tuple[float, float]
+
 
 class ColorJitter(PictureStep):
     """Random changes of brightness, contrast, saturation and hue, in random order, with torchvision's arguments and
@@ -29,13 +32,7 @@ class ColorJitter(PictureStep):
 
     draws = 5
 
-    def __init__(
-        self,
-        brightness: float | tuple[float, float] = 0,
-        contrast: float | tuple[float, float] = 0,
-        saturation: float | tuple[float, float] = 0,
-        hue: float | tuple[float, float] = 0,
-    ) -> None:
+    def __init__(self, brightness: Factor = 0, contrast: Factor = 0, saturation: Factor = 0, hue: Factor = 0) -> None:
         self.brightness, self.contrast, self.saturation, self.hue = brightness, contrast, saturation, hue
         factors = [("brightness", brightness), ("contrast", contrast), ("saturation", saturation)]
         ranges = [_factor_range(what, factor, 1.0, (0.0, math.inf)) for what, factor in factors]
@@ -55,9 +52,7 @@ class ColorJitter(PictureStep):
         return before
 
 
-def _factor_range(
-    what: str, factor: float | tuple[float, float], neutral: float, limits: tuple[float, float]
-) -> tuple[float, float]:
+def _factor_range(what: str, factor: Factor, neutral: float, limits: tuple[float, float]) -> tuple[float, float]:
     if isinstance(factor, (int, float, np.number)):
         low, high = neutral - float(factor), neutral + float(factor)
         if factor >= 0 and limits[0] == 0:

@@ -91,9 +91,7 @@ class Decode(Transform):
         if color not in COLORS:
             raise ValueError(f"expected one of {', '.join(map(repr, COLORS))} as color of Decode, got {color!r}")
         if max_pixels < 1 or threads < 1:
-            raise ValueError(
-                f"expected max_pixels and threads of Decode of at least 1, got {max_pixels!r} and {threads!r}"
-            )
+            raise ValueError(f"expected max_pixels and threads of Decode above 0, got {max_pixels!r} and {threads!r}")
         if not 0 <= mask_fill <= 255:
             raise ValueError(f"expected mask_fill of Decode from 0 to 255, got {mask_fill!r}")
         if device is not None:
@@ -164,9 +162,7 @@ class Decode(Transform):
         stream = before[name]
         if name == self._decoding.boxes:
             if stream.sparse or stream.shape != (4,) or stream.dtype.kind != "f":
-                raise SchemaError(
-                    f"expected boxes, fl.Stream(4, 'float32'), as stream `{name}` for {self.name}, got {stream}"
-                )
+                raise SchemaError(f"expected fl.Stream(4, 'float32') as boxes `{name}` of {self.name}, got {stream}")
         elif not stream.is_bytes or stream.is_text:
             raise SchemaError(
                 f"expected encoded pictures as stream `{name}` for {self.name}, got {stream}; declare "

@@ -398,7 +398,7 @@ class PictureWork:
 
     def _on_device(self, outs: list[Any]) -> DenseValue:
         """Return pictures on the device. Undecodable ones are missing, as the caller drops their sequences."""
-        rows = torch_pictures().stacked(outs) if self._decoding.stacked else outs[0]
+        rows = torch_pictures().stack_views(outs) if self._decoding.stacked else outs[0]
         if len(self._decodable) < self._count:
             rows = torch_pictures().spread(rows, self._decodable, self._count)
         value: DenseValue = torch_pictures().DeviceValue(rows)

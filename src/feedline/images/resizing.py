@@ -41,9 +41,7 @@ class Resize(PictureStep):
         self._shorter = width if isinstance(size, (int, np.integer)) or len(size) == 1 else None
         self._to = None if self._shorter else (width, height)
         if max_size is not None and (self._shorter is None or max_size <= self._shorter):
-            raise ValueError(
-                f"expected max_size of Resize above one number as size, got size={size!r}, max_size={max_size!r}"
-            )
+            raise ValueError(f"expected max_size of Resize above one number as size, got {size=}, {max_size=}")
 
     def plan(self, sizes: Sizes, u: Draws) -> tuple[list[PictureOp], Sizes]:
         """See `PictureStep.plan`."""

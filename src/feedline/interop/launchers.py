@@ -17,10 +17,7 @@ from __future__ import annotations
 import os
 
 #: Variables of MPI, by launcher: rank and number of ranks.
-_MPI = {
-    "Open MPI's mpiexec": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    "mpiexec": ("PMI_RANK", "PMI_SIZE"),
-}
+_MPI = {"Open MPI's mpiexec": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "mpiexec": ("PMI_RANK", "PMI_SIZE")}
 #: Slurm reserves numbers of steps from here on: for the batch script, an interactive shell, and external processes.
 _RESERVED_STEPS = 0xFFFFFFF0
 _ALONE = "Set RANK=0 WORLD_SIZE=1 if this program runs by itself"
@@ -38,9 +35,7 @@ def launcher_rank() -> tuple[int, int] | None:
     several = {who: share for who, share in by_mpi.items() if share[1] > 1}
     if len(set(several.values())) > 1:
         claims = ", but ".join(f"{index} of {count} by {_MPI[who][0]}" for who, (index, count) in several.items())
-        raise RuntimeError(
-            f"expected one rank of this process, got {claims}: unset the variables of one launcher. {_ALONE}"
-        )
+        raise RuntimeError(f"expected one rank of this process, got {claims}: unset one launcher's variables. {_ALONE}")
     if by_mpi:
         return next(iter(several.values()), None)
     if not _in_step():

@@ -23,24 +23,11 @@ DATA, MODEL, CONTEXT = ROLES = ("data", "model", "context")
 
 #: Usual names of dimensions, in lower case, by role. Expert parallelism (ep, etp) may mean either of two.
 NAMES = {
-    DATA: (
-        "batch",
-        "data",
-        "data_parallel",
-        "ddp",
-        "dp",
-        "dp_replicate",
-        "dp_shard",
-        "fsdp",
-        "hsdp",
-        "replica",
-        "replicate",
-        "shard",
-    ),
-    MODEL: ("model", "model_parallel", "mp", "pipe", "pipeline", "pp", "stage", "tensor", "tp"),
-    CONTEXT: ("context", "cp", "seq", "sequence", "sp"),
+    DATA: "batch data data_parallel ddp dp dp_replicate dp_shard fsdp hsdp replica replicate shard",
+    MODEL: "model model_parallel mp pipe pipeline pp stage tensor tp",
+    CONTEXT: "context cp seq sequence sp",
 }
-_ROLE_OF = {name: role for role, names in NAMES.items() for name in names}
+_ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
 
 
 class TorchMesh(Protocol):

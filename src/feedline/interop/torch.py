@@ -47,9 +47,7 @@ def _strings(value: BytesValue, device: Any, layout: str, pin_memory: bool) -> A
         return [samples[a:b] for a, b in itertools.pairwise(value.offsets.tolist())]
     if layout == "nested":
         if not value.one_sample_each:
-            raise ValueError(
-                "expected one byte string per sequence for a nested tensor, got several; use layout='list'"
-            )
+            raise ValueError("expected one byte string per sequence in a nested tensor, got several; use layout='list'")
         return _export(DenseValue(value.data, value.bounds), device, layout, pin_memory)
     if layout == "csr":
         raise ValueError("expected numbers for layout='csr', got byte strings; use 'list', 'padded' or 'nested'")

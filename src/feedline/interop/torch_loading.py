@@ -300,14 +300,11 @@ def pins(named: str) -> bool:
     if named:
         warnings.warn(
             f"pin_memory_device is deprecated: memory is pinned for the accelerator torch finds, not for {named!r}",
-            UserWarning,
             stacklevel=4,
         )
     if torch.accelerator.is_available():
         return True
-    warnings.warn(
-        "'pin_memory' argument is set as true but no accelerator is found: nothing is pinned", UserWarning, stacklevel=4
-    )
+    warnings.warn("'pin_memory' argument is set as true but no accelerator is found: nothing is pinned", stacklevel=4)
     return False
 
 
@@ -417,11 +414,5 @@ def is_generator(value: Any) -> bool:
 
 def is_plain(tensor: Any) -> bool:
     """Return whether a tensor is host memory that NumPy can use directly."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and tensor.dtype in _NUMPY
-        and not tensor.is_nested
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-    )
+    strided = tensor.is_cpu and tensor.layout is torch.strided and tensor.dtype in _NUMPY
+    return strided and not (tensor.is_nested or tensor.is_conj() or tensor.is_neg())

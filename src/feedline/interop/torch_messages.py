@@ -24,15 +24,8 @@ def reducers(reduce: Reduce) -> dict[Any, Callable[[Any], Any]]:
     """Return the entries of a pickler's dispatch table for tensors. ``reduce`` reduces an array."""
 
     def tensor(value: torch.Tensor) -> Any:
-        plain = (
-            value.layout is torch.strided
-            and value.device.type == "cpu"
-            and not value.is_quantized
-            and not value.is_conj()
-            and not value.is_neg()
-            and not value.is_nested
-            and not value.__dict__
-        )
+        odd = value.is_quantized or value.is_conj() or value.is_neg() or value.is_nested or value.__dict__
+        plain = value.layout is torch.strided and value.is_cpu and not odd
         if not plain or (value.requires_grad and not value.is_leaf):
             return value.__reduce_ex__(5)
         dtype = value.dtype

@@ -74,11 +74,9 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
             if not state.dtype.is_floating_point:
                 raise StateError(f"expected floating point as {name} of key {key!r} in {path}, got {state.dtype}")
             if key in weights and state.shape != weights[key].shape:
-                raise StateError(
-                    f"expected {name} of key {key!r} in {path} in the shape of the stored array",
-                    saved={"shape": tuple(state.shape)},
-                    current={"shape": tuple(weights[key].shape)},
-                )
+                saved, current = {"shape": tuple(state.shape)}, {"shape": tuple(weights[key].shape)}
+                what = f"expected {name} of key {key!r} in {path} in the shape of the stored array"
+                raise StateError(what, saved=saved, current=current)
     rule.set_parameters(new_rule.lasting_parameters())
     rule.forget()
     rule.set_states(loaded)

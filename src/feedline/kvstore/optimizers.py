@@ -204,20 +204,15 @@ class Optimizer(ABC):
         if not weight.dtype.is_floating_point:
             raise RefusedError(f"expected floating point for key {key!r} under {self.name}, got {weight.dtype}")
         # The states that a rule keeps depend on its parameters, which may have changed.
-        saved = self._states.get(key, {})
+        old = self._states.get(key, {})
         wide = self.multi_precision and weight.dtype in (torch.float16, torch.bfloat16)
         dtype = torch.float32 if wide else weight.dtype
         names = (*self.keeps, MASTER) if wide else self.keeps
-        states = {
-            name: saved[name] if name in saved else self.initial(name, weight.to(dtype, copy=wide)) for name in names
-        }
+        states = {name: old[name] if name in old else self.initial(name, weight.to(dtype, copy=wide)) for name in names}
         for name, state in states.items():
             if state.shape != weight.shape:
-                raise StateError(
-                    f"expected {name} of key {key!r} in the shape of its weight",
-                    saved={"shape": tuple(state.shape)},
-                    current={"shape": tuple(weight.shape)},
-                )
+                saved, current = {"shape": tuple(state.shape)}, {"shape": tuple(weight.shape)}
+                raise StateError(f"expected {name} of key {key!r} in its weight's shape", saved=saved, current=current)
             states[name] = state.to(weight.device, dtype)  # loaded states are on the CPU
         self._states[key], self._prepared[key] = states, weakref.ref(weight)
 
@@ -327,11 +322,8 @@ class Optimizer(ABC):
         """
         for key, (states, _) in states_by_key.items():
             if {*states} - {MASTER} != {*self.keeps}:
-                raise StateError(
-                    f"expected the states of {self.name} for key {key!r}",
-                    saved={"states": sorted(states)},
-                    current={"states": sorted(self.keeps)},
-                )
+                saved, current = {"states": sorted(states)}, {"states": sorted(self.keeps)}
+                raise StateError(f"expected the states of {self.name} for key {key!r}", saved=saved, current=current)
         self._prepared = {}
         for key, (states, count) in states_by_key.items():
             self._states[key], self._counts[key] = dict(states), count

@@ -71,11 +71,9 @@ def check_memory(key: Key, out: Any) -> None:
 def check_out(key: Key, out: Any, ids: Any, stored: Any) -> None:
     """Raise RefusedError unless `pull` can fill ``out``."""
     if out.layout is torch.strided:
-        expected = (*ids.shape, *stored.shape[1:])
-        if tuple(out.shape) != expected:
-            raise RefusedError(
-                f"expected an out of shape {expected} for {ids.numel()} rows of key {key!r}, got {tuple(out.shape)}"
-            )
+        expected, got = (*ids.shape, *stored.shape[1:]), tuple(out.shape)
+        if got != expected:
+            raise RefusedError(f"expected an out of shape {expected} for {ids.numel()} rows of key {key!r}, got {got}")
         check_memory(key, out)
     elif out.layout is not torch.sparse_coo or out.shape != stored.shape:
         raise RefusedError(

@@ -18,11 +18,8 @@ from feedline.runs.compare_runs import ComparedRun, NotFinite, lower_is_better
 from feedline.runs.drawing import exact, figures
 
 _UNITS = {"throughput": "samples/s", "waiting for data": "%", "learning rate": "rate"}
-_ORDER = (
-    *("training loss", "validation loss", "training metric", "validation metric"),
-    *("learning rate", "throughput", "waiting for data"),
-)
 _SECONDARY = ("learning rate", "throughput", "waiting for data")
+_ORDER = ("training loss", "validation loss", "training metric", "validation metric", *_SECONDARY)
 _HELD_OUT = re.compile(r"valid|(?<![a-z])(val|test|eval|dev)(?![a-z])", re.IGNORECASE)
 _MAX_NAMED = 3  # curves of other programs
 _EQUAL = 1e-4  # relative. Smaller differences are due to rounding, as in sums over another number of workers
@@ -115,9 +112,7 @@ def _where_not_finite(numbers: NotFinite, axis: str) -> str:
 
 def _constant_rates(runs: Sequence[ComparedRun]) -> str:
     """Return a sentence with the learning rates if none of them changes, otherwise an empty text."""
-    rates = {
-        run.name: {rate for _, rate in run.curves["learning rate"]} for run in runs if "learning rate" in run.curves
-    }
+    rates = {run.name: {n for _, n in run.curves["learning rate"]} for run in runs if "learning rate" in run.curves}
     if not rates or any(len(distinct) != 1 for distinct in rates.values()):
         return ""
     values = {run: f"{next(iter(distinct)):.6g}" for run, distinct in rates.items()}

@@ -125,9 +125,8 @@ def log_feed(path: str | os.PathLike[str], source: Any, *, step: int, size: int,
     if whole(size, "size") == 0:
         raise ValueError("expected a size of at least 1, got 0")
     feed = feed_record(source, whole(step, "step"), size)
-    line = json.dumps(
-        {"event": event, "samples": feed["state"]["samples"], "time": round(time.time(), 3), "feed": feed}
-    )
+    samples = feed["state"]["samples"]
+    line = json.dumps({"event": event, "samples": samples, "time": round(time.time(), 3), "feed": feed})
     with open_log(path) as file:
         file.write(line + "\n")
 

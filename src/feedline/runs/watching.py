@@ -165,9 +165,8 @@ class WatchedRun:
         if waiting < _WAITING_SHARE:
             return Limit("the training step", "the feed keeps up; a faster feed would not help")
         seconds = sum(span.seconds for span in spans)
-        reading, transforming = (
-            sum(getattr(span, part) or 0.0 for span in spans) / seconds for part in ("reading", "transforming")
-        )
+        reading = sum(span.reading or 0.0 for span in spans) / seconds
+        transforming = sum(span.transforming or 0.0 for span in spans) / seconds
         if max(reading, transforming) < _WAITING_SHARE:
             return Limit("the feed", "it waits, but neither reads nor decodes: see its transforms and its disk")
         if transforming > reading:

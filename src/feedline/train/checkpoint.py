@@ -217,11 +217,8 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise StateError(f"expected a state as JSON in {folder / STATE}, got: {shown(error, 200)}") from error
     tensors, _, tensors_seal = load_contents(folder / TENSORS)
     if tensors_seal != tie:
-        raise StateError(
-            f"expected the tensors that were saved with {folder / STATE}, got others in {folder / TENSORS}",
-            saved={"seal": tie},
-            current={"seal": tensors_seal},
-        )
+        what = f"expected the tensors that were saved with {folder / STATE}, got others in {folder / TENSORS}"
+        raise StateError(what, saved={"seal": tie}, current={"seal": tensors_seal})
     if shards is not None:
         check_shards(folder, shards)
     return Checkpoint(folder, tensors, state, seal, shards)

@@ -63,11 +63,8 @@ class _Watcher:
         if best is not None and (type(best) is not float or math.isnan(best)):
             raise StateError(f"expected a state of {type(self).__name__} with a best value, got {shown(best, 40)}")
         if saved != self.watch:
-            raise StateError(
-                f"expected a state of {type(self).__name__} with the same criterion",
-                saved={"watch": saved},
-                current={"watch": self.watch},
-            )
+            what = f"expected a state of {type(self).__name__} with the same criterion"
+            raise StateError(what, saved={"watch": saved}, current={"watch": self.watch})
         return best
 
     def _entry(self, state: Mapping[str, Any], key: str) -> Any:
@@ -98,9 +95,7 @@ class ReduceOnPlateau(_Watcher):
         watch: str = "loss",
     ) -> None:
         if not 0 < factor < 1 or patience < 0 or least < 0:
-            raise ValueError(
-                f"expected 0 < factor < 1, patience >= 0 and least >= 0, got {factor}, {patience} and {least}"
-            )
+            raise ValueError(f"expected 0 < factor < 1, patience >= 0, least >= 0, got {factor}, {patience}, {least}")
         super().__init__(watch)
         self.factor, self.patience, self.least, self.stop_below = factor, patience, least, stop_below
         self.stalled = 0
@@ -206,11 +201,8 @@ class KeepBest(_Watcher):
             raise StateError(f"expected a kept model in {self._checkpoints.folder}, got none")
         value = checkpoint.state.get(self.watch)
         if type(value) is not float:
-            raise StateError(
-                f"expected a model kept for its {self.watch} in {checkpoint.path}",
-                saved=checkpoint.state,
-                current={self.watch: "a number"},
-            )
+            what = f"expected a model kept for its {self.watch} in {checkpoint.path}"
+            raise StateError(what, saved=checkpoint.state, current={self.watch: "a number"})
         check_model(model, checkpoint.tensors)
         load_model(model, checkpoint.tensors)
         return value

@@ -42,7 +42,7 @@ from feedline.updates.adjustments import (
     adjust,
     clipping_factors,
     finish,
-    global_clipping_factor,
+    global_factor,
 )
 from feedline.updates.formulas import Formula
 from feedline.updates.native_tensors import computing_dtype
@@ -170,15 +170,8 @@ class Learner:
     def _apply(self, batch: ParameterGroup, step: Step) -> tuple[float, ...]:
         """Apply the rule: change ``batch.parameters`` and ``batch.state`` in place. Return the batch's new numbers."""
         formula, numbers = self._formula(batch.numbers, step, batch.dtype)
-        update(
-            formula,
-            batch.parameters,
-            batch.gradients,
-            batch.state,
-            batch.adjustments,
-            factors=batch.factors,
-            noise=batch.noise,
-        )
+        arrays = batch.parameters, batch.gradients, batch.state
+        update(formula, *arrays, batch.adjustments, factors=batch.factors, noise=batch.noise)
         return numbers
 
     # ---- properties -----------------------------------------------------------------------------------------
@@ -315,9 +308,7 @@ class Learner:
             if isinstance(gradients, Mapping):
                 unknown = sorted(set(gradients) - set(self._parameters))
                 if unknown:
-                    raise ValueError(
-                        f"expected gradients of {_list_names(self._parameters)}, got also {_list_names(unknown)}"
-                    )
+                    raise ValueError(f"expected gradients of {_listed(self._parameters)}, got also {_listed(unknown)}")
                 collected = [gradients.get(name) for name in self._parameters]
             else:
                 collected = list(gradients)
@@ -368,7 +359,7 @@ class Learner:
         present = [gradient for gradient in gradients if gradient is not None]
         if self._clip == math.inf or self._clip_by != "global_norm" or not present:
             return None
-        return global_clipping_factor(present, self._clip * counted)
+        return global_factor(present, self._clip * counted)
 
     def _factors(self, indices: list[int], gradients: Sequence[Any], counted: int, factor: Any) -> list[Any] | None:
         """Return the factors that bring the norm of each gradient within the limit, or None without a limit."""
@@ -449,15 +440,13 @@ class Learner:
         state = _with_plain_names(state)
         shapes = [[name, list(parameter.shape)] for name, parameter in self._parameters.items()]
         current = {"format": FORMAT, "rule": self.rule, "parameters": shapes}
-        differing = [
-            key for key, value in current.items() if type(state[key]) is not type(value) or state[key] != value
-        ]
-        if differing:
+        changed = [key for key, value in current.items() if type(state[key]) is not type(value) or state[key] != value]
+        if changed:
             raise StateError(
                 "the state is of another rule, or of other parameters or another order of them: "
                 "create the learner as for the saved run",
-                saved={key: state[key] for key in differing},
-                current={key: current[key] for key in differing},
+                saved={key: state[key] for key in changed},
+                current={key: current[key] for key in changed},
             )
         try:
             samples, minibatches, sweeps = (whole(state[key], key) for key in ("samples", "minibatches", "sweeps"))
@@ -494,9 +483,7 @@ class Learner:
             data = {key: value for key, value in saved.items() if key != "start"}
             return rates_schedule(Schedule.from_json(data)), (samples, sweeps)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise StateError(
-                f"expected a schedule and its start under 'lr', got {shown(saved, 200)}: {error}"
-            ) from error
+            raise StateError(f"expected a schedule and a start under 'lr', got {shown(saved, 200)}: {error}") from error
 
     # Rules whose state is more than `tensors` and `numbers` override the methods below.
 
@@ -533,11 +520,11 @@ class Learner:
             kinds = self.tensors if begun else ()
             lost = [f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" not in remaining]
             if lost:
-                raise StateError(f"the state lacks tensors: {_list_names(lost)}")
+                raise StateError(f"the state lacks tensors: {_listed(lost)}")
             dtype = computing_dtype(parameter)
             copies.append({k: copy_saved(f"{k}.{name}", remaining.pop(f"{k}.{name}"), parameter, dtype) for k in kinds})
         if remaining:
-            raise StateError(f"the state has tensors that belong to no parameter: {_list_names(remaining)}")
+            raise StateError(f"the state has tensors that belong to no parameter: {_listed(remaining)}")
 
         def restore() -> None:
             self._state = copies
@@ -553,6 +540,6 @@ def _with_plain_names(state: Mapping[str, Any]) -> Mapping[str, Any]:
         return state  # malformed fields are reported below
 
 
-def _list_names(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     shown = [repr(name) for name in names]
     return ", ".join(shown[:8]) + (f" and {len(shown) - 8} more" if len(shown) > 8 else "")

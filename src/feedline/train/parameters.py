@@ -49,11 +49,9 @@ def copy_saved(name: str, saved: torch.Tensor, like: torch.Tensor, dtype: torch.
         StateError: its shape differs from ``like``, or its dtype is not ``dtype``.
     """
     if saved.shape != like.shape or saved.dtype != dtype:
-        raise StateError(
-            f"expected another tensor {name!r} in the state",
-            saved={"shape": tuple(saved.shape), "dtype": str(saved.dtype)},
-            current={"shape": tuple(like.shape), "dtype": str(dtype)},
-        )
+        old = {"shape": tuple(saved.shape), "dtype": str(saved.dtype)}
+        current = {"shape": tuple(like.shape), "dtype": str(dtype)}
+        raise StateError(f"expected another tensor {name!r} in the state", saved=old, current=current)
     with torch.no_grad():
         return torch.empty_like(like, dtype=dtype, requires_grad=False).copy_(saved)
 
@@ -70,10 +68,7 @@ def parameters_by_name(parameters: Iterable[Any]) -> dict[str, torch.Tensor]:
     if isinstance(parameters, torch.nn.Module):
         kind = type(parameters).__name__
         raise TypeError(f"expected an iterable of parameters, got the module {kind}; pass its named_parameters()")
-    pairs = [
-        item if isinstance(item, tuple) and len(item) == 2 else (str(place), item)
-        for place, item in enumerate(parameters)
-    ]
+    pairs = [p if isinstance(p, tuple) and len(p) == 2 else (str(i), p) for i, p in enumerate(parameters)]
     by_name: dict[str, torch.Tensor] = {}
     for name, (_, tensor) in zip(plain_names([str(name) for name, _ in pairs]), pairs, strict=True):
         if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():

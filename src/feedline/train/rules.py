@@ -386,11 +386,9 @@ class Universal(Learner):
 
     def _check_rule_state(self, tensors: Mapping[str, torch.Tensor], rule_state: Any) -> Callable[[], None]:
         if set(tensors) != set(self._function_state):
-            raise StateError(
-                "the state has other tensors than this learner's function keeps",
-                saved={"state": sorted(tensors)},
-                current={"state": sorted(self._function_state)},
-            )
+            saved, current = {"state": sorted(tensors)}, {"state": sorted(self._function_state)}
+            what = "the state has other tensors than this learner's function keeps"
+            raise StateError(what, saved=saved, current=current)
         copies = {name: copy_saved(name, tensors[name], t, t.dtype) for name, t in self._function_state.items()}
 
         def restore() -> None:

@@ -165,9 +165,8 @@ class Saver:
             failure = StateError(message, saved=error.saved, current=error.current, hint=error.hint)
             failure.__cause__ = error
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-            failure = StateError(
-                f"expected a session's checkpoint in {checkpoint.path}, got a malformed one: {shown(error, 200)}"
-            )
+            message = f"expected a session's checkpoint in {checkpoint.path}, got a malformed one: {shown(error, 200)}"
+            failure = StateError(message)
             failure.__cause__ = error
         ranks.check(failure)
         self.pending = False

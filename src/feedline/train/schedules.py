@@ -216,9 +216,7 @@ def _steps(values: Any) -> tuple[tuple[int, float], ...]:
             raise TypeError(f"expected a number or a (count, number) pair, got {shown(item, 80)} at index {place}")
         count, last = _integer(pair[0], "a count"), place == len(values) - 1
         if count < 0 or (count == 0 and not last):
-            raise ValueError(
-                f"expected counts of at least 1 before the last item, got {shown(item, 80)} at index {place}"
-            )
+            raise ValueError(f"expected counts above 0 before the last item, got {shown(item, 80)} at index {place}")
         steps.append((1 if last else count, _number(pair[1])))
     return tuple(steps)
 

@@ -147,9 +147,7 @@ class TrainingSession(session_state.RunProgress):
         if saving is not None and saving.restore:
             check_resumes("training", source, "pass Saving(..., restore=False)")
         if saving is not None and any(_same_folder(c, saving.folder) for c in controllers):
-            raise ValueError(
-                f"expected a separate folder for the best model, got the folder of the checkpoints, {saving.folder}"
-            )
+            raise ValueError(f"expected the best model in another folder, got the checkpoints' folder, {saving.folder}")
         super().__init__()
         self.trainer, self.source, self.size = trainer, source, sizes_schedule(size)
         self.max_samples = None if max_samples is None else whole_number("max_samples", max_samples, 0)
@@ -388,13 +386,10 @@ class TrainingSession(session_state.RunProgress):
 
     def _load_checkpoint(self, checkpoint: Checkpoint) -> None:
         loaded = session_state.from_json(checkpoint.state, self.ranks, self._splits_sums)
-        before, current = [kind for kind, _ in loaded.controllers], [type(c).__name__ for c in self.controllers]
-        if before != current:
-            raise StateError(
-                "expected the controllers of the saved run",
-                saved={"controllers": before},
-                current={"controllers": current},
-            )
+        saved = {"controllers": [kind for kind, _ in loaded.controllers]}
+        current = {"controllers": [type(controller).__name__ for controller in self.controllers]}
+        if saved != current:
+            raise StateError("expected the controllers of the saved run", saved=saved, current=current)
         restore_generators = check_random_states(loaded.random, self.ranks.rank)
         targets: list[tuple[Any, Any]] = [(self.source, loaded.source)]
         if loaded.validation is not None and self.validation is not None and self.validation.source is not None:

@@ -125,11 +125,8 @@ def from_json(state: Mapping[str, Any], ranks: Ranks, splits_sums: bool) -> Save
     epochs = [summary_from_json(part["epoch"], "epoch") for part in parts]
     index = ranks.rank if len(parts) == ranks.count else 0
     if len(parts) not in (1, ranks.count) and any(part["source"] != parts[0]["source"] for part in parts):
-        raise StateError(
-            "this run's sources had different positions by rank: continue with the same number of ranks",
-            saved={"ranks": len(parts)},
-            current={"ranks": ranks.count},
-        )
+        what = "this run's sources had different positions by rank: continue with the same number of ranks"
+        raise StateError(what, saved={"ranks": len(parts)}, current={"ranks": ranks.count})
     since, epoch = sums[index], epochs[index]
     if not splits_sums or combined or len(parts) != ranks.count:
         # Each rank continues with the sums of all. If each has a part, rank 0 continues with all sums so far.

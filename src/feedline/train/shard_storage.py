@@ -106,9 +106,8 @@ class ShardReader(_AsPlanned, StorageReader):
                 offset = torch.Size(part["at"])
                 chunks.append(metadata.ChunkStorageMetadata(offset, torch.Size(part["shape"])))
                 places[metadata.MetadataIndex(name, offset)] = part["file"], part["key"]
-            tensors[name] = metadata.TensorStorageMetadata(
-                metadata.TensorProperties(dtype=dtype), torch.Size(shape), chunks
-            )
+            properties = metadata.TensorProperties(dtype=dtype)
+            tensors[name] = metadata.TensorStorageMetadata(properties, torch.Size(shape), chunks)
         return metadata.Metadata(tensors, storage_data=places)
 
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *_: Any, **__: Any) -> None:

@@ -96,19 +96,14 @@ def files_of(folder: Path, described: Any) -> dict[str, str]:
 
 
 def _damaged(folder: Path, error: Exception) -> StateError:
-    return StateError(
-        f"expected a description of sharded tensors in {folder}, got one that does not fit: {shown(error, 200)}"
-    )
+    return StateError(f"expected a description of sharded tensors in {folder}, got a wrong one: {shown(error, 200)}")
 
 
 def _read(folder: Path, name: str, seal: str) -> dict[str, torch.Tensor]:
     tensors, _, actual = load_contents(folder / name)
     if actual != seal:
-        raise StateError(
-            f"expected the file of tensors that the state in {folder} was saved with, got another in {name}",
-            saved={"seal": seal},
-            current={"seal": actual},
-        )
+        what = f"expected the file of tensors that the state in {folder} was saved with, got another in {name}"
+        raise StateError(what, saved={"seal": seal}, current={"seal": actual})
     return tensors
 
 

@@ -102,7 +102,5 @@ def _number(value: Any, name: str) -> float:
 def check_list(value: Any, length: int | None, name: str) -> list[Any]:
     """Return a list if it has ``length`` items. Raises ValueError otherwise."""
     if not isinstance(value, list) or length not in (None, len(value)):
-        raise ValueError(
-            f"{name}: expected a list{'' if length is None else f' of length {length}'}, got {value!r:.80}"
-        )
+        raise ValueError(f"{name}: expected a list{'' if length is None else f' of size {length}'}, got {value!r:.80}")
     return value

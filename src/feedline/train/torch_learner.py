@@ -117,7 +117,7 @@ class TorchLearner(Learner):
             for group in groups:
                 for place in group["params"]:
                     if place in state:
-                        self._check_parameter_state(group, self._list[place], state[place])
+                        self._check_state(group, self._list[place], state[place])
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise StateError(f"the state does not fit {kind}: {shown(error, 200)}") from error
 
@@ -143,9 +143,7 @@ class TorchLearner(Learner):
                 raise ValueError(f"parameters {shown(saved['params'], 80)}, expected {group['params']}")
             for key in saved.keys() & group.keys():
                 if not _is_same_kind(saved[key], group[key]):
-                    raise ValueError(
-                        f"`{key}` of {shown(saved[key], 40)}, expected something like {shown(group[key], 40)}"
-                    )
+                    raise ValueError(f"`{key}` of {shown(saved[key], 40)}, expected one like {shown(group[key], 40)}")
             on_cpu = any(self._list[place].device.type == "cpu" for place in group["params"])
             if saved.get("capturable") and not group.get("capturable") and on_cpu:
                 raise ValueError("`capturable`, with which it cannot update parameters on the CPU")
@@ -154,24 +152,21 @@ class TorchLearner(Learner):
                 raise ValueError(f"options {shown(saved, 200)}, with which it cannot step")
         return [{**group, **saved} for saved, group in zip(groups, current, strict=True)]
 
-    def _check_parameter_state(
-        self, group: Mapping[str, Any], parameter: torch.Tensor, state: Mapping[str, Any]
-    ) -> None:
+    def _check_state(self, group: Mapping[str, Any], parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
         """Raise ValueError for a state that the optimizer, if it is one of torch, would not keep of this parameter."""
         if not isinstance(state, Mapping):
             raise ValueError(f"{shown(state, 40)} for a parameter of shape {tuple(parameter.shape)}")
         if not state:
             return
-        dimensions = max(
-            1, parameter.dim()
-        )  # with at least one, a number for each element and a number for all elements differ in shape
-        for name, like in (_expected_state(type(self.optimizer), group, dimensions) or {}).items():
+        # With at least one, a number for each element and a number for all elements differ in shape.
+        dims = max(1, parameter.dim())
+        for name, like in (_expected_state(type(self.optimizer), group, dims) or {}).items():
             value = state[name]
             tensor = isinstance(value, torch.Tensor)
             if not isinstance(like, torch.Tensor) or like.dim() == 0:
                 number = type(value) in (int, float) or (tensor and value.numel() == 1)
                 fits = not isinstance(like, (int, float, torch.Tensor)) or (number and 0 <= float(value) < math.inf)
-            elif like.shape == (2,) * dimensions:
+            elif like.shape == (2,) * dims:
                 fits = tensor and value.shape == parameter.shape
             else:
                 fits = tensor and value.dim() == like.dim()
@@ -180,13 +175,11 @@ class TorchLearner(Learner):
                 raise ValueError(f"`{name}` of a parameter of shape {tuple(parameter.shape)} is {got}")
 
 
-def _expected_state(
-    kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dimensions: int
-) -> Mapping[str, Any] | None:
+def _expected_state(kind: type[torch.optim.Optimizer], group: Mapping[str, Any], dims: int) -> Mapping[str, Any] | None:
     """Return the state of an optimizer for a parameter of size 2 in every dimension. None unless it is one of torch."""
     if not kind.__module__.startswith("torch.optim"):
         return None
-    parameter = torch.zeros((2,) * dimensions, requires_grad=True)
+    parameter = torch.zeros((2,) * dims, requires_grad=True)
     parameter.grad = torch.ones_like(parameter)
     options = {key: value for key, value in group.items() if key not in _NOT_TRIED}
     try:

@@ -326,9 +326,7 @@ class Trainer:
         saved = {"learners": len(learners), "model": sorted(model_tensors)}
         current = {"learners": len(self.learners), "model": names}
         if saved != current:
-            raise StateError(
-                "expected the state of a trainer with the same model and learners", saved=saved, current=current
-            )
+            raise StateError("expected a trainer's state with this model and learners", saved=saved, current=current)
         check_model(self.model, model_tensors)
         loads = [
             learner.checked({**learner_state, "tensors": _under(f"learner{i}/", tensors)})
@@ -337,9 +335,7 @@ class Trainer:
         if isinstance(self.strategy, KeepsState):
             loads.append(self.strategy.checked({**workers, "tensors": _under("workers/", tensors)} if workers else {}))
         elif workers:
-            raise StateError(
-                "expected the state of a trainer on its own", saved={"workers": workers.get("way")}, current={}
-            )
+            raise StateError("expected the state of a lone trainer", saved={"workers": workers.get("way")}, current={})
         if isinstance(self.strategy, Overlapping):
             self.strategy.take_advice({**advice, "tensors": _under("advice/", tensors)})
         load_model(self.model, model_tensors)
@@ -368,11 +364,9 @@ def check_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> 
     for name in sorted(plain_names & current.keys() & tensors.keys()):
         tensor = current[name]
         if not torch.nn.parameter.is_lazy(tensor) and tensor.shape != tensors[name].shape:
-            raise StateError(
-                f"expected the state of the same model, got another shape of `{name}`",
-                saved={"shape": tuple(tensors[name].shape)},
-                current={"shape": tuple(tensor.shape)},
-            )
+            what = f"expected the state of the same model, got another shape of `{name}`"
+            saved = {"shape": tuple(tensors[name].shape)}
+            raise StateError(what, saved=saved, current={"shape": tuple(tensor.shape)})
 
 
 def load_model(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -438,14 +432,12 @@ def _check_parameters(model: torch.nn.Module, learners: list[Learner]) -> None:
     owners: dict[int, int] = {}
     for i, learner in enumerate(learners):
         for name, parameter in learner.parameters.items():
-            if id(parameter) not in names:
+            key = id(parameter)
+            if key not in names:
                 raise ValueError(f"expected parameters of the model in learner {i}, got `{name}`, which is not one")
-            if id(parameter) in owners:
-                raise ValueError(
-                    f"expected each parameter in one learner, got `{names[id(parameter)]}` in "
-                    f"{owners[id(parameter)]} and {i}"
-                )
-            owners[id(parameter)] = i
+            if key in owners:
+                raise ValueError(f"expected each parameter in one learner, got `{names[key]}` in {owners[key]} and {i}")
+            owners[key] = i
     idle = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in owners]
     if idle:
         warnings.warn(f"no learner updates {', '.join(idle[:5])}{' and more' if len(idle) > 5 else ''}", stacklevel=3)

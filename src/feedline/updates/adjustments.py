@@ -85,7 +85,7 @@ def clipping_factors(gradients: Tensors, limit: float) -> list[Factor]:
     ]
 
 
-def global_clipping_factor(gradients: Tensors, limit: float) -> Factor:
+def global_factor(gradients: Tensors, limit: float) -> Factor:
     """Return the factor, at most 1, that limits the norm of all gradients together. A tensor if one is on a device."""
     squares = _square_sums(gradients)
     native_norm = math.sqrt(sum(square for square in squares if square is not None))

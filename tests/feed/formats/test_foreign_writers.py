@@ -287,7 +287,7 @@ def test_folders_of_hive_are_named_where_they_are_no_column(tmp_path, suffix, wr
         (tmp_path / f"label={label}" / "year=1").mkdir(parents=True)
         write(tmp_path / f"label={label}" / "year=1" / f"p{suffix}", {"x": [1, 2], "year": [1, 1]})
     pattern = str(tmp_path / "*" / "*" / f"*{suffix}")
-    with pytest.warns(UserWarning, match="names of folders .*: label;"):
+    with pytest.warns(UserWarning, match=r"names of folders .*: label\. Write"):
         corpus = fl.open_corpus(pattern)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

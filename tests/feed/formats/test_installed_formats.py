@@ -125,7 +125,7 @@ def test_built_in_formats_come_first_and_ask_no_package(tmp_path, install):
         ("FORMAT = 7", "steps", "expected a feedline.Format, got int"),
         ("", "steps", "expected a feedline.Format, got AttributeError: .*FORMAT.*"),
         ("import nowhere_at_all", "steps", "expected a feedline.Format, got ModuleNotFoundError: .*nowhere_at_all.*"),
-        ("FORMAT = described()", "csv", "expected one format `csv`, got another one in addition to feedline's"),
+        ("FORMAT = described()", "csv", "expected one format `csv`, got another one in addition to that of feedline"),
     ],
 )
 def test_entries_that_are_no_formats(tmp_path, install, code, name, message):

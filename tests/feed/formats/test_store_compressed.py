@@ -111,7 +111,7 @@ def test_wrong_sizes_are_reported_before_memory_is_allocated(tmp_path_factory, d
     message = bytearray(whole[start:-8])
     memory = pa.ipc.get_record_batch_size(batch)
     metadata = int.from_bytes(message[4:8], "little")
-    honest = compressed.expanded(bytes(message), 8, 8 + metadata)
+    honest = compressed.expanded_bytes(bytes(message), 8, 8 + metadata)
     assert honest == 64 * 12
     at = data.draw(st.integers(8, len(message) - 1))
     message[at] = data.draw(st.integers(0, 255))

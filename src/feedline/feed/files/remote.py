@@ -5,7 +5,7 @@ folders, patterns and suffixes work as for local files. `open_object` returns a 
 Code that reads from the descriptor of that file, as native code does, must call `within_reach` first: the file on disk
 is sparse, and bytes that were not fetched read as zeros.
 
-Fetching and storing the bytes is left to `feedline.feed.remote`.
+Fetching and storing the bytes are left to `feedline.feed.remote`.
 """
 
 from __future__ import annotations

@@ -185,9 +185,8 @@ class _OnnxImporter:
                 # Its source is unknown if the file is not in order, or if it comes from outside the body of a loop.
                 self._add_parameter(name, self._types[name], constant=True)
         outputs = tuple(self._types[name] for name in node.output if name)
-        setting_inputs = {
-            name: node.input[i] for i, name in _SETTINGS.get(node.op_type, {}).items() if i < len(node.input)
-        }
+        places = _SETTINGS.get(node.op_type, {})
+        setting_inputs = {name: node.input[i] for i, name in places.items() if i < len(node.input)}
         weights = [name for name in inputs if name in self.parameters and name not in setting_inputs.values()]
         around = ShapesAround(
             [self._types[name].shape for name in inputs],

@@ -111,9 +111,8 @@ def _as_value_error(model: torch.nn.Module) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ValueError(
-            f"expected inputs that {type(model).__name__} can be run on; it raised {type(error).__name__}: {error}"
-        ) from error
+        got = f"{type(error).__name__}: {error}"
+        raise ValueError(f"expected inputs that {type(model).__name__} can be run on; it raised {got}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -138,9 +137,7 @@ def _undo_changes(model: torch.nn.Module, runs: bool) -> Iterator[None]:
     tensors = {t: t.detach().clone() for t in saved if not is_lazy(t) and not t.is_meta}
     attributes = [(module, dict(vars(module))) for module in model.modules()]
     # torch.export leaves substitutes for weights in a list of LSTMs.
-    containers = [
-        (v, v.copy() if v else ()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))
-    ]
+    containers = [(v, v.copy()) for _, before in attributes for v in before.values() if isinstance(v, (list, dict))]
     try:
         with torch.random.fork_rng(devices=_devices(model)):
             yield

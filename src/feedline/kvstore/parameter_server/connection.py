@@ -243,15 +243,14 @@ class ServerConnection:
         Raises:
             StoreError: it is malformed.
         """
+        last = self._last.number
         if (
             not isinstance(answer, Answer)
             or not (answer.failure is None or isinstance(answer.failure, Exception))
             or type(answer.durable) is not int
-            or not 0 <= answer.durable <= self._last.number
+            or not 0 <= answer.durable <= last
         ):
-            raise StoreError(
-                f"expected an answer to push {self._last.number} or one before from {self.label}, got {answer!r:.200}"
-            )
+            raise StoreError(f"expected an answer to push {last} or one before from {self.label}, got {answer!r:.200}")
         return answer
 
     # ---- other calls ----------------------------------------------------------------------------------------

@@ -205,14 +205,10 @@ class Server:
         return self._answer(worker, after, self._shard.states)
 
     def set_states(
-        self,
-        worker: str,
-        after: int,
-        parameters: dict[str, Any],
-        states_by_key: Mapping[Key, tuple[dict[str, Any], int]],
+        self, worker: str, after: int, parameters: dict[str, Any], states: Mapping[Key, tuple[dict[str, Any], int]]
     ) -> Answer:
         """See `Shard`, and `pull`."""
-        return self._answer(worker, after, lambda: self._shard.set_states(parameters, states_by_key), flush=True)
+        return self._answer(worker, after, lambda: self._shard.set_states(parameters, states), flush=True)
 
     def flush(self, worker: str, after: int) -> Answer:
         """Write a snapshot and wait for it. See `pull`.

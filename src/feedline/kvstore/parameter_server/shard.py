@@ -81,9 +81,7 @@ class Shard:
                 raise StoreError(f"expected non-negative integers as shape of key {key!r}, got {shape!r}")
         layout = Layout([(shape, dtype_of(name)) for _, shape, name in items])
         values = layout.views(receive_buffer(buffer, layout.size, "a worker"))
-        self._gather(
-            [(item[0], v) for item, v in zip(items, values, strict=True) if item[0] not in self._table.entries]
-        )
+        self._gather([(key, v) for (key, *_), v in zip(items, values, strict=True) if key not in self._table.entries])
 
     def _gather(self, pairs: Sequence[tuple[Key, Any]]) -> None:
         """Create keys in one contiguous buffer."""
@@ -260,11 +258,8 @@ class Shard:
             StateError: the snapshot has another version.
         """
         if about.get("feedline") != VERSION:
-            raise StateError(
-                "expected a snapshot of a server",
-                saved={"version": about.get("feedline")},
-                current={"version": VERSION},
-            )
+            saved, current = {"version": about.get("feedline")}, {"version": VERSION}
+            raise StateError("expected a snapshot of a server", saved=saved, current=current)
         keys = about["keys"]
         self._gather([(key, tensors[f"value.{i}"]) for i, key in enumerate(keys)])
         states = {

@@ -283,9 +283,7 @@ class AsyncStore(KVStore):
         self._optimizer = optimizer
 
     def _before_numbers_change(self) -> None:
-        raise RefusedError(
-            "expected unchanged parameters, as the servers of 'dist_async' have copies; use set_optimizer"
-        )
+        raise RefusedError("expected unchanged parameters, as servers of 'dist_async' have copies; use set_optimizer")
 
     def set_gradient_compression(self, parameters: Mapping[str, Any] | None) -> None:
         """See `KVStore`. Applies to the pushes of this worker."""

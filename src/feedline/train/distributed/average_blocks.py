@@ -142,15 +142,11 @@ class BlockMomentum(DistributedStrategy):
         tensors = state.get("tensors", {})
         names = [f"velocity {i}" for i in range(len(self._velocity))]
         if state.get("way") != self.strategy_name or sorted(tensors) != sorted(names):
-            raise StateError(
-                "expected the state of block momentum over the same number of parameters",
-                saved={"workers": state.get("way"), "tensors": len(tensors)},
-                current={"workers": self.strategy_name, "tensors": len(self._velocity)},
-            )
-        velocity = [
-            copy_saved(name, tensors[name], parameter, parameter.dtype)
-            for name, parameter in zip(names, self.parameters, strict=True)
-        ]
+            saved = {"workers": state.get("way"), "tensors": len(tensors)}
+            current = {"workers": self.strategy_name, "tensors": len(names)}
+            what = "expected the state of block momentum over the same number of parameters"
+            raise StateError(what, saved=saved, current=current)
+        velocity = [copy_saved(name, tensors[name], p, p.dtype) for name, p in zip(names, self.parameters, strict=True)]
 
         def load() -> None:
             self._require_sync()

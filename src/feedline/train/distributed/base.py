@@ -66,9 +66,7 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
             distributed = torch.distributed
             if not (distributed.is_available() and distributed.is_initialized()):
                 # Sources get their partition from it, too. Without it every rank would read all data.
-                raise RuntimeError(
-                    "expected torch.distributed to be initialised: call init_process_group before training"
-                )
+                raise RuntimeError("expected an initialised torch.distributed: call init_process_group before training")
             self._ranks = self._connect()
         return self._ranks
 
@@ -165,11 +163,9 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
             StateError: the state is of another strategy.
         """
         if state:
-            raise StateError(
-                "expected a state that no other strategy saved",
-                saved={"workers": state.get("way") if isinstance(state, Mapping) else state},
-                current={"workers": self.strategy_name},
-            )
+            way = state.get("way") if isinstance(state, Mapping) else state
+            saved, current = {"workers": way}, {"workers": self.strategy_name}
+            raise StateError("expected a state that no other strategy saved", saved=saved, current=current)
         return self._require_sync
 
     def _require_sync(self) -> None:

@@ -249,10 +249,7 @@ class ThroughShards(ThroughModel, HoldsParts):
 def _watch(parameters: Sequence[torch.Tensor], used: set[int]) -> list[Any]:
     """Let backward collect in ``used`` the index of each parameter that gets a gradient. Return handles of the
     hooks."""
-    return [
-        parameter.register_post_accumulate_grad_hook(lambda _, i=i: used.add(i))
-        for i, parameter in enumerate(parameters)
-    ]
+    return [p.register_post_accumulate_grad_hook(lambda _, i=i: used.add(i)) for i, p in enumerate(parameters)]
 
 
 class _ZeroLoss(torch.nn.Module):

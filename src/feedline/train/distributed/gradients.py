@@ -170,9 +170,7 @@ class Gradients:
 
     # ---- the end of a step --------------------------------------------------------------------------------------
 
-    def lay_out(
-        self, order: Sequence[int], adds_per_step: Sequence[int], make: Callable[[list[Bucket]], BucketSums]
-    ) -> None:
+    def lay_out(self, order: list[int], adds_per_step: list[int], make: Callable[[list[Bucket]], BucketSums]) -> None:
         """Lay out buckets.
 
         Args:

@@ -83,9 +83,8 @@ class QuantizedGradients(DistributedStrategy):
             codes = code.encode(value)
             self._sum_residuals[i] = value - code.decode(codes, width)
             summed.append(codes)
-        gathered = self.ranks.distribute(
-            [_join(summed)] * len(ranks), [sum(part.numel() for part in parts) for parts in sent]
-        )
+        sizes = [sum(part.numel() for part in parts) for parts in sent]
+        gathered = self.ranks.distribute([_join(summed)] * len(ranks), sizes)
         stripes = [_split_like(codes, parts) for codes, parts in zip(gathered, sent, strict=True)]
         for i, *pieces in zip(used, *stripes, strict=True):
             parameter = self.parameters[i]
@@ -187,12 +186,7 @@ def _split_like(joined: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torc
 
 
 def quantized(
-    learner: Learner,
-    bits: int = 1,
-    group: Any = None,
-    *,
-    distributed_after: int = 0,
-    timeout: float = TIMEOUT_S,
+    learner: Learner, bits: int = 1, group: Any = None, *, distributed_after: int = 0, timeout: float = TIMEOUT_S
 ) -> Learner:
     """Let a learner train as `data_parallel` does, but with quantized gradients, for slow networks.
 

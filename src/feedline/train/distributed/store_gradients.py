@@ -69,10 +69,8 @@ class ThroughStore(DataParallel):
     def join(self, model: torch.nn.Module, learners: Sequence[Learner]) -> None:
         """See `Strategy`."""
         super().join(model, learners)
-        if any(
-            isinstance(learner.strategy, ThroughStore) and learner.strategy._store is not self._store
-            for learner in learners
-        ):
+        strategies = [learner.strategy for learner in learners]
+        if any(isinstance(s, ThroughStore) and s._store is not self._store for s in strategies):
             raise ValueError("expected one store for all learners of a trainer, got several stores")
 
     def _reduce(self, part: Contribution) -> Total:
@@ -161,24 +159,21 @@ class ThroughStore(DataParallel):
     def take_advice(self, advice: Mapping[str, Any]) -> None:
         """See `Overlapping`."""
         super().take_advice(advice)
-        description, tensors = advice.get("residuals", {}), advice.get("tensors", {})
+        description = advice.get("residuals") or {"code": None, "ranks": 0, "parameters": 0}
+        tensors = advice.get("tensors", {})
         try:
-            code, count, parameters = (
-                (description["code"], description["ranks"], description["parameters"]) if description else (None, 0, 0)
-            )
+            code, count, parameters = description["code"], description["ranks"], description["parameters"]
             if any(type(n) is not int or n < 0 for n in (count, parameters)):
                 raise TypeError(f"{shown(count, 20)} ranks, {shown(parameters, 20)} parameters")
         except (KeyError, TypeError) as error:
             raise StateError(f"expected a description of residuals, got {shown(description, 80)}: {error!r}") from error
         loaded: Residuals = {}
         for r in range(count if parameters == len(self.parameters) else 0):  # otherwise they belong to other learners
-            for i, parameter in enumerate(self.parameters):
+            for i, p in enumerate(self.parameters):
                 residual = tensors.get(name := f"residual {r} {i}")
-                if residual is None or (residual.shape, residual.dtype) != (parameter.shape, parameter.dtype):
+                if residual is None or (residual.shape, residual.dtype) != (p.shape, p.dtype):
                     got = "nothing" if residual is None else f"{tuple(residual.shape)} {residual.dtype}"
-                    raise StateError(
-                        f"expected {tuple(parameter.shape)} {parameter.dtype} under {name!r} in the state, got {got}"
-                    )
+                    raise StateError(f"expected {tuple(p.shape)} {p.dtype} under {name!r} in the state, got {got}")
                 loaded[r, i] = residual
         self._loaded_residuals, self._loaded_code = loaded, code
 

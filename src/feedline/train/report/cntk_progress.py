@@ -29,21 +29,14 @@ def table_row(
     return f" {columns}   {' ' * 8 if recent_metric is None else f'{recent_metric:8.3g}'}    {samples:10d}"
 
 
-def minibatch_line(first: int, last: int, loss: float | None, metric: float, samples: int, percent: bool = True) -> str:
+def minibatch_line(first: int, last: int, loss: float | None, metric: float, samples: int, percent: bool) -> str:
     """Format averages over minibatches ``first`` to ``last``, of training, or of an evaluation if ``loss`` is None."""
     what, loss_text = ("Evaluation ", "") if loss is None else ("", f"loss = {loss:0.6f} * {samples:d}, ")
     return f" {what}Minibatch[{first:4d}-{last:4d}]: {loss_text}metric = {_metric(metric, percent)} * {samples:d};"
 
 
 def epoch_line(
-    number: int,
-    of: int | None,
-    tag: str,
-    loss: float,
-    metric: float,
-    samples: int,
-    seconds: float,
-    percent: bool = True,
+    number: int, of: int | None, tag: str, loss: float, metric: float, samples: int, seconds: float, percent: bool
 ) -> str:
     """Format averages over epoch ``number`` (of ``of``, if known), its time and speed."""
     seconds = round(seconds, 3)
@@ -55,12 +48,10 @@ def epoch_line(
     )
 
 
-def evaluation_line(number: int, minibatches: int, metric: float, samples: int, percent: bool = True) -> str:
+def evaluation_line(number: int, minibatches: int, metric: float, samples: int, percent: bool) -> str:
     """Format the average metric over evaluation ``number``."""
-    return (
-        f"Finished Evaluation [{number}]: Minibatch[1-{minibatches}]: "
-        f"metric = {_metric(metric, percent)} * {samples:d};"
-    )
+    average = _metric(metric, percent)
+    return f"Finished Evaluation [{number}]: Minibatch[1-{minibatches}]: metric = {average} * {samples:d};"
 
 
 def _metric(value: float, percent: bool) -> str:
@@ -73,7 +64,7 @@ class ReportFile:
     Args:
         path: file to overwrite: ``<path>rank<rank>``, or ``<path>`` without a rank. None means standard output.
         rank: rank of this process. None means the only process.
-        num_epochs: number of epochs for CNTK's first and last lines.
+        epochs: number of epochs for CNTK's first and last lines.
         table: whether to begin with the header of the table.
 
     Attributes:
@@ -82,9 +73,7 @@ class ReportFile:
 
     END = "CNTKCommandTrainEnd: train"
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None, rank: int | None, num_epochs: int | None, table: bool
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, rank: int | None, epochs: int | None, table: bool) -> None:
         self._path = None
         self.to_file = path is not None
         self._file: TextIO | None = None
@@ -93,7 +82,7 @@ class ReportFile:
             print(f"Redirecting log to file {self._path}", flush=True)
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text("", encoding="utf-8")
-            epochs = 300 if num_epochs is None else num_epochs
+            epochs = 300 if epochs is None else epochs
             self.line(str(self._path))
             self.line(f"CNTKCommandTrainInfo: train : {epochs}")
             self.line(f"CNTKCommandTrainInfo: CNTKNoMoreCommands_Total : {epochs}")
