@@ -17,6 +17,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Keyed,
     OfParts,
     Ordered,
@@ -31,8 +32,6 @@ from feedline.feed.protocol import (
     says_where_batches_end,
     verified,
 )
-
-Ints = NDArray[np.int64]
 
 
 class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiable):

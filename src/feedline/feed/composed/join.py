@@ -32,6 +32,7 @@ from feedline.feed.protocol import (
     Broadcast,
     ChunkInfo,
     Deserializer,
+    Ints,
     Keyed,
     RandomAccess,
     Verifiable,
@@ -43,8 +44,6 @@ from feedline.feed.protocol import (
     verified,
 )
 from feedline.feed.unique import distinct
-
-Ints = NDArray[np.int64]
 
 _SAMPLED = 1024  # sequences of each part whose keys and lengths the digest covers
 

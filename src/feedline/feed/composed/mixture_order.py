@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DataError, StateError, shown
 from feedline.feed.composed.mixture_stages import LAST_PLACE, Declared, Stages, check_place
-from feedline.feed.composed.schedule import Ints
-from feedline.feed.protocol import whole_number
+from feedline.feed.protocol import Ints, whole_number
 from feedline.feed.timeline import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.block_order import Blocks
 from feedline.feed.timeline.elements import InParts

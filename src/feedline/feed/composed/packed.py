@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
@@ -30,6 +29,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Ordered,
     Piece,
     RowsOfDocuments,
@@ -50,8 +50,6 @@ LONGEST_ROW = 1 << 24
 
 # Level of the key that shuffles the documents of a chunk. docs/explanation/order.md lists all levels.
 COMPANIONS = 12
-
-Ints = NDArray[np.int64]
 
 
 class _Pieces(NamedTuple):

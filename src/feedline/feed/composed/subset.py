@@ -23,6 +23,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Keyed,
     Mapped,
     MappedFile,
@@ -41,8 +42,6 @@ from feedline.feed.protocol import (
     whole_number,
 )
 from feedline.feed.wrapper import Forwarding
-
-Ints = NDArray[np.int64]
 
 _DIGEST_PIECE = 1 << 20  # ordinals
 

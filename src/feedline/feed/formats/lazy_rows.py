@@ -17,7 +17,7 @@ from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Stream, Value
 from feedline.errors import DataError
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.protocol import CHUNK_MEMORY
+from feedline.feed.protocol import CHUNK_MEMORY, Ints
 
 CHUNK_BYTES = 32 << 20
 """Bytes of rows in a chunk, by default."""
@@ -50,7 +50,7 @@ class LazyRows:
         ValueError: it has no rows.
     """
 
-    offsets: NDArray[np.int64] | None = None
+    offsets: Ints | None = None
 
     def __init__(self, name: str, data: Any) -> None:
         shape = tuple(int(n) for n in data.shape)

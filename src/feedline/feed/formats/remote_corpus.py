@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.arguments import Remote
@@ -27,6 +24,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Mapped,
     Piece,
     RandomAccess,
@@ -261,7 +259,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             return self.read(chunk).slice(start, stop)
         return self._fetch_views(read_slice(self._corpus, chunk, start, stop), chunk)
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+    def select(self, ordinals: Ints) -> Chunk:
         """Return sequences of the corpus."""
         return select_by_chunk(self, ordinals) if self._lacks_parts else self._corpus.select(ordinals)
 

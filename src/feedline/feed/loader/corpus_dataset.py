@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from feedline.data import Minibatch, Position
 from feedline.data.value import BytesValue
 from feedline.errors import SchemaError
@@ -23,7 +20,7 @@ from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned, batch_count
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, finish_of, is_sized, says_where_batches_end
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Ordered, finish_of, is_sized, says_where_batches_end
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.wrapper import Forwarding
@@ -215,7 +212,7 @@ class _SequencesAsSamples(Forwarding):
         """See `Deserializer.chunks`."""
         return [ChunkInfo(info.sequences, info.sequences, info.bytes) for info in self._corpus.chunks()]
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return None: every sequence counts as one sample."""
         return None
 

@@ -19,12 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
-from feedline.feed.protocol import ChunkInfo
+from feedline.feed.protocol import ChunkInfo, Ints
 from feedline.feed.timeline import ChunkTable
 from feedline.feed.timeline.elements import SEGMENT
 from feedline.feed.timeline.feedline import FeedlineOrder
-
-Ints = NDArray[np.int64]
 
 # Level of the key for the draws of a weighted sweep, after the levels of orders and transforms.
 DRAWS = 3

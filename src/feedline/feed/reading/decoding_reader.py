@@ -21,10 +21,10 @@ from feedline.concurrency.thread_pool import Job, Threads
 from feedline.data import Chunk
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Selective, require
+from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Ints, Selective, require
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
-from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Ints, Selecting, Slots, Upcoming
+from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Selecting, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import ChunkTable

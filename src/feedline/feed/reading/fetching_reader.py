@@ -33,10 +33,10 @@ from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.protocol import Deserializer, MappedFile, files_of
+from feedline.feed.protocol import Deserializer, Ints, MappedFile, files_of
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.reading.mapped_reader import MappedReader
-from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Ints, Slots, Staging
+from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Slots, Staging
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline
 from feedline.feed.timeline.block_order import Blocks

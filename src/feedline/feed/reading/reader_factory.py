@@ -17,6 +17,7 @@ from feedline.feed.files.remote import check_room
 from feedline.feed.formats.fetched_views import may_lack_parts
 from feedline.feed.protocol import (
     Deserializer,
+    Ints,
     Ordered,
     RandomAccess,
     Sliceable,
@@ -31,7 +32,7 @@ from feedline.feed.reading.block_corpus import BlockCorpus
 from feedline.feed.reading.block_reader import BlockReader
 from feedline.feed.reading.decoding_reader import DecodingReader
 from feedline.feed.reading.mapped_reader import MappedReader
-from feedline.feed.reading.reader import Ints, Reader
+from feedline.feed.reading.reader import Reader
 from feedline.feed.reading.row_reader import RowReader
 from feedline.feed.reading.sequential_reader import SequentialReader
 from feedline.feed.reading.stats import Stats

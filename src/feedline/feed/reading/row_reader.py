@@ -10,9 +10,9 @@ from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, Ints
 from feedline.feed.reading.fetching_reader import FetchingReader
-from feedline.feed.reading.reader import Ints, Slots
+from feedline.feed.reading.reader import Slots
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Timeline
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.reading.reader import Ints, Reader, Slots, Upcoming, concatenate_slots
+from feedline.feed.protocol import Ints
+from feedline.feed.reading.reader import Reader, Slots, Upcoming, concatenate_slots
 from feedline.feed.timeline import WindowPlan
 
 

@@ -59,6 +59,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Mapped,
     MappedFile,
     Piece,
@@ -71,7 +72,6 @@ from feedline.feed.protocol import (
 from feedline.feed.unique import distinct
 
 Paths = str | os.PathLike[str]
-Ints = NDArray[np.int64]
 
 _MAX_UNREADABLE = 1 << 20  # sequences of a batch that keep their places if it cannot be read
 _VIEW_BYTES = 4 << 20  # of a chunk of rows that indices name, part of the order

@@ -34,10 +34,9 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
 from feedline.feed.formats.store import stream_columns
 from feedline.feed.joined_values import join_values
-from feedline.feed.protocol import CHUNK_MEMORY
+from feedline.feed.protocol import CHUNK_MEMORY, Ints
 
 Flags = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 UNREADABLE = {
     "dense": "expected numbers, got a null",

@@ -42,7 +42,17 @@ from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.hive_folders import NULL, hive_columns
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import lost_chunk, read_error
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Fetchable, Piece, Unread, whole_number
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Fetchable,
+    Ints,
+    Piece,
+    Unread,
+    whole_number,
+)
 
 Paths = str | os.PathLike[str]
 
@@ -173,7 +183,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
             unreadable.mark(name, bad)
         return Chunk(self.schema, values, unreadable.errors())
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one.
 
         O(n). The first call may decode columns, see the docstring of the module.
@@ -218,12 +228,12 @@ _PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = 1 << 10, 16 << 20  # of a page's he
 class _Sizes(NamedTuple):
     """Sizes from a footer: rows (groups,), and for each leaf column (groups, columns)."""
 
-    rows: NDArray[np.int64]
+    rows: Ints
     width: int
-    values: NDArray[np.int64]
-    uncompressed: NDArray[np.int64]
-    compressed: NDArray[np.int64]
-    begin: NDArray[np.int64]
+    values: Ints
+    uncompressed: Ints
+    compressed: Ints
+    begin: Ints
 
 
 class _RowGroup(NamedTuple):
@@ -348,8 +358,7 @@ class _ParquetFile:
                 table = self._in_steps(file, group, names, step=step, memory_bytes=memory_bytes)
         if table.num_rows != group.rows:
             raise DataError(
-                f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}",
-                path=self.path,
+                f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}", path=self.path
             )
         return self._with_constants(table, group, fields)
 
@@ -404,14 +413,14 @@ class _ParquetFile:
             raise self._damage_error(f"footer cannot be read: {what}", begin + byte) from error
         return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
 
-    def _leaves(self, fields: list[str]) -> NDArray[np.int64]:
+    def _leaves(self, fields: list[str]) -> Ints:
         """Return the numbers of the leaf columns of ``fields``."""
         names = set(fields)
         return np.array(
             [i for i, path in enumerate(self._paths) if path in names or path.split(".")[0] in names], np.int64
         )
 
-    def _decoded_bytes(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
+    def _decoded_bytes(self, number: int, leaves: Ints, values: Ints) -> int:
         """Return the decoded bytes of columns with ``values`` values, with one offset per row for lists."""
         rows = int(self._sizes.rows[number])
         ragged = sum("." in self._paths[leaf] for leaf in leaves.tolist())

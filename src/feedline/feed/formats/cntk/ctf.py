@@ -31,15 +31,7 @@ from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import MAX_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
 from feedline.feed.formats.indexed.rows import PAD, RowText, TextCorpus, TextRows
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import (
-    CHUNK_MEMORY,
-    Extent,
-    Keyed,
-    Piece,
-    Unread,
-    declared_streams,
-    whole_number,
-)
+from feedline.feed.protocol import CHUNK_MEMORY, Extent, Ints, Keyed, Piece, Unread, declared_streams, whole_number
 
 _UNLIMITED = 1 << 62
 
@@ -126,7 +118,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
         return self._digest("", "flags")
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the ids of sequences. In files without ids, these are line numbers, from 0, counted through all
         files."""
         lines = offsets_of(file.index.header.lines for file in self._files)

@@ -32,7 +32,7 @@ from feedline.feed.formats.lazy_rows import CHUNK_BYTES, LazyRows
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import no_values, reraise_if_transient
 from feedline.feed.joined_values import join_values
-from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ints, declared_streams, whole_number
 
 _SLAB_ROWS = 1024  # read in one step, of strings and ragged rows, whose sizes are unknown before
 _SAMPLE_ROWS = 64  # of strings, from which the size of a row is estimated
@@ -254,7 +254,7 @@ class StoredColumn(LazyRows):
             rows: NDArray[Any] = self._data.rows(start, stop)
         return rows
 
-    def _count_offsets(self) -> NDArray[np.int64]:
+    def _count_offsets(self) -> Ints:
         """Return the offsets of the rows. Reads the whole array once, and keeps only the offsets."""
         if self._count * 8 > self._memory_bytes:
             raise self._error(f"expected at most {self._memory_bytes // 8} rows (memory), got {self._count}")

@@ -24,7 +24,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, size_of, status_of
 from feedline.feed.formats.indexed.file_index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, whole_number
 from feedline.feed.unique import distinct
 
 MAX_AT_ONCE = 1000
@@ -36,7 +36,6 @@ _LINES_BLOCK = 1 << 20
 _log = logging.getLogger("feedline")
 _T = TypeVar("_T")
 _File = TypeVar("_File", bound="IndexedFile")
-Ints = NDArray[np.int64]
 Ordinals = Sequence[int] | Ints
 """Ordinals of sequences. A range for a whole chunk, as an array could take as much memory as its decoded values."""
 
@@ -149,12 +148,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         self._memory_bytes = whole_number("memory", memory_bytes, 1)
         self._paths = list_files(path)
         self.name = name_of(self._paths)
-        self._arguments = {
-            **options,
-            "chunk_size": self._chunk_size,
-            "cache": cache,
-            "memory": self._memory_bytes,
-        }
+        self._arguments = {**options, "chunk_size": self._chunk_size, "cache": cache, "memory": self._memory_bytes}
 
     def _index(self, kind: IndexKind, progress: Progress) -> None:
         """Open the files. ``progress`` is called with the bytes of all files.

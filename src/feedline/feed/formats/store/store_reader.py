@@ -37,6 +37,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Mapped,
     Piece,
     RandomAccess,
@@ -215,7 +216,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         except ValueError as error:
             raise _damage_error(str(error), mapped.file.path, start) from error
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
         ragged, plain = self._counted_streams()
         if not ragged:
@@ -378,7 +379,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         ragged = [name for name in counted if name in self._manifest.lengths]
         return ragged, len(ragged) < len(counted)
 
-    def _samples(self) -> NDArray[np.int64]:
+    def _samples(self) -> Ints:
         parts = self._manifest.parts
         ragged, plain = self._counted_streams()
         if not ragged:
@@ -469,7 +470,7 @@ class _MappedLengths:
         """
         self._file.check()
 
-    def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
+    def take(self, ordinals: Ints) -> NDArray[np.int32]:
         """Return a copy of the lengths of the sequences ``ordinals``."""
         lengths: NDArray[np.int32]
         ((lengths, _),) = self._gatherer.gather(None, ordinals)
@@ -492,11 +493,7 @@ def _check_sum(file: StoreMap, start: int, size: int, expected: int) -> None:
 
 def _damage_error(what: str, path: str, byte: int, stream: str | None = None) -> DataError:
     return DataError(
-        what,
-        path=path,
-        byte=byte,
-        stream=stream,
-        hint="the file is damaged; restore it or write the store again",
+        what, path=path, byte=byte, stream=stream, hint="the file is damaged; restore it or write the store again"
     )
 
 

@@ -29,7 +29,7 @@ from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, le
 from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.joined_values import copy_value, join_values
-from feedline.feed.protocol import whole_number
+from feedline.feed.protocol import Ints, whole_number
 from feedline.feed.remote.stores import is_address
 
 Piece = dict[str, Value]
@@ -403,7 +403,7 @@ class LengthsFile:
                 self._file.close()
 
 
-def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
+def _sequence_bytes(chunk: Chunk) -> Ints:
     """Return the bytes of the rows of each sequence, at least 1, without offsets, which depend on neighbours."""
     total = np.ones(chunk.num_sequences, np.int64)
     for value in chunk.values.values():
