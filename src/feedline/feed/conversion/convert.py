@@ -70,10 +70,7 @@ class ConversionSummary(NamedTuple):
         )
 
 
-@refuse_replaced(
-    storage_options="remote=fl.Remote(storage_options=...)",
-    deadline_s="remote=fl.Remote(deadline_s=...)",
-)
+@refuse_replaced(storage_options="remote=fl.Remote(storage_options=...)", deadline_s="remote=fl.Remote(deadline_s=...)")
 def convert(
     source: Any,
     destination: str | os.PathLike[str],
@@ -297,10 +294,7 @@ def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
 
 
 def _target(
-    source: Any,
-    destination: str | os.PathLike[str],
-    remote: Remote | None,
-    work: str | os.PathLike[str] | None,
+    source: Any, destination: str | os.PathLike[str], remote: Remote | None, work: str | os.PathLike[str] | None
 ) -> Target:
     if is_address(destination):
         remote = remote or Remote()

@@ -217,11 +217,7 @@ def _merge(
             # All stores use the codec that "auto" selected for the first.
             codec = Manifest.load(merged[0]).compression if len(merged) > 1 else settings.compression
             with StoreWriter(
-                path,
-                pieces[0].schema,
-                chunk_bytes=chunk_bytes,
-                part_bytes=settings.part_bytes,
-                compression=codec,
+                path, pieces[0].schema, chunk_bytes=chunk_bytes, part_bytes=settings.part_bytes, compression=codec
             ) as writer:
                 writer.write(_gather(pieces, order))
         if progress is not None:

@@ -34,14 +34,7 @@ from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
 _FIRST_ROWS = 100
 _MAX_NESTED = 16
-_KINDS = {
-    "0": "a number",
-    "i": "an integer",
-    "t": "true or false",
-    '"': "a string",
-    "[": "a list",
-    "{": "an object",
-}
+_KINDS = {"0": "a number", "i": "an integer", "t": "true or false", '"': "a string", "[": "a list", "{": "an object"}
 
 _log = logging.getLogger("feedline")
 

@@ -291,11 +291,7 @@ class _FirstRecords:
             if self.records:
                 got = f"features that are not: {', '.join(left_out[:5])}" if left_out else "none"
                 what = f"expected features that are alike in all of the first {_FIRST_RECORDS} records, got {got}"
-            raise DataError(
-                what,
-                path=str(self.path),
-                hint="declare the streams: x=fl.Stream(shape=...)",
-            )
+            raise DataError(what, path=str(self.path), hint="declare the streams: x=fl.Stream(shape=...)")
         if left_out:
             listed = ", ".join(left_out)
             _log.warning("%s: no streams, as some of the first records lack them or differ: %s", self.path, listed)

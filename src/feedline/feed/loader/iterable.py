@@ -558,8 +558,7 @@ def _is_hugging_face(dataset: Any) -> bool:
 
 def _warn_of_replay(dataset: Any, why: str, stacklevel: int) -> None:
     warnings.warn(
-        f"{type(dataset).__name__} {why}, it is iterated from the beginning up to the next batch",
-        stacklevel=stacklevel,
+        f"{type(dataset).__name__} {why}, it is iterated from the beginning up to the next batch", stacklevel=stacklevel
     )
 
 

@@ -452,13 +452,7 @@ class _ChunkTable:
 
 
 def _build(
-    text: BinaryIO,
-    path: Path,
-    kind: IndexKind,
-    *,
-    file: BinaryIO,
-    progress: Progress,
-    place: Path | None = None,
+    text: BinaryIO, path: Path, kind: IndexKind, *, file: BinaryIO, progress: Progress, place: Path | None = None
 ) -> TextIndex:
     before = status_of(text)
     indexer = kind.indexer()

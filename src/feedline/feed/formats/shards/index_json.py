@@ -89,9 +89,7 @@ class IndexEntry:
     def error(self, expected: str, got: Any) -> DataError:
         """Return the error for a value that is not as expected."""
         return DataError(
-            f"expected {expected} in {self._where} of {INDEX}, got {shown(got, 60)}",
-            path=str(self._path),
-            hint=DAMAGED,
+            f"expected {expected} in {self._where} of {INDEX}, got {shown(got, 60)}", path=str(self._path), hint=DAMAGED
         )
 
     def number(self, key: str) -> int:

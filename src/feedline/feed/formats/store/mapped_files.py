@@ -24,11 +24,7 @@ from feedline.errors import DataError
 from feedline.feed.files.paths import kind_of, open_regular, reading, size_of, status_of
 from feedline.feed.files.remote import object_at
 
-ADVICE = {
-    "random": mmap.MADV_RANDOM,
-    "sequential": mmap.MADV_SEQUENTIAL,
-    "willneed": mmap.MADV_WILLNEED,
-}
+ADVICE = {"random": mmap.MADV_RANDOM, "sequential": mmap.MADV_SEQUENTIAL, "willneed": mmap.MADV_WILLNEED}
 _CHANGED = "the file was truncated or changed after it was written; write the store again"
 
 

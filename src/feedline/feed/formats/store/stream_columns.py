@@ -125,10 +125,7 @@ def encode(value: Value, kind: Any, ragged: bool) -> Any:
     n = value.num_samples
     if isinstance(value, SparseValue):
         entry = inner.value_type
-        children = [
-            plain(entry.field(0).type, value.indices),
-            plain(entry.field(1).type, _as_stored(value.values)),
-        ]
+        children = [plain(entry.field(0).type, value.indices), plain(entry.field(1).type, _as_stored(value.values))]
         entries = pa.Array.from_buffers(entry, len(value.indices), [None], children=children)
         indptr = pa.py_buffer(np.ascontiguousarray(value.indptr, np.int64))
         rows = pa.Array.from_buffers(inner, n, [None, indptr], children=[entries])
