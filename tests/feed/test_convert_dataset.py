@@ -109,7 +109,7 @@ def test_sparse_rows(tmp_path):
         ([2**63], r"integers from -2\*\*63 to 2\*\*63 - 1, got 9223372036854775808; np.uint64"),
         ([{"x": 5}, {"x": [2**70]}], r"integers from .*got \[1180591620717411303424\].*\n  at item 1, stream `x`"),
         ([np.zeros(2, complex)], "real numbers, got complex128"),
-        ([[[1, 2], [3]]], "lists of equal length inside a list"),
+        ([[[1, 2], [3]]], "lists of equal length in a list"),
         ([np.ma.masked_array([1, 2], [0, 1])], "masked"),
         ([{"x": 1}, {"y": 1}], "expected `x` in every sample, as in item 0, but item 1 has `y`"),
         ([{"x": 1}, {"x": 1, "y": 1}], r"item 1 also has `y`; name those to store: streams=\['x'\]"),

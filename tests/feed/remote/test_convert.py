@@ -259,7 +259,7 @@ def test_ctrl_c_leaves_no_upload_and_the_same_call_goes_on(bucket, to, large, tm
         program.send_signal(signal.SIGINT)
         _, said = program.communicate(timeout=60)
     assert "KeyboardInterrupt" in said
-    assert "repeat the call to continue" in said
+    assert "call again to continue" in said
     # Aborted, or, if all of it had been handed over, ended as it should.
     assert bucket.unfinished() == []
     there = objects_of(bucket)

@@ -193,9 +193,7 @@ class MixtureOrder(Timeline, InParts):
         border = n if n == a else b
         at = border if at is None else whole_number("the place of other weights", at, 0)
         if not border <= at <= LAST_PLACE:
-            raise ValueError(
-                f"expected other weights from place {border} on, the next border of blocks, up to 2**62, got {at}"
-            )
+            raise ValueError(f"expected other weights from place {border}, the next block border, to 2**62, got {at}")
         new = Declared(at, self.rules.parse(weights), changed=True)
         order = self._with(sorted([*(stage for stage in self.declared if stage.start != at), new]))
         if order.stages.length is not None and order.stages.length <= n:

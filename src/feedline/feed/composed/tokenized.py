@@ -55,7 +55,7 @@ class Tokenized(Deserializer, Unsized):
 
     Raises:
         DataError: the tokenizer cannot be read.
-        ModuleNotFoundError: the library tokenizers is not installed.
+        ModuleNotFoundError: tokenizers is not installed.
         SchemaError: there is no such stream, or it holds no texts.
         TypeError, ValueError: an argument is of a wrong kind, or out of range, or the corpus is a mixture or has
             its own order.
@@ -218,9 +218,7 @@ def _library_tokenizer(tokenizer: Any) -> Any:
     try:
         import tokenizers
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"the library tokenizers is not installed; run: {install_line('tokenizers')}"
-        ) from error
+        raise ModuleNotFoundError(f"tokenizers is not installed; run: {install_line('tokenizers')}") from error
     if isinstance(tokenizer, (str, os.PathLike)):
         try:
             with open_regular(tokenizer) as file:

@@ -180,13 +180,11 @@ def convert(
         if is_corpus:
             if not (streams is None or isinstance(streams, Mapping)):
                 raise TypeError(
-                    f"expected streams as a mapping, got {streams!r}; a list of names is only for a dataset of items"
+                    f"expected streams as a mapping, got {streams!r}; a list is only for a dataset of items"
                 )
             if isinstance(source, Deserializer):
                 if streams is not None:
-                    raise ValueError(
-                        "expected streams= only with a path, got it with a deserializer, which declares its own"
-                    )
+                    raise ValueError("expected streams= only with a path, got a deserializer, which declares its own")
                 corpus = source
             else:
                 memory = max(settings.memory, CHUNK_MEMORY)
@@ -301,9 +299,7 @@ def _target(
         patience = Patience.until(remote.deadline_s)
         return ObjectStoreFolder(os.fspath(destination), remote.storage_options or {}, patience, work)
     if work is not None:
-        raise ValueError(
-            "expected work= only with an address as destination, got a path, next to which unfinished work is kept"
-        )
+        raise ValueError("expected work= only with an address, got a destination path: unfinished work is next to it")
     if remote is not None and not (names_files(source) and is_address(source)):
         raise ValueError("expected remote= only with an address as source or destination, got none")
     return LocalFolder(destination)

@@ -475,9 +475,7 @@ def _unknown_error(path: Path, head: bytes) -> DataError:
     if head.lstrip().startswith(b"["):
         return _unread_error(path, "a JSON list", _LINES)
     if path.suffix.lower() == ".mds":
-        return _unread_error(
-            path, "a shard of MDS", f"pass its folder; the {INDEX} there is missing or damaged: restore it"
-        )
+        return _unread_error(path, "a shard of MDS", f"pass its folder; restore the missing or damaged {INDEX} there")
     if not head:
         return DataError("expected a file of a known format, got an empty one", path=str(path), hint="write it again")
     return DataError(

@@ -239,9 +239,7 @@ def _infer_streams(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, St
             hint="write one object per line, or declare the streams: x=fl.Stream(shape=...)",
         )
     if first.left_out:
-        _log.warning(
-            "%s: no streams, as some of the first rows lack them or have null: %s", path, ", ".join(first.left_out)
-        )
+        _log.warning("%s: no streams, as some first rows lack them or have null: %s", path, ", ".join(first.left_out))
     return first.streams, first.ragged
 
 

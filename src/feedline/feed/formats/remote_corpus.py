@@ -291,9 +291,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             DataError: checksums need whole files, and the cache has no room for them.
         """
         if self._lacks_parts:
-            check_room(
-                self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification"
-            )
+            check_room(self.paths(), f"{self.name}, with checksums of whole chunks", "read it without verification")
             materialize(self.paths())
         corpus = verified(self._corpus)
         if corpus is self._corpus:

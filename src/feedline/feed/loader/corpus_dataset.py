@@ -140,9 +140,7 @@ class CorpusBatches(Batches):
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
         if self.places is None:
-            raise TypeError(
-                f"expected a corpus with an end for a length, got {self._corpus.name}, which repeats without end"
-            )
+            raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which repeats forever")
         size, drop_last = self.global_size(self.options.own_partition.resolve()), self.options.drop_last
         if self.options.samples is None and not says_where_batches_end(self._corpus):
             return batch_count(self.places, size, drop_last)

@@ -172,9 +172,7 @@ def check_lengths(lengths: ArrayLike, length: int) -> Ints:
     """
     array = np.asarray(lengths)
     if array.shape != (length,) or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"expected the samples of each of {length} items as integers, got {array.dtype} of shape {array.shape}"
-        )
+        raise ValueError(f"expected integers, the samples of {length} items, got {array.dtype} of shape {array.shape}")
     if (array < 0).any():
         raise ValueError(f"expected lengths of at least 0 samples, got {array.min()}, got {array.min()}")
     return np.ascontiguousarray(array, np.int64)

@@ -202,9 +202,7 @@ class _Orders:
             return self._note(_IN_ARCS[f"arcs-{version}"](table, seed, shuffled, window, order.count), corpus)
         if order != "feedline":
             if corpus.capability(Ordered) is not None:
-                raise ValueError(
-                    f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
-                )
+                raise ValueError(f'expected order="feedline" for {corpus.name}, which has its own order, got {order!r}')
             return self._note(ORDERS[order](table, seed, shuffled, window), corpus)
         return self._current(corpus, seed, window)
 

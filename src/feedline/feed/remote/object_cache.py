@@ -343,7 +343,7 @@ class Cache:
                     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                         raise
                     raise DataError(
-                        "expected files of the cache, got a link", path=str(place), hint=f"remove {place}"
+                        "expected cache files, got a link", path=str(place), hint=f"remove {place}"
                     ) from error
                 self._open[cached.key] = pages
             self._open.move_to_end(cached.key)

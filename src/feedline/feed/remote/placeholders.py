@@ -294,9 +294,7 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
     else:
         infos = await _object_or_folder(store, "" if is_folder else pattern, pattern, companions, patience)
     if not infos:
-        raise DataError(
-            "expected an object, a folder or a pattern that matches some, got none", path=store.url(pattern)
-        )
+        raise DataError("expected an object, a folder or a pattern with matches, got none", path=store.url(pattern))
     return store.root, pattern, [_of_this_run(store, info) for info in infos]
 
 

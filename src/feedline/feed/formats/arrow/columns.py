@@ -325,9 +325,7 @@ def _shape_in_metadata(field: Any) -> tuple[Any, ...] | None:
 
 
 def _metadata_error(source: Source, field: Any, noted: Stream) -> DataError:
-    return DataError(
-        f"column {field.name!r} of type {field.type} is declared as {noted} in its metadata", path=source.path
-    )
+    return DataError(f"metadata declares column {field.name!r} of type {field.type} as {noted}", path=source.path)
 
 
 def storage(kind: Any) -> Any:

@@ -430,9 +430,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
         raise damage_error(f"expected a file with a header, got {size} bytes", size)
     (at,) = struct.unpack("<q", read_at(file, 8, size - 8))
     if not _HEAD.size <= at <= size - 8 - _COUNTS.size:
-        raise damage_error(
-            f"expected the header's offset from {_HEAD.size} to {size - 8 - _COUNTS.size}, got {at}", size - 8
-        )
+        raise damage_error(f"expected the header at byte {_HEAD.size} to {size - 8 - _COUNTS.size}, got {at}", size - 8)
     raw = read_at(file, size - 8 - at, at)
     magic, num_chunks, num_streams = _COUNTS.unpack_from(raw)
     if magic != MAGIC:

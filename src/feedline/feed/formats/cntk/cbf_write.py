@@ -193,7 +193,5 @@ def _numbers(array: NDArray[Any], field: CbfField) -> NDArray[Any]:
         numbers = np.ascontiguousarray(array.real, field.dtype)
         exact = array.dtype.kind in "fb" or (array.dtype.kind in "iu" and (numbers.astype(array.dtype) == array).all())
     if not exact:
-        raise ValueError(
-            f"expected numbers that {field.dtype.name} can hold in stream `{field.name}`, got {array.dtype.name}"
-        )
+        raise ValueError(f"expected numbers that {field.dtype} can hold in stream `{field.name}`, got {array.dtype}")
     return numbers

@@ -399,9 +399,7 @@ class _Script:
         dropped = int((~keep).sum())
         if dropped:
             example = self.name(int(np.flatnonzero(~keep)[0]))
-            _log.warning(
-                "%s: %d utterances dropped, as several have the same name, such as %s", self._path, dropped, example
-            )
+            _log.warning("%s: %d utterances dropped, as several share a name, such as %s", self._path, dropped, example)
             for array in ("file", "start", "count", "key", "_begin", "_end"):
                 setattr(self, array, getattr(self, array)[keep])
         return dropped

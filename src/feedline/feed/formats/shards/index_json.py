@@ -66,9 +66,7 @@ def index_of(folder: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise DataError(f"expected a readable {INDEX}: {error.strerror}", path=str(folder / INDEX)) from error
     except ValueError as error:
-        raise DataError(
-            f"expected JSON that describes shards: {error}", path=str(folder / INDEX), hint=DAMAGED
-        ) from error
+        raise DataError(f"expected JSON that lists shards: {error}", path=str(folder / INDEX), hint=DAMAGED) from error
 
 
 class IndexEntry:

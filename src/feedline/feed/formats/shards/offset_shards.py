@@ -263,9 +263,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         for name, stream in self.schema.items():
             field_name = stream.field or name
             if field_name not in numbers:
-                raise SchemaError(
-                    f"expected the field `{field_name}` in {self.name}, which has {names_of(self._fields)}"
-                )
+                raise SchemaError(f"expected a field `{field_name}` in {self.name}, which has {names_of(self._fields)}")
             field = self._fields[numbers[field_name]]
             if field.kind == "refused":
                 self._refuse(field)
@@ -531,9 +529,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             a, b = part.bounds[i : i + 2].tolist()
             wrong.setdefault(i, f"expected offsets of a sample within the shard, got {a} and {b}")
         if int((end - begin)[inside].sum()) > 2 * len(part.memory):
-            raise DataError(
-                "expected samples one after the other, got offsets that overlap", path=part.path, byte=4, hint=DAMAGED
-            )
+            raise DataError("expected samples in a row, got offsets that overlap", path=part.path, byte=4, hint=DAMAGED)
         has_head = inside & (end - begin >= head)
         at = np.flatnonzero(has_head)
         sizes = np.zeros((len(begin), head // 4), "<u4")
@@ -550,9 +546,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         good = has_head & (place == end)
         for i in np.flatnonzero(inside & ~good).tolist():
             size = int(end[i] - begin[i])
-            what = (
-                f"expected fields of {size - head} bytes in all, as the offsets say, got {place[i] - begin[i] - head}"
-            )
+            what = f"expected fields of {size - head} bytes in all, as offsets say, got {place[i] - begin[i] - head}"
             if not has_head[i]:
                 what = f"expected a sample of at least {head} bytes, for the sizes of its fields, got {size}"
             wrong.setdefault(i, what)
@@ -663,9 +657,7 @@ def _shard_error(shard: ShardFile, what: str, byte: int | None = None) -> DataEr
 
 def _count_error(shard: ShardFile, count: list[int]) -> DataError:
     got = "another size" if count[:1] == [shard.samples] else f"{count[0]}" if count else "nothing"
-    return _shard_error(
-        shard, f"expected a shard with the offsets of {shard.samples} samples, as {INDEX} says, got {got}", 0
-    )
+    return _shard_error(shard, f"expected the offsets of {shard.samples} samples, as {INDEX} says, got {got}", 0)
 
 
 def _range(bounds: Ints, size: int) -> tuple[int, int]:

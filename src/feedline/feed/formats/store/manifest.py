@@ -149,9 +149,7 @@ class Manifest:
         """
         path = folder / MANIFEST
         if not os.path.lexists(path):
-            raise DataError(
-                f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one"
-            )
+            raise DataError(f"expected a store with a {MANIFEST}", path=str(folder), hint="fl.convert writes one")
         with open_inside(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > _MAX_BYTES:

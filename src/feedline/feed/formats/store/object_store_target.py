@@ -77,9 +77,7 @@ class ObjectStoreFolder(Target):
         names = list_stored(self._store, self._prefix, self._patience)
         if MANIFEST in names:
             if not overwrite:
-                raise FileExistsError(
-                    f"{self.name} exists; pass overwrite=True to replace a store, or choose another name"
-                )
+                raise FileExistsError(f"{self.name} exists; pass overwrite=True to replace a store, or another name")
             self._replaces = True
             return
         foreign = [name for name in names if not _FILE.fullmatch(name)]

@@ -480,7 +480,7 @@ class _MappedLengths:
                 f"expected lengths of at least 0, got {lengths.min()}",
                 path=self._file.path,
                 stream=self._stream,
-                hint="the file is damaged; restore it or write the store again",
+                hint="restore the damaged file or write the store again",
             )
         return lengths
 
@@ -493,7 +493,7 @@ def _check_sum(file: StoreMap, start: int, size: int, expected: int) -> None:
 
 def _damage_error(what: str, path: str, byte: int, stream: str | None = None) -> DataError:
     return DataError(
-        what, path=path, byte=byte, stream=stream, hint="the file is damaged; restore it or write the store again"
+        what, path=path, byte=byte, stream=stream, hint="restore the damaged file or write the store again"
     )
 
 

@@ -77,9 +77,7 @@ class StoreWriter:
             chunk_bytes = PLAIN_CHUNK_BYTES if compression is None else COMPRESSED_CHUNK_BYTES
         chunk_bytes, part_bytes = whole_number("chunk_bytes", chunk_bytes, 1), whole_number("part_bytes", part_bytes, 1)
         if journal is None and is_address(os.fspath(path)):
-            raise ValueError(
-                f"expected a path, got the address {os.fspath(path)!r}; fl.convert writes stores to object stores"
-            )
+            raise ValueError(f"expected a path, got address {os.fspath(path)!r}; fl.convert writes to object stores")
         self.target: Target = LocalFolder(path) if journal is None else journal.target
         self._declared = schema
         self._compression = compression
