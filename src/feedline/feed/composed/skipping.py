@@ -14,7 +14,7 @@ from feedline.errors import DataError
 from feedline.feed.composed.concat import Concat
 from feedline.feed.composed.join import Join
 from feedline.feed.composed.tokenized import Tokenized
-from feedline.feed.files.paths import open_file
+from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.protocol import (
     Deserializer,
@@ -39,7 +39,7 @@ from feedline.feed.quarantine import LISTED
 from feedline.feed.unique import distinct
 from feedline.feed.wrapper import Forwarding
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Paths = PathLike | Sequence[PathLike]
 
 
 class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):

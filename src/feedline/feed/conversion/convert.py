@@ -22,6 +22,7 @@ from feedline.feed.conversion.reading_by_ray import read_by_ray
 from feedline.feed.conversion.shuffling import Settings, readable, write_shuffled
 from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.detect import SUFFIXES
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.compressed import CODECS
@@ -73,7 +74,7 @@ class ConversionSummary(NamedTuple):
 @refuse_replaced(storage_options="remote=fl.Remote(storage_options=...)", deadline_s="remote=fl.Remote(deadline_s=...)")
 def convert(
     source: Any,
-    destination: str | os.PathLike[str],
+    destination: PathLike,
     *,
     streams: Mapping[str, Any] | Sequence[str] | None = None,
     jobs: int = 1,
@@ -88,7 +89,7 @@ def convert(
     shuffle: int | None = None,
     memory: int = 1 << 30,
     remote: Remote | None = None,
-    work: str | os.PathLike[str] | None = None,
+    work: PathLike | None = None,
 ) -> ConversionSummary:
     """Write all sequences of a corpus, or all items of a dataset, to a new store.
 
@@ -265,12 +266,12 @@ def _in_order(
         return writer.manifest, skipped
 
 
-def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
+def _refuse_inside(source: Any, destination: PathLike) -> None:
     """Refuse a destination inside the source folder, where the next reader of the source would find the store."""
     if not isinstance(source, StoreDeserializer) and not names_files(source):
         return
     if isinstance(source, Deserializer):
-        places: list[str | os.PathLike[str]] = [source.name]
+        places: list[PathLike] = [source.name]
     else:
         places = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if is_address(destination):
@@ -291,9 +292,7 @@ def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
         )
 
 
-def _target(
-    source: Any, destination: str | os.PathLike[str], remote: Remote | None, work: str | os.PathLike[str] | None
-) -> Target:
+def _target(source: Any, destination: PathLike, remote: Remote | None, work: PathLike | None) -> Target:
     if is_address(destination):
         remote = remote or Remote()
         patience = Patience.until(remote.deadline_s)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from feedline.errors import DataError
 from feedline.feed.files.compressed_text import head_of, packing_of
-from feedline.feed.files.paths import list_files, list_places, looking, open_regular
+from feedline.feed.files.paths import PathLike, list_files, list_places, looking, open_regular
 from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
 from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
@@ -301,7 +301,7 @@ class Recognised(NamedTuple):
     paths: list[str]
 
 
-def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognised:
+def recognise(what: PathLike | Sequence[PathLike]) -> Recognised:
     """Return the format of a file, a folder, a pattern, or a list of these.
 
     Raises:
@@ -331,7 +331,7 @@ def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     return _merge([recognise(entry) for entry in paths])
 
 
-def format_name(path: str | os.PathLike[str]) -> str:
+def format_name(path: PathLike) -> str:
     """Return the name of the format of a file or folder. See `recognise`."""
     return recognise(path).format.name
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.arguments import Remote
-from feedline.feed.files.paths import open_file
+from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.files.remote import by_ranges, check_room, materialize, object_at, preadv
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
@@ -119,11 +118,7 @@ def check_streams(declared: Mapping[str, Any]) -> None:
 
 
 def _open_objects(
-    lookup: Lookup,
-    cache: str | os.PathLike[str] | None,
-    cache_bytes: int | None,
-    memory_bytes: int,
-    streams: Mapping[str, Any],
+    lookup: Lookup, cache: PathLike | None, cache_bytes: int | None, memory_bytes: int, streams: Mapping[str, Any]
 ) -> RemoteCorpus:
     """Open the objects that were lookup up. Another process does the same, without a request to the stores."""
     placeholders = Placeholders(lookup, cache, cache_bytes)

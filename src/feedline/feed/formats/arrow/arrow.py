@@ -31,7 +31,7 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.files.paths import list_files, looking, open_file
+from feedline.feed.files.paths import PathLike, list_files, looking, open_file
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.buffer_views import (
     BatchLayout,
@@ -71,8 +71,6 @@ from feedline.feed.protocol import (
 )
 from feedline.feed.unique import distinct
 
-Paths = str | os.PathLike[str]
-
 _MAX_UNREADABLE = 1 << 20  # sequences of a batch that keep their places if it cannot be read
 _VIEW_BYTES = 4 << 20  # of a chunk of rows that indices name, part of the order
 _REQUESTS = 16  # at once, for the buffers that views need
@@ -109,11 +107,11 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def __init__(
         self,
-        path: Paths | Sequence[Paths],
+        path: PathLike | Sequence[PathLike],
         streams: Sequence[str] | Mapping[str, Stream] | None = None,
         *,
         split: str | None = None,
-        indices: Paths | None = None,
+        indices: PathLike | None = None,
         defines_size: str | None = None,
         memory: int = CHUNK_MEMORY,
     ) -> None:
@@ -582,7 +580,7 @@ def _open_files(part: Dataset) -> list[ArrowFile]:
     ]
 
 
-def _dataset(path: Paths, split: str | None) -> Dataset:
+def _dataset(path: PathLike, split: str | None) -> Dataset:
     folder = folder_of(path)
     with looking(folder):
         if folder.is_dir():

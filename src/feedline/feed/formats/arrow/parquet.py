@@ -33,7 +33,7 @@ from feedline.errors import DataError, shown_path
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.atomic import room_for
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.files.paths import looking, open_file, read_at, reading, status_of
+from feedline.feed.files.paths import PathLike, looking, open_file, read_at, reading, status_of
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.arrow.file import unknown_types
@@ -53,8 +53,6 @@ from feedline.feed.protocol import (
     Unread,
     whole_number,
 )
-
-Paths = str | os.PathLike[str]
 
 
 class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
@@ -86,7 +84,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
 
     def __init__(
         self,
-        path: Paths | Sequence[Paths],
+        path: PathLike | Sequence[PathLike],
         streams: Sequence[str] | Mapping[str, Stream] | None = None,
         *,
         split: str | None = None,
@@ -502,7 +500,7 @@ class _ParquetFile:
         )
 
 
-def _list_files(path: Paths | Sequence[Paths], split: str | None) -> list[str]:
+def _list_files(path: PathLike | Sequence[PathLike], split: str | None) -> list[str]:
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise ValueError("expected at least one file, got an empty list")

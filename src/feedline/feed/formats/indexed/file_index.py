@@ -41,7 +41,7 @@ from feedline.feed.files.cache_files import READ_ONLY, is_trusted, own_folder, r
 from feedline.feed.files.change_detection import Watched
 from feedline.feed.files.compressed_text import MAX_SPAN, POINT, WINDOW_BYTES, Unpacker
 from feedline.feed.files.compressed_text import unpacker as make_unpacker
-from feedline.feed.files.paths import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
+from feedline.feed.files.paths import INDEX_SUFFIX, PathLike, open_file, open_regular, read_at, status_of
 from feedline.feed.files.streaming import blocks
 from feedline.feed.progress_bar import Progress, showing
 from feedline.feed.unique import distinct
@@ -50,7 +50,7 @@ ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples"
 CHUNK = np.dtype(
     [("sequences", "<u8"), ("samples", "<u8"), ("offset", "<u8"), ("bytes", "<u8"), ("crc", "<u4"), ("zero", "<u4")]
 )
-Cache = bool | str | os.PathLike[str]
+Cache = bool | PathLike
 
 _AT_ONCE = 1 << 16  # entries that are checked in one step
 _MAGIC = b"FLCTFIDX"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.feed.files.cache_files import make_folder, own_folder, user_cache
+from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target
@@ -47,9 +48,7 @@ class ObjectStoreFolder(Target):
         ValueError: the address belongs to a web server, which takes no objects.
     """
 
-    def __init__(
-        self, address: str, options: Mapping[str, Any], patience: Patience, work: str | os.PathLike[str] | None
-    ) -> None:
+    def __init__(self, address: str, options: Mapping[str, Any], patience: Patience, work: PathLike | None) -> None:
         self._store, key = open_store(address, options)
         key = key.strip("/")
         self._prefix, self._key, self._patience = f"{key}/" if key else "", key, patience

@@ -23,6 +23,7 @@ from feedline import _native
 from feedline.concurrency.thread_pool import call_each
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.fetched_views import check_room_for_bounds
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.store import stream_columns
@@ -67,9 +68,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         SchemaError: the store lacks a stream.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], streams: Sequence[str] | None = None, *, verify: bool = False
-    ) -> None:
+    def __init__(self, path: PathLike, streams: Sequence[str] | None = None, *, verify: bool = False) -> None:
         self.name = os.fspath(path)
         self._folder = Path(path)
         self._manifest = manifest = Manifest.load(self._folder)
