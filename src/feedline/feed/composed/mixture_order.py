@@ -157,9 +157,8 @@ class MixtureOrder(Timeline, InParts):
         length = self.stages.length or 0
         totals = [self._declared_to(length, k) * sweep + self._declared_to(place, k) for k in range(len(self.parts))]
         places = sweep * length + place
-        counts = [
-            sweep * total + count for total, count in zip(self.stages.totals, self.stages.counts(place), strict=True)
-        ]
+        before = self.stages.counts(place)
+        counts = [sweep * total + count for total, count in zip(self.stages.totals, before, strict=True)]
         return {
             name: Share(count, count / max(places, 1), float(total / max(places, 1)))
             for name, count, total in zip(self.rules.names, counts, totals, strict=True)

@@ -303,10 +303,8 @@ class DecodingReader(WindowReader, Selecting):
                     return
                 if self._whole_window and waiting >= _MIN_CHECKED_BYTES:
                     free, looked = (free if looked else available()), True
-                    if (
-                        free is not None
-                        and free < waiting + (1 + _DECODING_FACTOR) * size * self._threads + _SPARE_BYTES
-                    ):
+                    needed = waiting + (1 + _DECODING_FACTOR) * size * self._threads + _SPARE_BYTES
+                    if free is not None and free < needed:
                         return  # `read_on` continues when there is room
                 self._submit(chunk_id)
             upcoming.advance()
@@ -340,11 +338,10 @@ class DecodingReader(WindowReader, Selecting):
             raise
         try:
             pieces = self.ranges.take(entry)
-            chunk = (
-                self._corpus.read(chunk_id)
-                if pieces is None
-                else require(self._corpus, Fetchable).read_fetched(chunk_id, pieces)
-            )
+            if pieces is None:
+                chunk = self._corpus.read(chunk_id)
+            else:
+                chunk = require(self._corpus, Fetchable).read_fetched(chunk_id, pieces)
             del pieces
         finally:
             with self._memory_freed:

@@ -268,16 +268,13 @@ def _unsized(
             'expected shuffle=True or an fl.Window for a corpus without chunk_info, got "whole": its content is '
             "known only once it is read; implement `UserDeserializer.chunk_info`, or convert it to a store"
         )
-    if num_chunks(corpus) < 1:
+    count = num_chunks(corpus)
+    if count < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")
-    reader = DecodingReader(
-        corpus, chunks, stats, total=num_chunks(corpus), table=None, threads=threads, budget_bytes=read_ahead
-    )
+    reader = DecodingReader(corpus, chunks, stats, total=count, table=None, threads=threads, budget_bytes=read_ahead)
     window = shuffle if isinstance(shuffle, Window) else None
     # The reader looks through the windows that follow. If they referred to the reader in turn, a dropped source would
     # stay alive, and continue to read, until the next garbage collection.
     weakly = weakref.proxy(reader)
-    timeline = UnsizedOrder(
-        num_chunks(corpus), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
-    )
+    timeline = UnsizedOrder(count, seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids)))
     return ReadyCorpus(timeline, reader, lengths.of_windows(weakly), [])

@@ -402,11 +402,8 @@ async def _list_data(store: Store, folder: str, patience: Patience) -> list[Obje
 
 def _is_data(info: ObjectInfo) -> bool:
     """Return whether an object is neither a folder nor an index, which belongs to the file that it was made from."""
-    return (
-        bool(info.key)
-        and not info.key.endswith(("/", INDEX_SUFFIX))
-        and (info.size > 0 or not info.key.endswith("_$folder$"))
-    )
+    key = info.key
+    return bool(key) and not key.endswith(("/", INDEX_SUFFIX)) and (info.size > 0 or not key.endswith("_$folder$"))
 
 
 def _by_key(info: ObjectInfo) -> bytes:

@@ -535,9 +535,8 @@ async def fetch_range(
             limiter.count_request()
         except StoreFault as fault:
             if fault.kind == "changed":
-                raise tries.changed_error(
-                    info, await _describe_replacement(store, info.key, fault, patience)
-                ) from fault
+                instead = await _describe_replacement(store, info.key, fault, patience)
+                raise tries.changed_error(info, instead) from fault
             await tries.wait_after(fault, store, info.key)
 
 
