@@ -431,9 +431,7 @@ class ImageMapDeserializer(_ImageFiles):
         if not lines:
             raise DataError("expected at least one line `path<TAB>label`, got none", path=self.name)
         fields = [line.removesuffix(b"\r").split(b"\t") for line in lines]
-        sound = [
-            len(f) > 1 and _NUMBER.fullmatch(f[-1]) is not None and not any(b"\0" in part for part in f) for f in fields
-        ]
+        sound = [len(f) > 1 and _NUMBER.fullmatch(f[-1]) and not any(b"\0" in part for part in f) for f in fields]
         labels = [int(f[-1]) if is_sound else -1 for f, is_sound in zip(fields, sound, strict=True)]
         self._keyed = [len(f) > 2 for f in fields]
         # A malformed line is known only by its number.
@@ -473,9 +471,8 @@ class ImageMapDeserializer(_ImageFiles):
         if missing:
             named = ", ".join(name for _, name in missing[:_MAX_NAMED])
             omitted = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-            raise DataError(
-                f"expected these members of archives, got none: {named}{omitted}", **self._location(missing[0][0])
-            )
+            where = self._location(missing[0][0])
+            raise DataError(f"expected these members of archives, got none: {named}{omitted}", **where)
 
     def _place(self, ordinal: int) -> tuple[str, str | None]:
         name = os.fsdecode(self._name(ordinal).rpartition(b"\t")[2]).replace("...", self._folder)

@@ -25,9 +25,8 @@ CHUNK_BYTES = 32 << 20
 
 def is_lazy(data: Any) -> bool:
     """Return whether ``data`` is read only when it is sliced, unlike data in memory and data that can be mapped."""
-    if isinstance(data, (np.ndarray, list, tuple)) or not all(
-        hasattr(data, n) for n in ("shape", "dtype", "__getitem__")
-    ):
+    is_array = all(hasattr(data, n) for n in ("shape", "dtype", "__getitem__"))
+    if isinstance(data, (np.ndarray, list, tuple)) or not is_array:
         return False
     # These attributes mark data in memory, in one form or another, including pandas tables (iloc).
     return not any(hasattr(data, n) for n in ("__array_interface__", "__dlpack__", "numpy", "tocsr", "iloc"))

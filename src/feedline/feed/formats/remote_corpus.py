@@ -137,9 +137,8 @@ def _open_objects(
     except BaseException:
         placeholders.close()
         raise
-    return RemoteCorpus(
-        corpus, placeholders, fmt.name, (_open_objects, (lookup, cache, cache_bytes, memory_bytes, streams))
-    )
+    reopen = _open_objects, (lookup, cache, cache_bytes, memory_bytes, streams)
+    return RemoteCorpus(corpus, placeholders, fmt.name, reopen)
 
 
 def _prepare_views(

@@ -307,12 +307,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         Raises:
             DataError: a row is too large.
         """
-        streams = [
-            (c.stream.size, c.stream.dtype)
-            for c in self._columns.values()
-            if not (c.ragged or c.dims or c.stream.sparse)
-        ]
-        bits = sum(size * (1 if dtype == np.bool_ else 8 * dtype.itemsize) for size, dtype in streams)
+        fixed = [c.stream for c in self._columns.values() if not (c.ragged or c.dims or c.stream.sparse)]
+        bits = sum(s.size * (1 if s.dtype == np.bool_ else 8 * s.dtype.itemsize) for s in fixed)
         room = self._memory if not self._mapped else max(int(file.bodies.max(initial=0)) for file in self._files)
         if bits > 8 * room:
             raise DataError(

@@ -94,17 +94,14 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
         paths = _list_files(path, split)
-        by_folder = hive_columns(paths, path)
-        kinds = {
-            key: int if any(isinstance(value, int) for value in values) else str for key, values in by_folder.items()
-        }
+        hive = hive_columns(paths, path)
+        kinds = {key: int if any(isinstance(value, int) for value in values) else str for key, values in hive.items()}
         self._files = [
-            _ParquetFile(name, {key: values[i] for key, values in by_folder.items()}, kinds)
-            for i, name in enumerate(paths)
+            _ParquetFile(name, {key: values[i] for key, values in hive.items()}, kinds) for i, name in enumerate(paths)
         ]
         self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         for name, column in self._columns.items():
-            if column.field in by_folder:
+            if column.field in hive:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         self._fields = [column.field for column in self._columns.values()]
@@ -285,9 +282,7 @@ class _ParquetFile:
         for key, constant in self._constants.items():
             self.schema = self.schema.append(pa.field(key, constant.type))
         self._widths = np.array(widths, np.int64)
-        self._of_strings = [
-            self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))
-        ]
+        self._strings = [self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))]
 
     @property
     def source(self) -> Source:
@@ -452,7 +447,7 @@ class _ParquetFile:
                     raise self.size_error(group.number, uncompressed, memory_bytes)
                 counts[i] += values
                 at += header + compressed
-                if self._of_strings[leaf]:
+                if self._strings[leaf]:
                     # No string is longer than its page, or the page of its dictionary.
                     longest, strings = max(longest, uncompressed), max(strings, int(counts[i]))
         decoded = self._decoded_bytes(group.number, leaves, counts)

@@ -259,16 +259,12 @@ class CTFDeserializer(TextCorpus, Keyed):
             what, hint = self._record_error(part, text, cause, (0, 1)).what, None
             if code == "errors_exhausted":
                 what = f"expected at most {self._max_errors} errors (max_errors), got one more: {what}"
-        line = line_of(text, byte)
-        raise DataError(
-            what, path=str(part.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint
-        )
+        path, line = str(part.file.path), line_of(text, byte)
+        raise DataError(what, path=path, byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
 
     def _record_error(self, part: TextRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
-        names = list(self.schema)
-        return describe(
-            part.file.path, text, record, streams=names, lenient=self._lenient, ordinals=part.ordinals, near=near
-        )
+        path, names = part.file.path, list(self.schema)
+        return describe(path, text, record, streams=names, lenient=self._lenient, ordinals=part.ordinals, near=near)
 
 
 def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenient: bool) -> IndexKind:

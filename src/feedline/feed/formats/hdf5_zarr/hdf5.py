@@ -353,10 +353,8 @@ def _dataset_names(root: Any) -> Iterator[str]:
             continue
         if isinstance(item, h5py.Dataset) and item.shape and not _is_dimension(item):
             names.append(name)
-    links = (
-        "links that lead nowhere or to other files, and names that are not UTF-8, are not read: "
-        f"{'; '.join(left_out[:_MAX_LISTED])}"
-    )
+    listed = "; ".join(left_out[:_MAX_LISTED])
+    links = f"links that lead nowhere or to other files, and names that are not UTF-8, are not read: {listed}"
     if names and left_out:
         warnings.warn(f"{root.file.filename}: {links}. Declare your streams to silence this warning", stacklevel=2)
     if not names:
@@ -369,9 +367,8 @@ def _dataset_names(root: Any) -> Iterator[str]:
 
 def _is_dimension(dataset: Any) -> bool:
     """Return whether netCDF-4 stored a dataset for a dimension without a variable. Its zeros are no data."""
-    name = (
-        dataset.attrs.get("NAME", b"") if dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE") else b""
-    )
+    is_scale = dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE")
+    name = dataset.attrs.get("NAME", b"") if is_scale else b""
     return str(name, "latin-1").startswith(_NO_VARIABLE) if isinstance(name, bytes) else name.startswith(_NO_VARIABLE)
 
 

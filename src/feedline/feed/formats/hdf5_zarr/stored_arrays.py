@@ -96,9 +96,8 @@ class StoredColumn(LazyRows):
         if self._count > sys.maxsize:
             raise self._error(f"expected at most {sys.maxsize} rows, got {self._count}")
         self._mean_bytes = 1
-        self._cut_blocks: LruCache[int, NDArray[Any]] = LruCache(
-            self._block, self._bytes_of, min(memory_bytes, _MAX_KEPT_BYTES)
-        )
+        room = min(memory_bytes, _MAX_KEPT_BYTES)
+        self._cut_blocks: LruCache[int, NDArray[Any]] = LruCache(self._block, self._bytes_of, room)
         self.offsets = self._count_offsets() if data.ragged and not stream.is_bytes else None
         self._mean_bytes = self._estimate_row_bytes()
 
@@ -293,13 +292,8 @@ class StoredColumn(LazyRows):
         return DataError(what, path=self._path, stream=self._name, hint=hint)
 
     def _row_error(self, error: DataError, row: int) -> DataError:
-        return DataError(
-            error.what,
-            path=error.path or self._path,
-            sequence=self.first + row,
-            stream=self._name,
-            hint=error.hint or _SKIP,
-        )
+        path, hint = error.path or self._path, error.hint or _SKIP
+        return DataError(error.what, path=path, sequence=self.first + row, stream=self._name, hint=hint)
 
 
 _SKIP = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'

@@ -286,12 +286,8 @@ class TextIndex:
             if begin[0] < before or not (begin[1:] >= end[:-1]).all():
                 return False
             before, samples = int(end[-1]), samples + int(block["samples"].sum(dtype=np.uint64))
-        return bool(
-            crc == row["crc"]
-            and before == row["offset"] + row["bytes"]
-            and before <= size
-            and samples == row["samples"]
-        )
+        counts = before == row["offset"] + row["bytes"] and samples == row["samples"]
+        return bool(counts and crc == row["crc"] and before <= size)
 
     def belongs_to(self, text: BinaryIO, kind: IndexKind) -> bool:
         """Return whether the index was built as ``kind`` from the current content of ``text``."""

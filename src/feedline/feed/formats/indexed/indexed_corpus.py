@@ -245,9 +245,8 @@ class IndexedCorpus(Deserializer, Generic[_File]):
                 return part
             slots[at], rows[at] = parts.add(part), inverse
             if part.errors:
-                errors.update(
-                    (i, part.errors[k]) for i, k in zip(at.tolist(), inverse.tolist(), strict=True) if k in part.errors
-                )
+                places = zip(at.tolist(), inverse.tolist(), strict=True)
+                errors |= {i: part.errors[k] for i, k in places if k in part.errors}
         return Chunk(self.schema, parts.gather(slots, rows), errors)
 
     def _select_in(self, number: int, local: Ints) -> Chunk:

@@ -65,9 +65,8 @@ class ObjectStoreFolder(Target):
             folder = Path(os.path.abspath(work))
             make_folder(folder)
         name = re.sub(r"[^A-Za-z0-9.-]+", "_", key.rpartition("/")[2])[:60]
-        self.local_path = (
-            folder / f"{name}-{hashlib.blake2b(f'{self._store.place}/{key}'.encode(), digest_size=8).hexdigest()}"
-        )
+        place = hashlib.blake2b(f"{self._store.place}/{key}".encode(), digest_size=8).hexdigest()
+        self.local_path = folder / f"{name}-{place}"
         self._uploads: Uploads | None = None
         self._replaces = False
 
@@ -81,9 +80,8 @@ class ObjectStoreFolder(Target):
             return
         foreign = [name for name in names if not _FILE.fullmatch(name)]
         if not foreign and self._key:
-            status = wait_for(
-                request_lookup(self._store, self._key, lambda: self._store.head(self._key), self._patience)
-            )
+            store, key = self._store, self._key
+            status = wait_for(request_lookup(store, key, lambda: store.head(key), self._patience))
             foreign = [] if status is None else [""]
         if foreign:
             raise FileExistsError(

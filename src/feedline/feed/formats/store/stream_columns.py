@@ -250,9 +250,8 @@ def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: i
     stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
     if not 0 <= first <= last:
         raise ValueError(f"expected ascending offsets, got {first} then {last}")
-    flat: NDArray[Any] = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[
-        first * stream.size :
-    ]
+    data = inner[2] if stream.shape else inner[1]
+    flat: NDArray[Any] = batch.view(data, stored, last * stream.size)[first * stream.size :]
     return flat.view(stream.dtype).reshape(last - first, *stream.shape)
 
 
