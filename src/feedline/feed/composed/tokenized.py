@@ -136,11 +136,8 @@ class Tokenized(Deserializer, Unsized):
         for which, texts in self._texts(value, errors):
             encoded = self._encode(texts)
             if len(encoded) != len(texts):
-                raise DataError(
-                    f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}",
-                    path=self.name,
-                    stream=self._text,
-                )
+                what = f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}"
+                raise DataError(what, path=self.name, stream=self._text)
             for i, ids in zip(which, encoded, strict=True):
                 token_ids = np.array([*ids, *self._end], np.int64)
                 if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() <= self._most:

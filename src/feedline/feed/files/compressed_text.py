@@ -383,11 +383,8 @@ def unpack(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str], bud
         for part in _stream_text(file, path):
             written += len(part)
             if written > budget_bytes:
-                raise DataError(
-                    f"expected at most {budget_bytes} bytes of unpacked text (unpack), got more",
-                    path=str(path),
-                    hint=hint,
-                )
+                what = f"expected at most {budget_bytes} bytes of unpacked text (unpack), got more"
+                raise DataError(what, path=str(path), hint=hint)
             out.write(part)
     return place
 

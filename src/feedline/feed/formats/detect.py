@@ -392,11 +392,8 @@ def _only_format(formats: list[Format], path: Path) -> Format | None:
     """
     if len(formats) > 1:
         names = " and ".join(f"`{fmt.name}`" for fmt in formats)
-        raise DataError(
-            f"expected one format that recognises this, got {names}",
-            path=str(path),
-            hint="use the deserializer of one of them",
-        )
+        hint = "use the deserializer of one of them"
+        raise DataError(f"expected one format that recognises this, got {names}", path=str(path), hint=hint)
     return formats[0] if formats else None
 
 

@@ -249,17 +249,11 @@ def _no_row_error(path: Path) -> DataError:
     first, newline, _ = text.lstrip().partition(b"\n")
     declare = "declare the streams: x=fl.Stream(shape=...)"
     if not newline and not complete:
-        return DataError(
-            f"expected a row that ends within {len(text)} bytes to infer its streams, got a longer one",
-            path=str(path),
-            hint=declare,
-        )
+        what = f"expected a row that ends within {len(text)} bytes to infer its streams, got a longer one"
+        return DataError(what, path=str(path), hint=declare)
     got = f"`{excerpt(first)}`" if first else "none"
-    return DataError(
-        f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {got}",
-        path=str(path),
-        hint=f"write one object per line, or {declare}",
-    )
+    what = f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {got}"
+    return DataError(what, path=str(path), hint=f"write one object per line, or {declare}")
 
 
 class _FirstRows:

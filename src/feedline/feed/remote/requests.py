@@ -484,11 +484,8 @@ class Tries:
             "unnamable": "keys with an empty part, `.` or `..` cannot be read: name other folders, or single objects",
             "denied": "check credentials and permissions; fl.Remote(storage_options=...) passes them on",
         }.get(fault.kind, f"check the store and the network, then {self.after}")
-        return DataError(
-            f"expected {self.what}, got {self.instead} after {times}; the last answer: {fault.answer}",
-            path=self.url,
-            hint=hint,
-        )
+        what = f"expected {self.what}, got {self.instead} after {times}; the last answer: {fault.answer}"
+        return DataError(what, path=self.url, hint=hint)
 
 
 async def fetch_range(

@@ -335,11 +335,8 @@ def _choose_split(names: list[str], split: str | None, folder: Path, place: Any,
     if len(names) == 1:
         return names[0]
     places = ", ".join(f"{name}: {place(name)}" for name in names)
-    raise DataError(
-        f"expected one split, got {len(names)}: {listed}",
-        path=str(folder),
-        hint=f"open one by its path: {places}{advice}",
-    )
+    hint = f"open one by its path: {places}{advice}"
+    raise DataError(f"expected one split, got {len(names)}: {listed}", path=str(folder), hint=hint)
 
 
 def _pattern(files: Iterable[Path]) -> str:

@@ -479,12 +479,8 @@ class _ParquetFile:
         )
 
     def _damage_error(self, what: str, byte: int | None = None) -> DataError:
-        return DataError(
-            f"expected a Parquet file, but its {what}",
-            path=self.path,
-            byte=byte,
-            hint="the file is damaged or not Parquet; restore it",
-        )
+        hint = "the file is damaged or not Parquet; restore it"
+        return DataError(f"expected a Parquet file, but its {what}", path=self.path, byte=byte, hint=hint)
 
     def size_error(self, number: int, decoded: int, memory_bytes: int) -> DataError:
         return DataError(

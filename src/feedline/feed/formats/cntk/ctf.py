@@ -277,20 +277,13 @@ def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenien
         lenient: whether blank lines are skipped.
     """
     field = None if size_field is None else size_field.encode()
-    return IndexKind(
-        chunk_size,
-        ["ctf", size_field, skip_ids, lenient],
-        lambda: _native.CtfIndexer(field, skip_ids, lenient),
-        describe_index_error,
-    )
+    options = ["ctf", size_field, skip_ids, lenient]
+    return IndexKind(chunk_size, options, lambda: _native.CtfIndexer(field, skip_ids, lenient), describe_index_error)
 
 
 def _hole_chunk_error(path: Path, ordinal: int) -> DataError:
-    return DataError(
-        "expected valid text, got an error in a chunk that the disk cannot read completely",
-        path=str(path),
-        sequence=ordinal,
-    )
+    what = "expected valid text, got an error in a chunk that the disk cannot read completely"
+    return DataError(what, path=str(path), sequence=ordinal)
 
 
 def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -> Any:

@@ -199,10 +199,8 @@ class IndexedCorpus(Deserializer, Generic[_File]):
 
     def _entries(self, ordinals: Ints, field: str) -> NDArray[Any]:
         """Return a field of the checked index entries of sequences."""
-        parts = [
-            (at, self._files[number].entries_at(local, field))
-            for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts)
-        ]
+        places = by_file(np.asarray(ordinals, np.int64), self._starts)
+        parts = [(at, self._files[number].entries_at(local, field)) for number, at, local in places]
         if len(parts) == 1:
             return parts[0][1]
         values = np.empty(len(ordinals), parts[0][1].dtype if parts else np.uint64)

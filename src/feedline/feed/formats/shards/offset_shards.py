@@ -599,14 +599,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         return Chunk(self.schema, values, errors, seals=seals)
 
     def _error(self, part: _ShardPart, index: int, what: str, stream: str | None) -> DataError:
-        return DataError(
-            what,
-            path=part.path,
-            byte=max(0, int(part.bounds[index])),
-            sequence=part.first + index,
-            stream=stream,
-            hint=_SKIP,
-        )
+        byte, sequence = max(0, int(part.bounds[index])), part.first + index
+        return DataError(what, path=part.path, byte=byte, sequence=sequence, stream=stream, hint=_SKIP)
 
     # ---- other ------------------------------------------------------------------------------------
 

@@ -39,14 +39,11 @@ def open_inside(path: Path) -> Iterator[BinaryIO]:
         file = open_regular(path, 0, links=False)
     except OSError as error:
         # Each mapping keeps a descriptor open, with which Python looks up the size.
-        hint = "raise the limit (ulimit -n) or write the store with larger part_bytes"
+        full = error.errno == errno.EMFILE
+        hint = "raise the limit (ulimit -n) or write the store with larger part_bytes" if full else None
         if path.is_symlink():
             raise not_a_file(path, stat.S_IFLNK) from error
-        raise DataError(
-            f"expected a readable file: {error.strerror}",
-            path=str(path),
-            hint=hint if error.errno == errno.EMFILE else None,
-        ) from error
+        raise DataError(f"expected a readable file: {error.strerror}", path=str(path), hint=hint) from error
     with file:
         yield file
 
