@@ -169,7 +169,7 @@ def test_the_remedy_in_the_error_works(tmp_path):
         ({"source": [1], "streams": ["a", "a"]}, ValueError, "distinct names"),
         ({"source": [1], "streams": {"x": "int64"}}, TypeError, "expected an fl.Stream or None for stream `x`"),
         ({"source": [(1, 2)], "streams": ["a"]}, fl.SchemaError, "as many names"),
-        ({"source": [{"a": 1}], "streams": ["b"]}, fl.SchemaError, "expected `b` in the samples, which have `a`"),
+        ({"source": [{"a": 1}], "streams": ["b"]}, fl.SchemaError, "expected `b` in samples, which have `a`"),
         ({"source": []}, fl.DataError, "at least one item"),
         ({"source": iter([])}, fl.DataError, "at least one item"),
         ({"source": 5}, TypeError, "got int, which has neither"),

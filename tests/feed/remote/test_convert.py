@@ -444,7 +444,7 @@ def test_arguments(bucket, to, tmp_path):
         fl.convert(Rows(), tmp_path / "store", work=tmp_path)
     with pytest.raises(ValueError, match="expected remote= only with an address as source or destination"):
         fl.convert(Rows(), tmp_path / "store", remote=fl.Remote(storage_options={}))
-    with pytest.raises(ValueError, match=r"fl\.convert writes stores to object stores"):
+    with pytest.raises(ValueError, match=r"fl\.convert writes to object stores"):
         fl.StoreWriter("s3://b/store", Rows.schema)
     with pytest.raises(ValueError, match="names a Parquet file"):
         fl.convert(Rows(), "s3://b/store.parquet", **to)

@@ -55,7 +55,7 @@ class Tokenized(Deserializer, Unsized):
 
     Raises:
         DataError: the tokenizer cannot be read.
-        ModuleNotFoundError: tokenizers is not installed.
+        ModuleNotFoundError: the library tokenizers is not installed.
         SchemaError: there is no such stream, or it holds no texts.
         TypeError, ValueError: an argument is of a wrong kind, or out of range, or the corpus is a mixture or has
             its own order.
