@@ -121,7 +121,7 @@ def test_interrupted_at_any_file_it_goes_on_to_the_same_bytes(tmp_path, way, sto
     done = list(work.glob("*-*.json"))
     assert work.exists() is bool(done)
     notes = getattr(caught.value, "__notes__", [])
-    assert [f"{work}: repeat the call to continue" in note for note in notes] == [True] * bool(done)
+    assert [f"{work}: call again to continue" in note for note in notes] == [True] * bool(done)
     corpus = Stopping(numbers())
     fl.convert(corpus, tmp_path / "s", **how)
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")

@@ -305,7 +305,7 @@ def test_batches_of_one_source_are_declared_whole():
     parts = corpora([9, 5])
     for options, message in [
         ({"batches": "one source"}, "expected batch_size with"),
-        ({"batch_size": 4}, "and only then"),
+        ({"batch_size": 4}, "only, got"),
         ({"batches": "each"}, "one of 'mixed', 'one source'"),
         ({"batches": "one source", "batch_size": 0}, "at least 1"),
         ({"batches": "one source", "batch_size": 6, "when_empty": "stop"}, "expected at least 6 sequences, a batch"),

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 Capability = TypeVar("Capability")
 _Declared = TypeVar("_Declared")  # a Stream, or a declaration of one
 
+Ints = NDArray[np.int64]
+"""An array of ordinals, places, offsets or counts."""
+
 CHUNK_BITS = 32
 """Bits of a chunk number. Where a chunk differs between sweeps, the higher bits hold the sweep, which keeps both
 apart."""
@@ -160,7 +163,7 @@ class Deserializer(Capable, abc.ABC):
     def digest(self) -> str:
         """Return hex digits that identify the content: its sizes and excerpts, never paths or modification times."""
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the number of samples of the sequences ``ordinals``, as the minibatch budget counts them.
 
         Returns:
@@ -168,7 +171,7 @@ class Deserializer(Capable, abc.ABC):
         """
         return None
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+    def select(self, ordinals: Ints) -> Chunk:
         """Return the sequences ``ordinals``, in that order, as one chunk, for joins and previews.
 
         This default reads each chunk that holds some of them once, one after the other. Override it in formats that can
@@ -204,7 +207,7 @@ class RandomAccess:
     in_memory: bool = False
     looks_at_all: bool = False
 
-    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
         """Return a chunk that holds the sequences ``start:stop`` of chunk number ``chunk``, maybe among others, and
         the index of each in it, int64 (n,), or None if it holds no others.
 
@@ -264,7 +267,7 @@ class Fetchable:
 class Keyed:
     """A corpus whose sequences have keys, by which corpora are joined. In other corpora the ordinals are the keys."""
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return keys of the sequences ``ordinals``, uint64 (n,)."""
         raise NotImplementedError
 
@@ -289,7 +292,7 @@ class Selective:
 class OfParts:
     """A corpus whose sequences come from several others."""
 
-    def sources(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def sources(self, ordinals: Ints) -> Ints:
         """Return the number of the part that each sequence is from, int64 (n,)."""
         raise NotImplementedError
 
@@ -388,7 +391,7 @@ def chunk_extents(corpus: Deserializer, chunk: int) -> Sequence[Extent]:
     return () if fetchable is None else fetchable.extents(chunk)
 
 
-def keys_of(corpus: Deserializer, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+def keys_of(corpus: Deserializer, ordinals: Ints) -> NDArray[np.uint64]:
     """Return keys of the sequences ``ordinals``, uint64 (n,), by which corpora are joined."""
     keyed = corpus.capability(Keyed)
     return ordinals.astype(np.uint64) if keyed is None else keyed.keys(ordinals)
@@ -424,7 +427,7 @@ def verified(corpus: Deserializer) -> Deserializer:
     return corpus if verifiable is None else verifiable.verified()
 
 
-def sources_of(corpus: Deserializer, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def sources_of(corpus: Deserializer, ordinals: Ints) -> Ints | None:
     """Return the number of the part that each sequence is from, int64 (n,), or None if the corpus has no parts."""
     parts = corpus.capability(OfParts)
     return None if parts is None else parts.sources(ordinals)
@@ -444,8 +447,8 @@ def finish_of(corpus: Deserializer) -> Any:
 
 def select_by_chunk(
     corpus: Deserializer,
-    ordinals: NDArray[np.int64],
-    starts: NDArray[np.int64] | None = None,
+    ordinals: Ints,
+    starts: Ints | None = None,
     read: Callable[[int], Chunk] | None = None,
 ) -> Chunk:
     """Return the sequences ``ordinals`` of ``corpus``, reading each chunk that holds some of them once.
@@ -528,7 +531,7 @@ def check_seed(value: Any) -> int:
     return seed
 
 
-def chunk_starts(corpus: Deserializer) -> NDArray[np.int64]:
+def chunk_starts(corpus: Deserializer) -> Ints:
     """Return int64 (chunks + 1,): ordinal of the first sequence of each chunk, and the number of sequences."""
     return np.concatenate([[0], np.cumsum([info.sequences for info in corpus.chunks()], dtype=np.int64)])
 

@@ -788,5 +788,5 @@ def test_what_is_not_read_is_named(tmp_path):
 def test_declarations_of_a_store_are_checked(tmp_path):
     note = stream_columns.field("x", fl.Stream(3), False).metadata
     table = pa.table([[1]], schema=pa.schema([pa.field("x", pa.int64(), metadata=note)]))
-    with pytest.raises(fl.DataError, match="declared as"):
+    with pytest.raises(fl.DataError, match="metadata declares"):
         fl.ArrowDeserializer(write(tmp_path / "a", table))

@@ -256,8 +256,8 @@ def poke(path, at, data):
     [
         (0, b"\0", "expected a CBF file"),
         (8, struct.pack("<I", 2), "version 1 of CBF, got 2"),
-        (-8, struct.pack("<q", -1), "header's offset"),
-        (-8, struct.pack("<q", 2**40), "header's offset"),
+        (-8, struct.pack("<q", -1), "the header at byte"),
+        (-8, struct.pack("<q", 2**40), "the header at byte"),
         (-8, struct.pack("<q", 13), "begins as the file does"),
         ("chunks", struct.pack("<I", 2**32 - 1), "table of 4294967295 chunks"),
         ("streams", struct.pack("<I", 0), "streams, got 0"),

@@ -341,7 +341,7 @@ def test_digests_of_the_fixtures_match_the_writer():
 def test_an_index_is_read_within_its_size(raw):
     """Not within what an index may have at most: memory for that was asked for."""
     (raw / "index.json").write_text("[" * 100_000)
-    with pytest.raises(fl.DataError, match="JSON that describes shards"):
+    with pytest.raises(fl.DataError, match="JSON that lists shards"):
         fl.MDSDeserializer(raw)
     (raw / "index.json").unlink()
     with pytest.raises(fl.DataError, match=r"readable index\.json"):

@@ -633,7 +633,7 @@ def test_a_mixture_without_end_in_a_loader(batches):
     with fl.MinibatchSource(some_mixture(), seed=3, max_samples=16 * 40) as source:
         expected = [int(x) for minibatch in source.minibatches(1) for x in minibatch["x"].rows]
     loader = make()
-    with pytest.raises(TypeError, match=r"expected a corpus with an end for a length, got mixture of a, b"):
+    with pytest.raises(TypeError, match=r"expected a corpus that ends for a length, got mixture of a, b"):
         len(loader)
     values = []
     for _ in range(3):  # loops that are left

@@ -259,7 +259,7 @@ def test_ctrl_c_leaves_no_upload_and_the_same_call_goes_on(bucket, to, large, tm
         program.send_signal(signal.SIGINT)
         _, said = program.communicate(timeout=60)
     assert "KeyboardInterrupt" in said
-    assert "repeat the call to continue" in said
+    assert "call again to continue" in said
     # Aborted, or, if all of it had been handed over, ended as it should.
     assert bucket.unfinished() == []
     there = objects_of(bucket)
@@ -444,7 +444,7 @@ def test_arguments(bucket, to, tmp_path):
         fl.convert(Rows(), tmp_path / "store", work=tmp_path)
     with pytest.raises(ValueError, match="expected remote= only with an address as source or destination"):
         fl.convert(Rows(), tmp_path / "store", remote=fl.Remote(storage_options={}))
-    with pytest.raises(ValueError, match=r"fl\.convert writes stores to object stores"):
+    with pytest.raises(ValueError, match=r"fl\.convert writes to object stores"):
         fl.StoreWriter("s3://b/store", Rows.schema)
     with pytest.raises(ValueError, match="names a Parquet file"):
         fl.convert(Rows(), "s3://b/store.parquet", **to)

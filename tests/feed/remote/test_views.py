@@ -399,7 +399,7 @@ def test_verified_reads_compare_checksums_of_what_is_fetched_whole(local, opened
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     store.put(f"b/s/{path.name}", bytes(data))
-    with pytest.raises(fl.DataError, match=r"room for all .*whose checksums are of whole chunks"):
+    with pytest.raises(fl.DataError, match=r"room for all .*with checksums of whole chunks"):
         opened("s", cache_bytes=total(local) // 2).verified()
     with pytest.raises(fl.DataError, match="checksum"):
         delivered(opened("s", cache=tmp_path / "roomy").verified(), shuffle=False)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from feedline.feed.protocol import Ints
 from feedline.feed.unique import distinct
-
-Ints = NDArray[np.int64]
 
 # Limit of lengths that may become a boundary. If there are more, quantiles are taken, with equally many sequences
 # between them.

@@ -9,16 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.feed.composed.bucket_boundaries import count_lengths, least_padding
 from feedline.feed.composed.bucketed_order import BucketedOrder, Buckets
 from feedline.feed.composed.concat import check_part, lengths_of
-from feedline.feed.protocol import Capability, Deserializer, Ordered, chunk_starts, whole_number
+from feedline.feed.protocol import Capability, Deserializer, Ints, Ordered, chunk_starts, whole_number
 from feedline.feed.timeline import Timeline, Window
 from feedline.feed.wrapper import Forwarding
-
-Ints = NDArray[np.int64]
 
 _AT_A_TIME = 1 << 20  # sequences whose lengths are looked up together
 

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.errors import StateError
+from feedline.feed.protocol import Ints
 from feedline.feed.timeline import Segment, Timeline, WindowPlan
 from feedline.feed.timeline.elements import InParts, ended_parts, keyed_permutation
-
-Ints = NDArray[np.int64]
 
 # Level of the key. docs/explanation/order.md lists all levels.
 BATCHES = 13

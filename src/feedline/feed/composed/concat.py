@@ -18,6 +18,7 @@ from feedline.feed.protocol import (
     DocumentsOfRows,
     Extent,
     Fetchable,
+    Ints,
     Keyed,
     OfParts,
     Ordered,
@@ -32,8 +33,6 @@ from feedline.feed.protocol import (
     says_where_batches_end,
     verified,
 )
-
-Ints = NDArray[np.int64]
 
 
 class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiable):

@@ -16,9 +16,7 @@ from feedline.feed.composed.concat import lengths_of
 from feedline.feed.files.lru import LruCache
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.joined_values import in_sequences
-from feedline.feed.protocol import ChunkInfo, Deserializer, chunk_starts, is_sized
-
-Ints = NDArray[np.int64]
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, chunk_starts, is_sized
 
 
 class Frames(Deserializer):

@@ -32,6 +32,7 @@ from feedline.feed.protocol import (
     Broadcast,
     ChunkInfo,
     Deserializer,
+    Ints,
     Keyed,
     RandomAccess,
     Verifiable,
@@ -43,8 +44,6 @@ from feedline.feed.protocol import (
     verified,
 )
 from feedline.feed.unique import distinct
-
-Ints = NDArray[np.int64]
 
 _SAMPLED = 1024  # sequences of each part whose keys and lengths the digest covers
 
@@ -96,9 +95,7 @@ class Join(Deserializer, Keyed, Verifiable):
         if len(parts) < 2:
             raise ValueError(f"expected at least two corpora to join, got {len(parts)}")
         if primary.capability(Broadcast) is not None:
-            raise ValueError(
-                f"expected a first corpus without broadcast, got {primary.name}: there is no earlier corpus to fit"
-            )
+            raise ValueError(f"expected a first corpus without broadcast, got {primary.name}: no earlier corpus to fit")
         self.parts = parts
         self.schema = _join_schemas(parts)
         self.name = f"join of {', '.join(part.name for part in parts)}"

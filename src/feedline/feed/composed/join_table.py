@@ -32,10 +32,9 @@ from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.cache_files import open_cached
 from feedline.feed.files.change_detection import Watched
-from feedline.feed.protocol import ChunkInfo, Deserializer, keys_of
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, keys_of
 from feedline.feed.unique import distinct
 
-Ints = NDArray[np.int64]
 Lengths = Callable[[Sequence[Ints]], Ints | None]
 
 BLOCK_KEYS = 1 << 18
@@ -256,7 +255,7 @@ def _scratch(folder: Path | None) -> AbstractContextManager[BinaryIO]:
     return tempfile.TemporaryFile(prefix="feedline-join-", dir=folder)
 
 
-def _map_numbers(file: BinaryIO, count: int, dtype: str = "<i8") -> NDArray[np.int64]:
+def _map_numbers(file: BinaryIO, count: int, dtype: str = "<i8") -> Ints:
     """Return ``count`` numbers as a shared mapping of a file: its pages belong to the file, not to private memory."""
     if count == 0:
         return np.empty(0, dtype)

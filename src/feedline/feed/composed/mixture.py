@@ -95,9 +95,7 @@ class Mixture(Concat, Ordered):
         if batches not in BATCHES:
             raise ValueError(f"expected batches to be one of {', '.join(map(repr, BATCHES))}, got {batches!r}")
         if (batches == "one source") != (batch_size is not None):
-            raise ValueError(
-                f'expected batch_size with batches="one source", and only then, got {batch_size} with {batches!r}'
-            )
+            raise ValueError(f'expected batch_size with batches="one source" only, got {batch_size} with {batches!r}')
         self.batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
         self.batched = batch_size is not None
         self.block, self.when_empty = whole_number("block", block, 1), when_empty
@@ -187,9 +185,7 @@ class Mixture(Concat, Ordered):
             requested = [default if max_sweeps is None else max_sweeps] * len(self.names)
         limits = [None if limit is None else whole_number("max_sweeps", limit, 1) for limit in requested]
         if self.when_empty == "repeat" and any(limit is not None for limit in limits):
-            raise ValueError(
-                'expected when_empty="stop", "drop" or "error" with max_sweeps, got "repeat", which has no limit'
-            )
+            raise ValueError('expected when_empty="stop", "drop" or "error" with max_sweeps, got the endless "repeat"')
         return limits
 
     def _check_batches(self) -> None:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from feedline.errors import DataError, StateError, shown
 from feedline.feed.composed.mixture_stages import LAST_PLACE, Declared, Stages, check_place
-from feedline.feed.composed.schedule import Ints
-from feedline.feed.protocol import whole_number
+from feedline.feed.protocol import Ints, whole_number
 from feedline.feed.timeline import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.block_order import Blocks
 from feedline.feed.timeline.elements import InParts
@@ -158,9 +157,8 @@ class MixtureOrder(Timeline, InParts):
         length = self.stages.length or 0
         totals = [self._declared_to(length, k) * sweep + self._declared_to(place, k) for k in range(len(self.parts))]
         places = sweep * length + place
-        counts = [
-            sweep * total + count for total, count in zip(self.stages.totals, self.stages.counts(place), strict=True)
-        ]
+        before = self.stages.counts(place)
+        counts = [sweep * total + count for total, count in zip(self.stages.totals, before, strict=True)]
         return {
             name: Share(count, count / max(places, 1), float(total / max(places, 1)))
             for name, count, total in zip(self.rules.names, counts, totals, strict=True)
@@ -194,9 +192,7 @@ class MixtureOrder(Timeline, InParts):
         border = n if n == a else b
         at = border if at is None else whole_number("the place of other weights", at, 0)
         if not border <= at <= LAST_PLACE:
-            raise ValueError(
-                f"expected other weights from place {border} on, the next border of blocks, up to 2**62, got {at}"
-            )
+            raise ValueError(f"expected other weights from place {border}, the next block border, to 2**62, got {at}")
         new = Declared(at, self.rules.parse(weights), changed=True)
         order = self._with(sorted([*(stage for stage in self.declared if stage.start != at), new]))
         if order.stages.length is not None and order.stages.length <= n:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from feedline.feed.composed.schedule import Ints, PeriodicSchedule, Sources, last_at_most, schedule_of
+from feedline.feed.composed.schedule import PeriodicSchedule, Sources, last_at_most, schedule_of
 from feedline.feed.composed.weights import quotas_of
+from feedline.feed.protocol import Ints
 
 # Limit of places in a mixture: native code counts in 64 bits.
 LAST_PLACE = 2**62

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
@@ -31,6 +30,7 @@ from feedline.feed.protocol import (
     DocumentsOfRows,
     Extent,
     Fetchable,
+    Ints,
     Ordered,
     Piece,
     RowsOfDocuments,
@@ -51,8 +51,6 @@ LONGEST_ROW = 1 << 24
 
 # Level of the key that shuffles the documents of a chunk. docs/explanation/order.md lists all levels.
 COMPANIONS = 12
-
-Ints = NDArray[np.int64]
 
 
 class _Pieces(NamedTuple):
@@ -372,7 +370,7 @@ def _tokens_of(corpus: Deserializer, requested: str | None) -> str:
         if requested not in integers:
             actual = corpus.schema.get(requested)
             raise SchemaError(
-                f"expected a stream of integers with shape () as tokens, got `{requested}`: {actual or 'none'}"
+                f"expected an integer stream of shape () as tokens, got `{requested}`: {actual or 'none'}"
             )
         return requested
     if len(integers) != 1:

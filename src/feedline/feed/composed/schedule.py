@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.feed.protocol import Ints
 
-Ints = NDArray[np.int64]
 Sources = NDArray[np.uint16]
 
 

@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.composed.concat import Concat
 from feedline.feed.composed.join import Join
 from feedline.feed.composed.tokenized import Tokenized
-from feedline.feed.files.paths import open_file
+from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Mapped,
     MappedFile,
     Piece,
@@ -39,7 +39,7 @@ from feedline.feed.quarantine import LISTED
 from feedline.feed.unique import distinct
 from feedline.feed.wrapper import Forwarding
 
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Paths = PathLike | Sequence[PathLike]
 
 
 class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
@@ -71,7 +71,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         self._starts = chunk_starts(corpus)
         paths = [skip] if isinstance(skip, (str, os.PathLike)) else list(skip)
         listed = [_read_ordinals(Path(path), int(self._starts[-1])) for path in paths]
-        self.listed: NDArray[np.int64] = distinct(np.concatenate([before, *listed]))
+        self.listed: Ints = distinct(np.concatenate([before, *listed]))
         # Chunks that are not read are not views of mapped files.
         counts = np.diff(np.searchsorted(self.listed, self._starts))
         self._unread = frozenset(np.flatnonzero((counts > 0) & (counts == np.diff(self._starts))).tolist())
@@ -113,7 +113,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
             return self._nothing(stop - start)
         return self._mark(read_slice(self._corpus, chunk, start, stop), int(self._starts[chunk]) + start)
 
-    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
         """Return a view of the chunk with its listed sequences marked."""
         if chunk in self._unread:
             start, stop, _ = slice(start, stop).indices(int(self._starts[chunk + 1] - self._starts[chunk]))
@@ -128,7 +128,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         errors = {**viewed.errors, **dict.fromkeys(places, LISTED)}
         return Chunk(viewed.schema, viewed.values, errors, seals=viewed.seals), index
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+    def select(self, ordinals: Ints) -> Chunk:
         """Return the sequences ``ordinals``, in that order, like ``read``."""
         if np.isin(ordinals, self.listed).any():
             return select_by_chunk(self, ordinals)
@@ -149,7 +149,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         return Chunk(chunk.schema, chunk.values, {**chunk.errors, **dict.fromkeys(listed, LISTED)}, seals=chunk.seals)
 
 
-def lists(corpus: Deserializer) -> Iterator[NDArray[np.int64]]:
+def lists(corpus: Deserializer) -> Iterator[Ints]:
     """Yield the ordinals that a corpus leaves out, then the ordinals that its parts leave out. No digest covers
     them."""
     if isinstance(corpus, Skipping):
@@ -163,7 +163,7 @@ def lists(corpus: Deserializer) -> Iterator[NDArray[np.int64]]:
         yield np.empty(0, np.int64)
 
 
-def _read_ordinals(path: Path, count: int) -> NDArray[np.int64]:
+def _read_ordinals(path: Path, count: int) -> Ints:
     ordinals: list[int] = []
     with open_file(path) as file:
         for number, line in enumerate(file, 1):

@@ -23,6 +23,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Keyed,
     Mapped,
     MappedFile,
@@ -41,8 +42,6 @@ from feedline.feed.protocol import (
     whole_number,
 )
 from feedline.feed.wrapper import Forwarding
-
-Ints = NDArray[np.int64]
 
 _DIGEST_PIECE = 1 << 20  # ordinals
 
@@ -231,9 +230,8 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         """Return a chunk of the corpus's sequences ``originals`` with errors that name them."""
         if not chunk.errors:
             return chunk
-        errors = {
-            i: error.located(path=self._corpus.name, sequence=int(originals[i])) for i, error in chunk.errors.items()
-        }
+        path = self._corpus.name
+        errors = {i: error.located(path=path, sequence=int(originals[i])) for i, error in chunk.errors.items()}
         return Chunk(chunk.schema, chunk.values, errors, seals=chunk.seals)
 
 

@@ -136,11 +136,8 @@ class Tokenized(Deserializer, Unsized):
         for which, texts in self._texts(value, errors):
             encoded = self._encode(texts)
             if len(encoded) != len(texts):
-                raise DataError(
-                    f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}",
-                    path=self.name,
-                    stream=self._text,
-                )
+                what = f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}"
+                raise DataError(what, path=self.name, stream=self._text)
             for i, ids in zip(which, encoded, strict=True):
                 token_ids = np.array([*ids, *self._end], np.int64)
                 if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() <= self._most:
@@ -218,9 +215,7 @@ def _library_tokenizer(tokenizer: Any) -> Any:
     try:
         import tokenizers
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"the library tokenizers is not installed; run: {install_line('tokenizers')}"
-        ) from error
+        raise ModuleNotFoundError(f"tokenizers is not installed; run: {install_line('tokenizers')}") from error
     if isinstance(tokenizer, (str, os.PathLike)):
         try:
             with open_regular(tokenizer) as file:

@@ -22,6 +22,7 @@ from feedline.feed.conversion.reading_by_ray import read_by_ray
 from feedline.feed.conversion.shuffling import Settings, readable, write_shuffled
 from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.files.digest import ContentDigest
+from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.detect import SUFFIXES
 from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.compressed import CODECS
@@ -70,13 +71,10 @@ class ConversionSummary(NamedTuple):
         )
 
 
-@refuse_replaced(
-    storage_options="remote=fl.Remote(storage_options=...)",
-    deadline_s="remote=fl.Remote(deadline_s=...)",
-)
+@refuse_replaced(storage_options="remote=fl.Remote(storage_options=...)", deadline_s="remote=fl.Remote(deadline_s=...)")
 def convert(
     source: Any,
-    destination: str | os.PathLike[str],
+    destination: PathLike,
     *,
     streams: Mapping[str, Any] | Sequence[str] | None = None,
     jobs: int = 1,
@@ -91,7 +89,7 @@ def convert(
     shuffle: int | None = None,
     memory: int = 1 << 30,
     remote: Remote | None = None,
-    work: str | os.PathLike[str] | None = None,
+    work: PathLike | None = None,
 ) -> ConversionSummary:
     """Write all sequences of a corpus, or all items of a dataset, to a new store.
 
@@ -183,13 +181,11 @@ def convert(
         if is_corpus:
             if not (streams is None or isinstance(streams, Mapping)):
                 raise TypeError(
-                    f"expected streams as a mapping, got {streams!r}; a list of names is only for a dataset of items"
+                    f"expected streams as a mapping, got {streams!r}; a list is only for a dataset of items"
                 )
             if isinstance(source, Deserializer):
                 if streams is not None:
-                    raise ValueError(
-                        "expected streams= only with a path, got it with a deserializer, which declares its own"
-                    )
+                    raise ValueError("expected streams= only with a path, got a deserializer, which declares its own")
                 corpus = source
             else:
                 memory = max(settings.memory, CHUNK_MEMORY)
@@ -270,12 +266,12 @@ def _in_order(
         return writer.manifest, skipped
 
 
-def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
+def _refuse_inside(source: Any, destination: PathLike) -> None:
     """Refuse a destination inside the source folder, where the next reader of the source would find the store."""
     if not isinstance(source, StoreDeserializer) and not names_files(source):
         return
     if isinstance(source, Deserializer):
-        places: list[str | os.PathLike[str]] = [source.name]
+        places: list[PathLike] = [source.name]
     else:
         places = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     if is_address(destination):
@@ -296,20 +292,13 @@ def _refuse_inside(source: Any, destination: str | os.PathLike[str]) -> None:
         )
 
 
-def _target(
-    source: Any,
-    destination: str | os.PathLike[str],
-    remote: Remote | None,
-    work: str | os.PathLike[str] | None,
-) -> Target:
+def _target(source: Any, destination: PathLike, remote: Remote | None, work: PathLike | None) -> Target:
     if is_address(destination):
         remote = remote or Remote()
         patience = Patience.until(remote.deadline_s)
         return ObjectStoreFolder(os.fspath(destination), remote.storage_options or {}, patience, work)
     if work is not None:
-        raise ValueError(
-            "expected work= only with an address as destination, got a path, next to which unfinished work is kept"
-        )
+        raise ValueError("expected work= only with an address, got a destination path: unfinished work is next to it")
     if remote is not None and not (names_files(source) and is_address(source)):
         raise ValueError("expected remote= only with an address as source or destination, got none")
     return LocalFolder(destination)

@@ -30,6 +30,7 @@ from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import Target
 from feedline.feed.formats.store.writer import COMPRESSED_CHUNK_BYTES
+from feedline.feed.progress_bar import Report
 from feedline.feed.protocol import read_slice
 from feedline.feed.quarantine import ListedError
 
@@ -106,7 +107,7 @@ def write_shuffled(
     settings: Settings,
     *,
     overwrite: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Report | None,
 ) -> tuple[Manifest, int]:
     """Write all sequences of ``chunks`` to a new store, in random order.
 
@@ -141,10 +142,7 @@ def write_shuffled(
 
 
 def _sort(
-    chunks: Callable[[int], Generator[tuple[Chunk, int, int]]],
-    work: Path,
-    settings: Settings,
-    progress: Callable[[int, int], None] | None,
+    chunks: Callable[[int], Generator[tuple[Chunk, int, int]]], work: Path, settings: Settings, progress: Report | None
 ) -> tuple[list[_Run], int]:
     """Run the first pass. Return the runs and the bytes of the corpus."""
     runs: list[_Run] = []
@@ -161,14 +159,13 @@ def _sort(
         keys = keys_of(settings.seed, before, sum(piece.num_sequences for piece in pieces))
         order = np.argsort(keys, kind="stable")
         number = len(runs)
-        with StoreWriter(
-            work / f"run-{number:06d}", pieces[0].schema, chunk_bytes=settings.chunk_bytes, overwrite=True
-        ) as writer:
+        path = work / f"run-{number:06d}"
+        with StoreWriter(path, pieces[0].schema, chunk_bytes=settings.chunk_bytes, overwrite=True) as writer:
             writer.write(_gather(pieces, order))
-        with atomic_file(work / f"run-{number:06d}.npy") as file:
+        with atomic_file(path.with_suffix(".npy")) as file:
             np.save(file, keys[order])
         run = _Run(read, before + len(keys), skipped, nbytes)
-        write_record(work / f"run-{number:06d}.json", run)
+        write_record(path.with_suffix(".json"), run)
         runs.append(run)
 
     with contextlib.closing(chunks(begun.chunks)) as reading:
@@ -193,9 +190,7 @@ def _sort(
     return runs, total
 
 
-def _merge(
-    work: Path, runs: list[_Run], settings: Settings, progress: Callable[[int, int], None] | None, total: int
-) -> list[Path]:
+def _merge(work: Path, runs: list[_Run], settings: Settings, progress: Report | None, total: int) -> list[Path]:
     """Run the second pass. Return stores whose sequences follow one another in key order."""
     chunk_bytes = settings.chunk_bytes
     if chunk_bytes is None and settings.compression is not None:
@@ -217,11 +212,7 @@ def _merge(
             # All stores use the codec that "auto" selected for the first.
             codec = Manifest.load(merged[0]).compression if len(merged) > 1 else settings.compression
             with StoreWriter(
-                path,
-                pieces[0].schema,
-                chunk_bytes=chunk_bytes,
-                part_bytes=settings.part_bytes,
-                compression=codec,
+                path, pieces[0].schema, chunk_bytes=chunk_bytes, part_bytes=settings.part_bytes, compression=codec
             ) as writer:
                 writer.write(_gather(pieces, order))
         if progress is not None:

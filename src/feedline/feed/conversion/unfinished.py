@@ -54,9 +54,7 @@ def unfinished(target: Target, plan: Mapping[str, Any], *, overwrite: bool) -> I
         except BaseException as error:
             target.abort()
             if any(work.glob(_RECORDS)):
-                error.add_note(
-                    f"the work done so far is in {work}: repeat the call to continue, or delete it to start over"
-                )
+                error.add_note(f"the work done so far is in {work}: call again to continue, or delete it to start over")
             else:
                 discard(work, target.local_path)
             raise

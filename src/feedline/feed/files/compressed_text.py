@@ -190,9 +190,7 @@ class _Deflate(Unpacker):
                 )
                 used += consumed
                 if self.total + to - at - self._since > MAX_SPAN:
-                    raise _damage_error(
-                        packing, f"a block of more than {MAX_SPAN} bytes of text", path, self.done + used
-                    )
+                    raise _damage_error(packing, f"a block of over {MAX_SPAN} bytes of text", path, self.done + used)
                 if to > at:
                     self._add(out[at:to])
                     yield out[at:to]
@@ -282,9 +280,7 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         place += 4 if kind & 4 else 0
         most = count * _MAX_BLOCK
         if place > size or (text_bytes is not None and text_bytes > most):
-            raise _damage_error(
-                "zstd", "a truncated file" if place > size else "a frame of impossible size", path, begin
-            )
+            raise _damage_error("zstd", "a truncated file" if place > size else "an impossible frame size", path, begin)
         yield _Frame(begin, place, text_bytes, most if text_bytes is None else text_bytes)
         begin = place
 
@@ -387,11 +383,8 @@ def unpack(path: Path, file: BinaryIO, cache: bool | str | os.PathLike[str], bud
         for part in _stream_text(file, path):
             written += len(part)
             if written > budget_bytes:
-                raise DataError(
-                    f"expected at most {budget_bytes} bytes of unpacked text (unpack), got more",
-                    path=str(path),
-                    hint=hint,
-                )
+                what = f"expected at most {budget_bytes} bytes of unpacked text (unpack), got more"
+                raise DataError(what, path=str(path), hint=hint)
             out.write(part)
     return place
 

@@ -54,8 +54,5 @@ def read_most(file: BinaryIO, into: NDArray[np.uint8], offset: int, path: Path) 
             return [(offset, end, error.errno or errno.EIO)]
         # Split at page boundaries: a disk loses whole pages.
         half = max((offset + end) // 2 // page, offset // page + 1) * page - offset
-        return [
-            *read_most(file, into[:half], offset, path),
-            *read_most(file, into[half:], offset + half, path),
-        ]
+        return [*read_most(file, into[:half], offset, path), *read_most(file, into[half:], offset + half, path)]
     return []

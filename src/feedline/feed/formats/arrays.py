@@ -25,7 +25,7 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import mapped_ranges
 from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.lazy_rows import LazyRows, chunk_rows, is_lazy
-from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Mapped, RandomAccess, Sliceable
 
 _MIN_WARNED_BYTES = 64 << 20  # copies of at least this size cause a warning
 _STRINGS = (str, bytes, bytearray, memoryview)
@@ -164,7 +164,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         # Pickled arrays are copies, not mappings.
         return {**self.__dict__, "_ranges": [], "_lacks": (*self._lacks, Mapped)}
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
         ragged = self._ragged_offsets()
         if not ragged:
@@ -192,7 +192,7 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
                     digest.array(array)
         return digest.hexdigest()
 
-    def _ragged_offsets(self) -> list[NDArray[np.int64]]:
+    def _ragged_offsets(self) -> list[Ints]:
         """Return the offsets of the ragged columns that count towards the minibatch budget."""
         size = self.schema.size_stream
         counted = [column for name, column in self._columns.items() if size in (None, name)]
@@ -303,7 +303,7 @@ def _holds_strings(items: Sequence[Any]) -> bool:
     return False
 
 
-def _bytes_before(column: Value | LazyRows, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+def _bytes_before(column: Value | LazyRows, ordinals: Ints) -> Ints:
     """Return the bytes of all rows before each ordinal."""
     if isinstance(column, Value):
         return bytes_before(column, ordinals)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from feedline.errors import DataError
 from feedline.feed.files.compressed_text import head_of, packing_of
-from feedline.feed.files.paths import list_files, list_places, looking, open_regular
+from feedline.feed.files.paths import PathLike, list_files, list_places, looking, open_regular
 from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
 from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
@@ -301,7 +301,7 @@ class Recognised(NamedTuple):
     paths: list[str]
 
 
-def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognised:
+def recognise(what: PathLike | Sequence[PathLike]) -> Recognised:
     """Return the format of a file, a folder, a pattern, or a list of these.
 
     Raises:
@@ -331,7 +331,7 @@ def recognise(what: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -
     return _merge([recognise(entry) for entry in paths])
 
 
-def format_name(path: str | os.PathLike[str]) -> str:
+def format_name(path: PathLike) -> str:
     """Return the name of the format of a file or folder. See `recognise`."""
     return recognise(path).format.name
 
@@ -392,11 +392,8 @@ def _only_format(formats: list[Format], path: Path) -> Format | None:
     """
     if len(formats) > 1:
         names = " and ".join(f"`{fmt.name}`" for fmt in formats)
-        raise DataError(
-            f"expected one format that recognises this, got {names}",
-            path=str(path),
-            hint="use the deserializer of one of them",
-        )
+        hint = "use the deserializer of one of them"
+        raise DataError(f"expected one format that recognises this, got {names}", path=str(path), hint=hint)
     return formats[0] if formats else None
 
 
@@ -475,9 +472,7 @@ def _unknown_error(path: Path, head: bytes) -> DataError:
     if head.lstrip().startswith(b"["):
         return _unread_error(path, "a JSON list", _LINES)
     if path.suffix.lower() == ".mds":
-        return _unread_error(
-            path, "a shard of MDS", f"pass its folder; the {INDEX} there is missing or damaged: restore it"
-        )
+        return _unread_error(path, "a shard of MDS", f"pass its folder; restore the missing or damaged {INDEX} there")
     if not head:
         return DataError("expected a file of a known format, got an empty one", path=str(path), hint="write it again")
     return DataError(

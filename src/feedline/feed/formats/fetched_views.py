@@ -27,9 +27,8 @@ _MAX_GAP_BYTES = 4096  # largest gap between arrays that are fetched as one exte
 
 def may_lack_parts(corpus: Deserializer, complete: Collection[str] = ()) -> bool:
     """Return whether chunks are views of files of which parts may be missing. The files ``complete`` do not count."""
-    return can(corpus, RandomAccess) and any(
-        object_at(path) is not None and path not in complete for path in corpus.paths()
-    )
+    partial = (object_at(path) is not None and path not in complete for path in corpus.paths())
+    return can(corpus, RandomAccess) and any(partial)
 
 
 def page_runs(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -92,9 +91,8 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
     for extent, piece in zip(extents, pieces, strict=True):
         if isinstance(piece, Unread):
             lost = {i: read_error(piece, extent.path, i) for i in range(views.num_sequences)}
-            return Chunk(
-                views.schema, {name: map_arrays(value, zeros_like) for name, value in views.values.items()}, lost
-            )
+            zeros = {name: map_arrays(value, zeros_like) for name, value in views.values.items()}
+            return Chunk(views.schema, zeros, lost)
 
     def over_piece(array: NDArray[Any]) -> NDArray[Any]:
         span = _span(array, files)
@@ -107,9 +105,8 @@ def fetched_chunk(views: Chunk, files: Sequence[MappedFile], pieces: Sequence[Pi
                 return view if view.flags.aligned else view.copy()
         raise AssertionError(f"no piece has {span}")
 
-    return Chunk(
-        views.schema, {name: map_arrays(value, over_piece) for name, value in views.values.items()}, views.errors
-    )
+    fetched = {name: map_arrays(value, over_piece) for name, value in views.values.items()}
+    return Chunk(views.schema, fetched, views.errors)
 
 
 def _span(array: NDArray[Any], files: Sequence[MappedFile]) -> Extent | None:

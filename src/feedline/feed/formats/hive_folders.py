@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from feedline.data.schema import encodable
 from feedline.errors import DataError
+from feedline.feed.files.paths import PathLike
 
 Columns = dict[str, list[int | None] | list[str | None]]
 """By name, a value for each file. A value is None for a null, and for a file in no folder of that name."""
@@ -52,9 +53,7 @@ def hive_columns(paths: Sequence[str], root: object) -> Columns:
     return columns
 
 
-def warn_of_unread_columns(
-    paths: Sequence[str | os.PathLike[str]], root: object, name: str, columns: Container[str]
-) -> None:
+def warn_of_unread_columns(paths: Sequence[PathLike], root: object, name: str, columns: Container[str]) -> None:
     """Warn of columns in names of folders, for the corpus ``name``, which reads only the ``columns`` in its files."""
     folders = _pairs_of(paths, root)
     if unread := [key for key in dict.fromkeys(key for pairs in folders for key in pairs) if key not in columns]:
@@ -66,7 +65,7 @@ def warn_of_unread_columns(
         )
 
 
-def _pairs_of(paths: Sequence[str | os.PathLike[str]], root: object) -> list[dict[str, str | None]]:
+def _pairs_of(paths: Sequence[PathLike], root: object) -> list[dict[str, str | None]]:
     parents = [os.path.dirname(os.path.abspath(path)) for path in paths]
     folder = root if isinstance(root, (str, os.PathLike)) and os.path.isdir(root) else os.path.commonpath(parents)
     top = os.path.abspath(os.fspath(folder))

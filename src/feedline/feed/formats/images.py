@@ -43,6 +43,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Keyed,
     Piece,
     Selective,
@@ -92,7 +93,7 @@ class _Images(Deserializer, Selective, PickledByArguments):
     def _build_chunk(
         self,
         images: list[bytes],
-        labels: NDArray[np.int64],
+        labels: Ints,
         keys: list[bytes],
         errors: dict[int, DataError],
         locations: Sequence[dict[str, Any]],
@@ -123,7 +124,7 @@ def _strings(samples: list[bytes], stream: Stream) -> BytesValue:
     return BytesValue(value.bounds, value.data, None, text=stream.is_text)
 
 
-def _labels(labels: NDArray[np.int64], stream: Stream) -> Value:
+def _labels(labels: Ints, stream: Stream) -> Value:
     if not stream.sparse:
         return DenseValue(labels.astype(stream.dtype))
     ones = np.ones(len(labels), stream.dtype)
@@ -140,7 +141,7 @@ def _label_limit(dtype: np.dtype[Any]) -> int:
 class _ImageFiles(_Images, Fetchable, Keyed):
     """Pictures that are single files, or members of zip archives."""
 
-    def _set_pictures(self, names: list[bytes], labels: NDArray[np.int64]) -> None:
+    def _set_pictures(self, names: list[bytes], labels: Ints) -> None:
         """Set the names of all pictures, in the form that `_place` parses, and their labels."""
         self._bounds = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
         self._names, self._labels = b"".join(names), labels
@@ -192,7 +193,7 @@ class _ImageFiles(_Images, Fetchable, Keyed):
             raise IndexError(f"expected a chunk from 0 to {len(self._table) - 1}, got {chunk}")
         return self.select(self._ordinals(chunk))
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+    def select(self, ordinals: Ints) -> Chunk:
         """Return the pictures ``ordinals``, in that order, reading only their files.
 
         Raises:
@@ -226,11 +227,11 @@ class _ImageFiles(_Images, Fetchable, Keyed):
 
         return self._read_pictures(self._ordinals(chunk), image)
 
-    def _ordinals(self, chunk: int) -> NDArray[np.int64]:
+    def _ordinals(self, chunk: int) -> Ints:
         first = chunk * CHUNK_FILES
         return np.arange(first, first + self._table[chunk].sequences)
 
-    def _read_pictures(self, ordinals: NDArray[np.int64], read: Callable[[int, int, int], bytes]) -> Chunk:
+    def _read_pictures(self, ordinals: Ints, read: Callable[[int, int, int], bytes]) -> Chunk:
         """Return pictures as a chunk.
 
         Args:
@@ -357,7 +358,7 @@ class ImageFolderDeserializer(_ImageFiles):
         """Return the path of the first picture."""
         return [self._place(0)[0]]
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return hashes of the files' paths in the folder, without suffix, uint64 (n,)."""
         ordinals = np.asarray(ordinals, np.int64)
         begin, end = (np.ascontiguousarray(self._bounds[ordinals + k]) for k in (0, 1))
@@ -430,9 +431,7 @@ class ImageMapDeserializer(_ImageFiles):
         if not lines:
             raise DataError("expected at least one line `path<TAB>label`, got none", path=self.name)
         fields = [line.removesuffix(b"\r").split(b"\t") for line in lines]
-        sound = [
-            len(f) > 1 and _NUMBER.fullmatch(f[-1]) is not None and not any(b"\0" in part for part in f) for f in fields
-        ]
+        sound = [len(f) > 1 and _NUMBER.fullmatch(f[-1]) and not any(b"\0" in part for part in f) for f in fields]
         labels = [int(f[-1]) if is_sound else -1 for f, is_sound in zip(fields, sound, strict=True)]
         self._keyed = [len(f) > 2 for f in fields]
         # A malformed line is known only by its number.
@@ -472,9 +471,8 @@ class ImageMapDeserializer(_ImageFiles):
         if missing:
             named = ", ".join(name for _, name in missing[:_MAX_NAMED])
             omitted = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
-            raise DataError(
-                f"expected these members of archives, got none: {named}{omitted}", **self._location(missing[0][0])
-            )
+            where = self._location(missing[0][0])
+            raise DataError(f"expected these members of archives, got none: {named}{omitted}", **where)
 
     def _place(self, ordinal: int) -> tuple[str, str | None]:
         name = os.fsdecode(self._name(ordinal).rpartition(b"\t")[2]).replace("...", self._folder)
@@ -495,7 +493,7 @@ class ImageMapDeserializer(_ImageFiles):
     def _key(self, ordinal: int) -> bytes:
         return self._name(ordinal).partition(b"\t")[0] if self._keyed[ordinal] else b"%d" % ordinal
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return numeric keys as they are, hashes of other keys, or the numbers of lines, uint64 (n,)."""
         return _keys([self._key(ordinal) for ordinal in np.asarray(ordinals).tolist()])
 
@@ -570,7 +568,7 @@ class Base64ImageDeserializer(_Images, Keyed):
         """Return the path of the file."""
         return [self.name]
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return numeric keys as they are, hashes of other keys, or the numbers of lines, uint64 (n,)."""
         if not self._keyed:
             return ordinals.astype(np.uint64)
@@ -587,7 +585,7 @@ class Base64ImageDeserializer(_Images, Keyed):
         first = self._file.index.first
         return self.select(np.arange(first[chunk], first[chunk + 1]))
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+    def select(self, ordinals: Ints) -> Chunk:
         """Return the pictures ``ordinals``, in that order, reading only their lines.
 
         Raises:
@@ -617,7 +615,7 @@ class Base64ImageDeserializer(_Images, Keyed):
             keys.append(fields[0] if self._keyed else b"%d" % numbers[i])
         return self._build_chunk(images, labels, keys, errors, locations)
 
-    def _lines(self, ordinals: NDArray[np.int64]) -> list[bytes]:
+    def _lines(self, ordinals: Ints) -> list[bytes]:
         """Return lines without their ends. Neighbours are read together."""
         count = self._file.index.header.sequences
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < count:

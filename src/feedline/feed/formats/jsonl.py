@@ -34,14 +34,7 @@ from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
 _FIRST_ROWS = 100
 _MAX_NESTED = 16
-_KINDS = {
-    "0": "a number",
-    "i": "an integer",
-    "t": "true or false",
-    '"': "a string",
-    "[": "a list",
-    "{": "an object",
-}
+_KINDS = {"0": "a number", "i": "an integer", "t": "true or false", '"': "a string", "[": "a list", "{": "an object"}
 
 _log = logging.getLogger("feedline")
 
@@ -246,9 +239,7 @@ def _infer_streams(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, St
             hint="write one object per line, or declare the streams: x=fl.Stream(shape=...)",
         )
     if first.left_out:
-        _log.warning(
-            "%s: no streams, as some of the first rows lack them or have null: %s", path, ", ".join(first.left_out)
-        )
+        _log.warning("%s: no streams, as some first rows lack them or have null: %s", path, ", ".join(first.left_out))
     return first.streams, first.ragged
 
 
@@ -258,17 +249,11 @@ def _no_row_error(path: Path) -> DataError:
     first, newline, _ = text.lstrip().partition(b"\n")
     declare = "declare the streams: x=fl.Stream(shape=...)"
     if not newline and not complete:
-        return DataError(
-            f"expected a row that ends within {len(text)} bytes to infer its streams, got a longer one",
-            path=str(path),
-            hint=declare,
-        )
+        what = f"expected a row that ends within {len(text)} bytes to infer its streams, got a longer one"
+        return DataError(what, path=str(path), hint=declare)
     got = f"`{excerpt(first)}`" if first else "none"
-    return DataError(
-        f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {got}",
-        path=str(path),
-        hint=f"write one object per line, or {declare}",
-    )
+    what = f"expected a JSON object in one of the first {_FIRST_ROWS} rows, got {got}"
+    return DataError(what, path=str(path), hint=f"write one object per line, or {declare}")
 
 
 class _FirstRows:

@@ -17,7 +17,7 @@ from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Stream, Value
 from feedline.errors import DataError
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.protocol import CHUNK_MEMORY
+from feedline.feed.protocol import CHUNK_MEMORY, Ints
 
 CHUNK_BYTES = 32 << 20
 """Bytes of rows in a chunk, by default."""
@@ -25,9 +25,8 @@ CHUNK_BYTES = 32 << 20
 
 def is_lazy(data: Any) -> bool:
     """Return whether ``data`` is read only when it is sliced, unlike data in memory and data that can be mapped."""
-    if isinstance(data, (np.ndarray, list, tuple)) or not all(
-        hasattr(data, n) for n in ("shape", "dtype", "__getitem__")
-    ):
+    is_array = all(hasattr(data, n) for n in ("shape", "dtype", "__getitem__"))
+    if isinstance(data, (np.ndarray, list, tuple)) or not is_array:
         return False
     # These attributes mark data in memory, in one form or another, including pandas tables (iloc).
     return not any(hasattr(data, n) for n in ("__array_interface__", "__dlpack__", "numpy", "tocsr", "iloc"))
@@ -50,7 +49,7 @@ class LazyRows:
         ValueError: it has no rows.
     """
 
-    offsets: NDArray[np.int64] | None = None
+    offsets: Ints | None = None
 
     def __init__(self, name: str, data: Any) -> None:
         shape = tuple(int(n) for n in data.shape)

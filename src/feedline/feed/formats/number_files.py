@@ -143,9 +143,7 @@ def _npy(content: memoryview) -> NDArray[Any]:
     shape, fortran, dtype, begin = _npy_header(bytes(content[: _MAX_HEADER + 12]))
     size = math.prod(shape) * dtype.itemsize
     if len(content) - begin < size:
-        raise ValueError(
-            f"expected {size} bytes of {dtype} after the header of a .npy file, got {len(content) - begin}"
-        )
+        raise ValueError(f"expected {size} bytes of {dtype} after a .npy header, got {len(content) - begin}")
     flat = np.frombuffer(content[begin : begin + size], dtype)
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 

@@ -44,10 +44,7 @@ def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: in
     size_stream = next((name for name, stream in streams.items() if stream.defines_size), None)
     try:
         corpus = ArrayDeserializer({name: arrays[name] for name in streams or arrays}, defines_size=size_stream)
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # of records, dates or a scalar, which are no wrong arguments here
+    except (TypeError, ValueError) as error:  # of records, dates or a scalar, which are no wrong arguments here
         raise SchemaError(str(error)) from error
     except DataError as error:  # no sequences
         raise DataError(str(error), path=str(path)) from error

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.arguments import Remote
-from feedline.feed.files.paths import open_file
+from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.files.remote import by_ranges, check_room, materialize, object_at, preadv
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
@@ -27,6 +23,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Mapped,
     Piece,
     RandomAccess,
@@ -121,11 +118,7 @@ def check_streams(declared: Mapping[str, Any]) -> None:
 
 
 def _open_objects(
-    lookup: Lookup,
-    cache: str | os.PathLike[str] | None,
-    cache_bytes: int | None,
-    memory_bytes: int,
-    streams: Mapping[str, Any],
+    lookup: Lookup, cache: PathLike | None, cache_bytes: int | None, memory_bytes: int, streams: Mapping[str, Any]
 ) -> RemoteCorpus:
     """Open the objects that were lookup up. Another process does the same, without a request to the stores."""
     placeholders = Placeholders(lookup, cache, cache_bytes)
@@ -144,9 +137,8 @@ def _open_objects(
     except BaseException:
         placeholders.close()
         raise
-    return RemoteCorpus(
-        corpus, placeholders, fmt.name, (_open_objects, (lookup, cache, cache_bytes, memory_bytes, streams))
-    )
+    reopen = _open_objects, (lookup, cache, cache_bytes, memory_bytes, streams)
+    return RemoteCorpus(corpus, placeholders, fmt.name, reopen)
 
 
 def _prepare_views(
@@ -261,7 +253,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             return self.read(chunk).slice(start, stop)
         return self._fetch_views(read_slice(self._corpus, chunk, start, stop), chunk)
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+    def select(self, ordinals: Ints) -> Chunk:
         """Return sequences of the corpus."""
         return select_by_chunk(self, ordinals) if self._lacks_parts else self._corpus.select(ordinals)
 
@@ -293,9 +285,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
             DataError: checksums need whole files, and the cache has no room for them.
         """
         if self._lacks_parts:
-            check_room(
-                self.paths(), f"{self.name}, whose checksums are of whole chunks", "read it without verification"
-            )
+            check_room(self.paths(), f"{self.name}, with checksums of whole chunks", "read it without verification")
             materialize(self.paths())
         corpus = verified(self._corpus)
         if corpus is self._corpus:

@@ -40,6 +40,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Keyed,
     Piece,
     Unread,
@@ -126,8 +127,8 @@ class _Part(NamedTuple):
 
     memory: NDArray[np.uint8]
     base: int
-    begin: NDArray[np.int64]
-    size: NDArray[np.int64]
+    begin: Ints
+    size: Ints
     first: int
     path: str
 
@@ -192,7 +193,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         """Return 32 hex digits over the archives' sizes, excerpts and chunk tables."""
         return self._digest("tar;")
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return numeric keys as they are, and hashes of other keys, uint64 (n,)."""
         return self._entries(ordinals, "key")
 

@@ -115,9 +115,8 @@ class TFRecordDeserializer(RowsDeserializer):
             sequence_names, list_names = first.classify(declared, sequences, lists, defaults)
         else:
             declared, sequence_names, list_names = first.infer()
-            warn_of_unread_columns(
-                self._paths, path, self.name, {name for record in first.records for name, _ in record}
-            )
+            features = {name for record in first.records for name, _ in record}
+            warn_of_unread_columns(self._paths, path, self.name, features)
             sequence_names = sequence_names if sequences is None else set(sequences)
             if lists is not None and set(lists) != list_names:
                 had, got = (", ".join(sorted(names)) or "none" for names in (list_names, lists))
@@ -137,15 +136,11 @@ class TFRecordDeserializer(RowsDeserializer):
         ]
         _check_duplicates(dict(zip(declared, sources, strict=True)))
         self._parser = _native.ExampleParser(fields, sources, memory)
-        self._views = any(
-            s.is_bytes and name not in self._ragged and name not in defaults for name, s in declared.items()
-        )
+        self._views = any(s.is_bytes and name not in self._ragged | defaults.keys() for name, s in declared.items())
         size_at = self.schema.size_at
         # Only sequences make the index depend on the declarations.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
-        read = [
-            [name.hex(), in_lists, None if default is None else default.hex()] for name, in_lists, default in sources
-        ]
+        read = [[key.hex(), in_lists, None if default is None else default.hex()] for key, in_lists, default in sources]
         kind = IndexKind(
             self._chunk_size,
             ["tfrecord", *([[read, fields, size_at]] if self._ragged else [])],
@@ -173,10 +168,7 @@ class TFRecordDeserializer(RowsDeserializer):
             return f"expected a message of at most {expected} bytes, got one of {got % 2**64}", None
         if code == "missing":
             field = self.schema[stream or ""].field or stream
-            return (
-                f"expected the feature `{field}`{where}, got none",
-                "pass defaults={...} with a value for such records",
-            )
+            return f"expected the feature `{field}`{where}, got none", "pass defaults={...} with a value for it"
         if code == "feature_kind":
             return f"expected {_KINDS[expected]}{where}, got {_KINDS[got]}", None
         if code == "out_of_range":
@@ -270,10 +262,9 @@ class _FirstRecords:
         for feature_key in sorted({feature_key for record in self.records for feature_key in record}):
             field, in_lists = feature_key
             features = self.occurrences(feature_key)
-            kinds = {feature.kind for feature in features if feature.steps}
-            counts = {
-                count for feature in features if feature.steps for count in (feature.min_count, feature.max_count)
-            }
+            with_steps = [feature for feature in features if feature.steps]
+            kinds = {feature.kind for feature in with_steps}
+            counts = {count for feature in with_steps for count in (feature.min_count, feature.max_count)}
             kind = kinds.pop() if len(kinds) == 1 else 0
             uneven = in_lists and (len(counts) > 1 or (kind == 1 and counts != {1}))
             if len(features) < len(self.records) or kind not in _DTYPES or uneven or not field:
@@ -291,11 +282,7 @@ class _FirstRecords:
             if self.records:
                 got = f"features that are not: {', '.join(left_out[:5])}" if left_out else "none"
                 what = f"expected features that are alike in all of the first {_FIRST_RECORDS} records, got {got}"
-            raise DataError(
-                what,
-                path=str(self.path),
-                hint="declare the streams: x=fl.Stream(shape=...)",
-            )
+            raise DataError(what, path=str(self.path), hint="declare the streams: x=fl.Stream(shape=...)")
         if left_out:
             listed = ", ".join(left_out)
             _log.warning("%s: no streams, as some of the first records lack them or differ: %s", self.path, listed)

@@ -24,7 +24,7 @@ from feedline.data.maps import MappedRange
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import map_file, map_npy, mapped_ranges
-from feedline.feed.files.paths import list_files, looking, name_of, open_file
+from feedline.feed.files.paths import PathLike, list_files, looking, name_of, open_file
 from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.detect_shards import folder_of, is_litdata, is_litdata_chunk
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
@@ -70,7 +70,7 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, PickledB
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        path: PathLike | Sequence[PathLike],
         *,
         length: int,
         stride: int | None = None,

@@ -8,14 +8,11 @@ import os
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Value
 from feedline.data.chunk import LazyErrors
 from feedline.errors import DataError
-from feedline.feed.protocol import Unread
-
-Ints = NDArray[np.int64]
+from feedline.feed.protocol import Ints, Unread
 
 _POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 

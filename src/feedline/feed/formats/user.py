@@ -18,17 +18,15 @@ from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Chunk, Schema, Stream
 from feedline.errors import DataError, FeedlineError, WorkerError
 from feedline.feed.files.lru import LruCache
-from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Unsized
+from feedline.feed.protocol import Capability, ChunkInfo, Deserializer, Ints, Unsized
 from feedline.feed.unique import distinct
 from feedline.feed.user_values import convert_values
-
-Ints = NDArray[np.int64]
 
 _MAX_LENGTHS_BYTES = 32 << 20  # of lengths that are kept
 _STRING_BYTES = 1 << 10  # assumed size of a byte string

@@ -239,9 +239,7 @@ class ItemBatches(PlannedBatches):
         if n == self.places:
             return self
         if self._fixed or resuming:
-            raise ValueError(
-                f"expected {self.places} items, as when the loader was created or its state loaded, got {n}"
-            )
+            raise ValueError(f"expected {self.places} items, as when the loader was made or its state loaded, got {n}")
         batches = ItemBatches(self.options, self.seed, n)
         batches.seed_sweep = self.seed_sweep
         return batches

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from feedline.data import Minibatch, Position
 from feedline.data.value import BytesValue
 from feedline.errors import SchemaError
@@ -25,7 +22,7 @@ from feedline.feed.loader.order import Planned, batch_count
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.packing.balance import Balance
 from feedline.feed.partition import Partition
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, finish_of, is_sized, says_where_batches_end
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Ordered, finish_of, is_sized, says_where_batches_end
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.wrapper import Forwarding
@@ -147,9 +144,7 @@ class CorpusBatches(Batches):
     def count(self, sweep: int) -> int:
         """See `Batches.count`."""
         if self.places is None:
-            raise TypeError(
-                f"expected a corpus with an end for a length, got {self._corpus.name}, which repeats without end"
-            )
+            raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which repeats forever")
         size, drop_last = self.global_size(self.options.own_partition.resolve()), self.options.drop_last
         if self.options.samples is None and not says_where_batches_end(self._corpus):
             return batch_count(self.places, size, drop_last)
@@ -219,7 +214,7 @@ class _SequencesAsSamples(Forwarding):
         """See `Deserializer.chunks`."""
         return [ChunkInfo(info.sequences, info.sequences, info.bytes) for info in self._corpus.chunks()]
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return None: every sequence counts as one sample."""
         return None
 

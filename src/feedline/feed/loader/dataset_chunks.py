@@ -59,9 +59,7 @@ class DatasetChunks:
         self._jobs, self._kind, self._iterable = jobs, executor, is_iterable_style(dataset)
         if self._iterable and (jobs > 1 or executor == "ray" or skip):
             what = "jobs=1" if jobs > 1 else 'executor="local"' if executor == "ray" else 'on_error="raise"'
-            raise ValueError(
-                f"expected {what} for an IterableDataset: its items come from one iterator, one after the other"
-            )
+            raise ValueError(f"expected {what} for an IterableDataset: one iterator yields its items one by one")
         items: Any = ColumnItems(dataset) if columnar(dataset) else dataset
         self._items = _Guarded(items) if skip else items
         self._total = _length(items)

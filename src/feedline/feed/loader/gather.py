@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.loader.collate import torch_side
-
-Ints = NDArray[np.int64]
+from feedline.feed.protocol import Ints
 
 
 class Columns:

@@ -296,7 +296,7 @@ class _Reader:
                         raise
                     # It reads a state only now, and cannot use it if workers divide shuffled shards.
                     _warn_of_replay(
-                        self._dataset, f"could not load the state that it had returned ({error!r}): to resume", 8
+                        self._dataset, f"could not load the state it had returned ({error!r}): to resume", 8
                     )
                     self._begin(turn, size, replay=True)
                     self._at = at
@@ -556,11 +556,8 @@ def _is_hugging_face(dataset: Any) -> bool:
     return datasets is not None and isinstance(dataset, datasets.IterableDataset)
 
 
-def _warn_of_replay(dataset: Any, why: str, stacklevel: int) -> None:
-    warnings.warn(
-        f"{type(dataset).__name__} {why}, it is iterated from the beginning up to the next batch",
-        stacklevel=stacklevel,
-    )
+def _warn_of_replay(dataset: Any, why: str, level: int) -> None:
+    warnings.warn(f"{type(dataset).__name__} {why}, it is read from the start up to the next batch", stacklevel=level)
 
 
 def warn_of_more(dataset: Any, declared: int, workers: int, yielded: int) -> None:

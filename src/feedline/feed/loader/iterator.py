@@ -89,9 +89,7 @@ class LoaderIterator(_Base):
 
     def __len__(self) -> int:
         if self._length is None:
-            raise TypeError(
-                "an iterator over an IterableDataset has no length; len(loader) is what the dataset declares"
-            )
+            raise TypeError("an iterator over an IterableDataset has no length; len(loader) is the dataset's")
         return self._length()
 
     def __next__(self) -> Any:

@@ -47,11 +47,8 @@ class LoaderStats:
     def brief(self) -> dict[str, str]:
         """Return the figures for a progress bar: ``bar.set_postfix(loader.stats().brief())`` of tqdm."""
         total = self.waiting + self.consuming
-        return {
-            "batches": str(self.batches),
-            "waiting": f"{self.waiting / total:.0%}" if total else "0%",
-            "perfect": f"{self.gain:.2f}x",
-        }
+        waiting = self.waiting / total if total else 0
+        return {"batches": str(self.batches), "waiting": f"{waiting:.0%}", "perfect": f"{self.gain:.2f}x"}
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""

@@ -230,9 +230,7 @@ class LoaderOptions:
 
     def _check_batching(self) -> None:
         if isinstance(self.shuffle, Window) and not self.is_corpus:
-            raise ValueError(
-                f"expected shuffle=True or False for a dataset, got {self.shuffle}: windows are for corpora"
-            )
+            raise ValueError(f"expected shuffle=True or False for a dataset, got {self.shuffle}: windows need a corpus")
         for name in ("shuffle", *SAMPLERS) if self.is_iterable else ():
             value = getattr(self, name)
             allowed = value is None if name != "shuffle" else self.is_pipe or value in (False, None)
@@ -273,15 +271,11 @@ class LoaderOptions:
             if value is None:
                 continue
             if samplers:
-                raise ValueError(
-                    f"expected {name} without {samplers[0]}, got both: {name} applies to the loader's own order"
-                )
+                raise ValueError(f"expected {name} or {samplers[0]}, got both: {name} is for the loader's own order")
             if self.is_iterable:
                 raise ValueError(f"expected {name} for map-style datasets only: an IterableDataset has its own order")
         if self.weighted is not None and self.shuffle:
-            raise ValueError(
-                "expected either fl.Weighted or shuffle, got both: weighted items are drawn at random anyway"
-            )
+            raise ValueError("expected either fl.Weighted or shuffle, got both: weighted items are random anyway")
         if self.samples is not None and self.batch_size != 1:
             raise ValueError("expected either fl.BatchByLength or batch_size, got both")
         if self.partition is not None and self.batch_size is None and not self.is_corpus:

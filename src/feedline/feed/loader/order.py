@@ -20,12 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from feedline import _native
 from feedline.feed.equal_work import assign, by_position
-from feedline.feed.protocol import ChunkInfo
+from feedline.feed.protocol import ChunkInfo, Ints
 from feedline.feed.timeline import ChunkTable
 from feedline.feed.timeline.elements import SEGMENT
 from feedline.feed.timeline.feedline import FeedlineOrder
-
-Ints = NDArray[np.int64]
 
 # Level of the key for the draws of a weighted sweep, after the levels of orders and transforms.
 DRAWS = 3
@@ -175,9 +173,7 @@ def check_lengths(lengths: ArrayLike, length: int) -> Ints:
     """
     array = np.asarray(lengths)
     if array.shape != (length,) or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"expected the samples of each of {length} items as integers, got {array.dtype} of shape {array.shape}"
-        )
+        raise ValueError(f"expected integers, the samples of {length} items, got {array.dtype} of shape {array.shape}")
     if (array < 0).any():
         raise ValueError(f"expected lengths of at least 0 samples, got {array.min()}, got {array.min()}")
     return np.ascontiguousarray(array, np.int64)

@@ -212,9 +212,7 @@ def _keys(first: Mapping[str, Any], streams: Mapping[str, Stream | None] | Seque
         return dict(zip(names, first, strict=True))
     keys = {name: fields.get(name, name) for name in names}
     if missing := [key for key in keys.values() if key not in first]:
-        raise SchemaError(
-            f"expected {', '.join(f'`{key}`' for key in missing)} in the samples, which have {_list(first)}"
-        )
+        raise SchemaError(f"expected {', '.join(f'`{key}`' for key in missing)} in samples, which have {_list(first)}")
     return keys
 
 
@@ -308,9 +306,7 @@ def _array(value: Any) -> Any:
         try:
             array = _check_integers(np.asarray(value), value)
         except ValueError as error:
-            raise ValueError(
-                f"expected lists of equal length inside a list, got {shown(value, 80)}: {error}"
-            ) from error
+            raise ValueError(f"expected lists of equal length in a list, got {shown(value, 80)}: {error}") from error
     elif hasattr(value, "tocsr"):
         return value.tocsr()
     elif hasattr(value, "detach") and hasattr(value, "numpy"):
@@ -330,9 +326,7 @@ def _array(value: Any) -> Any:
 def _check_integers(array: NDArray[Any], value: Any) -> NDArray[Any]:
     """Return the array of Python's numbers, unless NumPy took integers for something larger or less exact."""
     if array.dtype == np.uint64 or (array.dtype.kind == "O" and _is_numeric(value)):
-        raise TypeError(
-            f"expected integers from -2**63 to 2**63 - 1, got {shown(value, 60)}; np.uint64 holds larger ones"
-        )
+        raise TypeError(f"expected integers from -2**63 to 2**63 - 1, got {shown(value, 60)}; np.uint64 holds more")
     return array
 
 
@@ -386,9 +380,7 @@ def _convert(array: NDArray[Any], field: Field, part: Any) -> NDArray[Any]:
     if convertible and array.dtype.kind in "iu" and dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
-            raise ValueError(
-                f"expected numbers from {limits.min} to {limits.max} for {dtype.name}, got {shown(part, 60)}"
-            )
+            raise ValueError(f"expected numbers from {limits.min} to {limits.max} for {dtype}, got {shown(part, 60)}")
     elif array.dtype.newbyteorder("=") != dtype and not (convertible and np.can_cast(array.dtype, dtype, "same_kind")):
         raise TypeError(f"expected numbers of {dtype.name}, as {_as_in(field)}, got {array.dtype.name}")
     return array.astype(dtype)

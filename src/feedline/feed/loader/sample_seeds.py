@@ -180,9 +180,7 @@ def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float |
     """
     words, at = np.frombuffer(bytes.fromhex(saved["words"]), "<u4").astype(np.uint32), saved["at"]
     if words.shape != (_MT_WORDS,) or type(at) is not int or not 0 <= at <= _MT_WORDS:
-        raise ValueError(
-            f"expected {_MT_WORDS} words of a generator and an index into them, got {len(words)}, {at!r:.80}"
-        )
+        raise ValueError(f"expected {_MT_WORDS} words of a generator and an index, got {len(words)}, {at!r:.80}")
     normal = saved["normal"]
     if normal is not None and type(normal) is not float:
         raise TypeError(f"expected a cached normal number, or null, got {normal!r:.80}")

@@ -26,15 +26,13 @@ from feedline.feed.loader.executors import AHEAD_BYTES, RemainingBatches
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.gather import Columns
 from feedline.feed.loader.order import Planned
-from feedline.feed.protocol import fetches_ahead
+from feedline.feed.protocol import Ints, fetches_ahead
 from feedline.feed.reading.copy_ahead import STAGED, STAGED_BYTES
 from feedline.feed.reading.io_stalls import ITEMS, Waits
 from feedline.feed.reading.row_reader import RowReader
 from feedline.feed.reading.sequential_reader import SequentialReader
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import ORDERS, ChunkTable
-
-Ints = NDArray[np.int64]
 
 
 def in_files(columns: Columns) -> ArrayDeserializer | None:

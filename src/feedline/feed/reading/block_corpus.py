@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from feedline.data import Chunk
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
 from feedline.feed.protocol import (
@@ -17,6 +14,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     MappedFile,
     Piece,
     RandomAccess,
@@ -69,7 +67,7 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         fetched = fetched_chunk(views, files, pieces)
         return fetched if index is None else fetched.take(index)
 
-    def _views_of(self, chunk: int) -> tuple[Chunk, NDArray[np.int64] | None, Sequence[MappedFile]]:
+    def _views_of(self, chunk: int) -> tuple[Chunk, Ints | None, Sequence[MappedFile]]:
         return *self.view(chunk), files_of(self._corpus, [int(self._blocks.chunk[chunk])])
 
     def read(self, chunk: int) -> Chunk:
@@ -84,7 +82,7 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         first = int(self._blocks.first[chunk])
         return read_slice(self._corpus, int(self._blocks.chunk[chunk]), first + start, first + stop)
 
-    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, NDArray[np.int64] | None]:
+    def view(self, chunk: int, start: int = 0, stop: int | None = None) -> tuple[Chunk, Ints | None]:
         """Return the corpus's view of the sequences ``start:stop`` of block number ``chunk``."""
         blocks = self._blocks
         first, count = int(blocks.first[chunk]), int(blocks.table.sequences[chunk])
@@ -95,11 +93,11 @@ class BlockCorpus(Deserializer, RandomAccess, Sliceable, Fetchable):
         """See `Deserializer.digest`."""
         return self._corpus.digest()
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """See `Deserializer.lengths`."""
         return self._corpus.lengths(ordinals)
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+    def select(self, ordinals: Ints) -> Chunk:
         """See `Deserializer.select`."""
         return self._corpus.select(ordinals)
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, Ints
 from feedline.feed.reading.fetching_reader import FetchingReader
-from feedline.feed.reading.reader import Ints, Slots, Upcoming
+from feedline.feed.reading.reader import Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import Timeline

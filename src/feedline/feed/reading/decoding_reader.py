@@ -21,10 +21,10 @@ from feedline.concurrency.thread_pool import Job, Threads
 from feedline.data import Chunk
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Selective, require
+from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Ints, Selective, require
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
-from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Ints, Selecting, Slots, Upcoming
+from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Selecting, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import ChunkTable
@@ -305,10 +305,8 @@ class DecodingReader(WindowReader, Selecting):
                     return
                 if self._whole_window and waiting >= _MIN_CHECKED_BYTES:
                     free, looked = (free if looked else available()), True
-                    if (
-                        free is not None
-                        and free < waiting + (1 + _DECODING_FACTOR) * size * self._threads + _SPARE_BYTES
-                    ):
+                    needed = waiting + (1 + _DECODING_FACTOR) * size * self._threads + _SPARE_BYTES
+                    if free is not None and free < needed:
                         return  # `read_on` continues when there is room
                 self._submit(chunk_id)
             upcoming.advance()
@@ -342,11 +340,10 @@ class DecodingReader(WindowReader, Selecting):
             raise
         try:
             pieces = self.ranges.take(entry)
-            chunk = (
-                self._corpus.read(chunk_id)
-                if pieces is None
-                else require(self._corpus, Fetchable).read_fetched(chunk_id, pieces)
-            )
+            if pieces is None:
+                chunk = self._corpus.read(chunk_id)
+            else:
+                chunk = require(self._corpus, Fetchable).read_fetched(chunk_id, pieces)
             del pieces
         finally:
             with self._memory_freed:

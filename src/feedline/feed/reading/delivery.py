@@ -26,7 +26,7 @@ from feedline.feed.joined_values import join_values
 from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, copy_pieces
-from feedline.feed.protocol import Deserializer, Ordered, is_sized, sources_of
+from feedline.feed.protocol import Deserializer, Ints, Ordered, is_sized, sources_of
 from feedline.feed.quarantine import LISTED, ListedError, QuarantineFile
 from feedline.feed.reading.copy_ahead import BegunAhead
 from feedline.feed.reading.lengths import frame_error
@@ -36,7 +36,6 @@ from feedline.feed.timeline import Segment
 from feedline.feed.timeline.elements import ended_parts
 from feedline.feed.transforms import Begun, DrawKeys, Transform
 
-Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
@@ -148,9 +147,9 @@ class Delivery:
         sequences: int,
         *,
         values: dict[str, Value],
-        ids: NDArray[np.int64],
+        ids: Ints,
         num_samples: int,
-        lanes: NDArray[np.int64] | None = None,
+        lanes: Ints | None = None,
         begins: NDArray[np.bool_] | None = None,
     ) -> Minibatch:
         """Count a minibatch in which ``sequences`` sequences begin, and return it."""

@@ -33,10 +33,10 @@ from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.protocol import Deserializer, MappedFile, files_of
+from feedline.feed.protocol import Deserializer, Ints, MappedFile, files_of
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, WHOLE, Waits
 from feedline.feed.reading.mapped_reader import MappedReader
-from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Ints, Slots, Staging
+from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Slots, Staging
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import Segment, Timeline
 from feedline.feed.timeline.block_order import Blocks
@@ -326,15 +326,10 @@ class FetchingReader(MappedReader, Staging):
             return True
         if len(numbers) > most:
             numbers = numbers[(2 * np.arange(most) + 1) * len(numbers) // (2 * most)]
-        blocks = self._blocks
-        slots, counts = self._slots_of(blocks.chunk[numbers]), blocks.table.sequences[numbers]
-        some = counts > 0
-        return (
-            self._chunks.lacking(
-                self._disk(), slots[some], blocks.first[numbers][some], counts[some], most=most, pages=1
-            )
-            > 0
-        )
+        blocks, sequences = self._blocks, self._blocks.table.sequences
+        numbers = numbers[sequences[numbers] > 0]
+        slots, first = self._slots_of(blocks.chunk[numbers]), blocks.first[numbers]
+        return self._chunks.lacking(self._disk(), slots, first, sequences[numbers], most=most, pages=1) > 0
 
     def _fetch_blocks(self, numbers: Iterable[int]) -> None:
         """Begin to fetch these blocks, except for empty blocks and blocks that are being fetched."""
@@ -352,10 +347,8 @@ class FetchingReader(MappedReader, Staging):
 
     def _fetch_group(self, numbers: list[int], nbytes: int) -> None:
         blocks, ids = self._blocks, np.array(numbers, np.int64)
-        slots = self._slots_of(blocks.chunk[ids])
-        staged = self._chunks.stage(
-            self._disk(), slots, blocks.first[ids], blocks.table.sequences[ids], self._parts_to_keep()
-        )
+        slots, counts = self._slots_of(blocks.chunk[ids]), blocks.table.sequences[ids]
+        staged = self._chunks.stage(self._disk(), slots, blocks.first[ids], counts, self._parts_to_keep())
         group = _BlockGroup(staged, nbytes, len(numbers))
         for run, number in enumerate(numbers):
             self._fetched[number] = _FetchedBlock(group, run)

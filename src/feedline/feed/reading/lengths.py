@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.data import Chunk
 from feedline.errors import DataError
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Deserializer, Ints
 from feedline.feed.reading.decoding_reader import DecodingReader
 from feedline.feed.timeline import Segment
 
-Ints = NDArray[np.int64]
 Lengths = Callable[[Segment], Ints | None]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from feedline.data import Chunk
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.protocol import Deserializer, RandomAccess, require
-from feedline.feed.reading.reader import Ints, Reader, Slots, Upcoming, concatenate_slots
+from feedline.feed.protocol import Deserializer, Ints, RandomAccess, require
+from feedline.feed.reading.reader import Reader, Slots, Upcoming, concatenate_slots
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import ChunkTable, Segment, WindowPlan
 from feedline.feed.unique import distinct

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.packing.axis import SegmentSlice
+from feedline.feed.protocol import Ints
 from feedline.feed.timeline import WindowPlan
 
-Ints = NDArray[np.int64]
 Slots = NDArray[np.uint32]
 
 MIN_AHEAD_BYTES = 64 << 20

@@ -17,6 +17,7 @@ from feedline.feed.files.remote import check_room
 from feedline.feed.formats.fetched_views import may_lack_parts
 from feedline.feed.protocol import (
     Deserializer,
+    Ints,
     Ordered,
     RandomAccess,
     Sliceable,
@@ -31,7 +32,7 @@ from feedline.feed.reading.block_corpus import BlockCorpus
 from feedline.feed.reading.block_reader import BlockReader
 from feedline.feed.reading.decoding_reader import DecodingReader
 from feedline.feed.reading.mapped_reader import MappedReader
-from feedline.feed.reading.reader import Ints, Reader
+from feedline.feed.reading.reader import Reader
 from feedline.feed.reading.row_reader import RowReader
 from feedline.feed.reading.sequential_reader import SequentialReader
 from feedline.feed.reading.stats import Stats
@@ -201,9 +202,7 @@ class _Orders:
             return self._note(_IN_ARCS[f"arcs-{version}"](table, seed, shuffled, window, order.count), corpus)
         if order != "feedline":
             if corpus.capability(Ordered) is not None:
-                raise ValueError(
-                    f'expected order="feedline" for {corpus.name}, which has an order of its own, got {order!r}'
-                )
+                raise ValueError(f'expected order="feedline" for {corpus.name}, which has its own order, got {order!r}')
             return self._note(ORDERS[order](table, seed, shuffled, window), corpus)
         return self._current(corpus, seed, window)
 
@@ -269,16 +268,13 @@ def _unsized(
             'expected shuffle=True or an fl.Window for a corpus without chunk_info, got "whole": its content is '
             "known only once it is read; implement `UserDeserializer.chunk_info`, or convert it to a store"
         )
-    if num_chunks(corpus) < 1:
+    count = num_chunks(corpus)
+    if count < 1:
         raise DataError(f"expected at least one chunk in {corpus.name}, got none")
-    reader = DecodingReader(
-        corpus, chunks, stats, total=num_chunks(corpus), table=None, threads=threads, budget_bytes=read_ahead
-    )
+    reader = DecodingReader(corpus, chunks, stats, total=count, table=None, threads=threads, budget_bytes=read_ahead)
     window = shuffle if isinstance(shuffle, Window) else None
     # The reader looks through the windows that follow. If they referred to the reader in turn, a dropped source would
     # stay alive, and continue to read, until the next garbage collection.
     weakly = weakref.proxy(reader)
-    timeline = UnsizedOrder(
-        num_chunks(corpus), seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids))
-    )
+    timeline = UnsizedOrder(count, seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids)))
     return ReadyCorpus(timeline, reader, lengths.of_windows(weakly), [])

@@ -8,13 +8,10 @@ from typing import ClassVar
 
 from feedline import _native
 from feedline.errors import DataError
-from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.protocol import Deserializer
+from feedline.feed.protocol import Ints
 from feedline.feed.reading.fetching_reader import FetchingReader
-from feedline.feed.reading.reader import Ints, Slots
-from feedline.feed.reading.stats import Stats
-from feedline.feed.timeline import Timeline
+from feedline.feed.reading.reader import Slots
 
 # Seconds between checks of the page cache while it holds everything, and number of sequences that are checked.
 _LOOK_EVERY_S = 0.005
@@ -28,12 +25,8 @@ class RowReader(FetchingReader):
 
     scattered: ClassVar[bool] = True
 
-    def __init__(
-        self, corpus: Deserializer, timeline: Timeline, chunks: ChunkSet, stats: Stats, budget_bytes: int | None
-    ) -> None:
-        super().__init__(corpus, timeline, chunks, stats, budget_bytes)
-        self._cold = False
-        self._look_at_s = 0.0
+    _cold = False
+    _look_at_s = 0.0
 
     @property
     def stages(self) -> bool:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.reading.reader import Ints, Reader, Slots, Upcoming, concatenate_slots
+from feedline.feed.protocol import Ints
+from feedline.feed.reading.reader import Reader, Slots, Upcoming, concatenate_slots
 from feedline.feed.timeline import WindowPlan
 
 
@@ -60,9 +61,7 @@ class WindowReader(Reader):
         if window is None:
             window = self._windows[plan.key] = _HeldWindow(plan.chunks, *self._hold(plan.chunks))
         elif window.chunks is not plan.chunks and not np.array_equal(window.chunks, plan.chunks):
-            raise RuntimeError(
-                f"expected a window with chunks {window.chunks} at {plan.key}, got one with {plan.chunks}"
-            )
+            raise RuntimeError(f"expected a window with chunks {window.chunks} at {plan.key}, got {plan.chunks}")
         if segment.held is not window:
             # Also after the window was released because a minibatch failed, and was read again.
             place, first = segment.place, window.first

@@ -43,7 +43,7 @@ from feedline.concurrency.thread_pool import ended_by
 from feedline.errors import DataError
 from feedline.feed.files.cache_files import own_folder
 from feedline.feed.files.remote import object_at
-from feedline.feed.protocol import Extent, Piece
+from feedline.feed.protocol import Extent, Ints, Piece
 from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, open_own, pages_of
 from feedline.feed.remote.requests import (
@@ -290,12 +290,12 @@ class Cache:
                 if self._depth == 0:
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _map_state(self) -> NDArray[np.int64]:
+    def _map_state(self) -> Ints:
         descriptor = open_own(self.folder / "state")
         try:
             head = np.frombuffer(_MAGIC, np.int64)
             allocate(descriptor, 24)
-            state: NDArray[np.int64] = np.frombuffer(mmap.mmap(descriptor, 24), np.int64)
+            state: Ints = np.frombuffer(mmap.mmap(descriptor, 24), np.int64)
         finally:
             os.close(descriptor)
         if state[0] == 0:
@@ -343,7 +343,7 @@ class Cache:
                     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                         raise
                     raise DataError(
-                        "expected files of the cache, got a link", path=str(place), hint=f"remove {place}"
+                        "expected cache files, got a link", path=str(place), hint=f"remove {place}"
                     ) from error
                 self._open[cached.key] = pages
             self._open.move_to_end(cached.key)
@@ -1018,7 +1018,7 @@ def parts_of(first: int, end: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in itertools.pairwise(cuts) if b > a]
 
 
-def _without(first: int, end: int, used: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _without(first: int, end: int, used: Ints) -> Iterator[tuple[int, int]]:
     """Yield the runs of pages of a range that are not in ``used``, int64 (n, 2)."""
     at = first
     for a, b in sorted(used.tolist()):

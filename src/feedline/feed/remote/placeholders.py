@@ -294,9 +294,7 @@ async def _look_up(address: str, options: Mapping[str, Any], patience: Patience)
     else:
         infos = await _object_or_folder(store, "" if is_folder else pattern, pattern, companions, patience)
     if not infos:
-        raise DataError(
-            "expected an object, a folder or a pattern that matches some, got none", path=store.url(pattern)
-        )
+        raise DataError("expected an object, a folder or a pattern with matches, got none", path=store.url(pattern))
     return store.root, pattern, [_of_this_run(store, info) for info in infos]
 
 
@@ -404,11 +402,8 @@ async def _list_data(store: Store, folder: str, patience: Patience) -> list[Obje
 
 def _is_data(info: ObjectInfo) -> bool:
     """Return whether an object is neither a folder nor an index, which belongs to the file that it was made from."""
-    return (
-        bool(info.key)
-        and not info.key.endswith(("/", INDEX_SUFFIX))
-        and (info.size > 0 or not info.key.endswith("_$folder$"))
-    )
+    key = info.key
+    return bool(key) and not key.endswith(("/", INDEX_SUFFIX)) and (info.size > 0 or not key.endswith("_$folder$"))
 
 
 def _by_key(info: ObjectInfo) -> bytes:

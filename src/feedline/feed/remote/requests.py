@@ -484,11 +484,8 @@ class Tries:
             "unnamable": "keys with an empty part, `.` or `..` cannot be read: name other folders, or single objects",
             "denied": "check credentials and permissions; fl.Remote(storage_options=...) passes them on",
         }.get(fault.kind, f"check the store and the network, then {self.after}")
-        return DataError(
-            f"expected {self.what}, got {self.instead} after {times}; the last answer: {fault.answer}",
-            path=self.url,
-            hint=hint,
-        )
+        what = f"expected {self.what}, got {self.instead} after {times}; the last answer: {fault.answer}"
+        return DataError(what, path=self.url, hint=hint)
 
 
 async def fetch_range(
@@ -535,9 +532,8 @@ async def fetch_range(
             limiter.count_request()
         except StoreFault as fault:
             if fault.kind == "changed":
-                raise tries.changed_error(
-                    info, await _describe_replacement(store, info.key, fault, patience)
-                ) from fault
+                instead = await _describe_replacement(store, info.key, fault, patience)
+                raise tries.changed_error(info, instead) from fault
             await tries.wait_after(fault, store, info.key)
 
 

@@ -205,10 +205,8 @@ class Uploads:
             info = await request_lookup(self._store, key, lambda: self._store.head(key), self._patience)
             if info is None or info.size != len(data):
                 return False
-            content = bytearray(info.size)
-            await fetch_range(
-                self._store, info, 0, memoryview(content), patience=self._patience, on_bytes=lambda done: None
-            )
+            content = memoryview(bytearray(info.size))
+            await fetch_range(self._store, info, 0, content, patience=self._patience, on_bytes=lambda done: None)
             return content == data
         return True
 

@@ -306,9 +306,7 @@ def _authorization(header: str, address: str) -> dict[str, str]:
 
 async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
     # In a separate thread, as the threads of the loop would keep the process alive until the call returns.
-    places = await in_own_thread(
-        functools.partial(socket.getaddrinfo, origin.host, origin.port, type=socket.SOCK_STREAM)
-    )
+    places = await in_own_thread(lambda: socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM))
     error: OSError | None = None
     for number, (family, _, _, _, place) in enumerate(places, 1):
         try:

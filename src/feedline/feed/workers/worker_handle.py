@@ -27,7 +27,7 @@ from feedline.feed.workers.worker_process import WorkerMessage
 FDS_EACH, FDS_ONCE = 6, 14
 
 _INT = array.array("i").itemsize
-_MAX_FDS = 250
+_CONTROL_BYTES = socket.CMSG_SPACE(250 * _INT)  # of at most 250 descriptors
 
 
 class Terms(NamedTuple):
@@ -102,9 +102,7 @@ class WorkerHandle:
             OSError: no descriptor is left for the segments it sent.
         """
         try:
-            size, control, _, _ = self._channel.recvmsg_into(
-                [buffer], socket.CMSG_SPACE(_MAX_FDS * _INT), socket.MSG_CMSG_CLOEXEC
-            )
+            size, control, _, _ = self._channel.recvmsg_into([buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             raise
         except OSError as error:

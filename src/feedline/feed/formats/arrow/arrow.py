@@ -31,7 +31,7 @@ from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.files.paths import list_files, looking, open_file
+from feedline.feed.files.paths import PathLike, list_files, looking, open_file
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.buffer_views import (
     BatchLayout,
@@ -59,6 +59,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Mapped,
     MappedFile,
     Piece,
@@ -69,9 +70,6 @@ from feedline.feed.protocol import (
     whole_number,
 )
 from feedline.feed.unique import distinct
-
-Paths = str | os.PathLike[str]
-Ints = NDArray[np.int64]
 
 _MAX_UNREADABLE = 1 << 20  # sequences of a batch that keep their places if it cannot be read
 _VIEW_BYTES = 4 << 20  # of a chunk of rows that indices name, part of the order
@@ -109,11 +107,11 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def __init__(
         self,
-        path: Paths | Sequence[Paths],
+        path: PathLike | Sequence[PathLike],
         streams: Sequence[str] | Mapping[str, Stream] | None = None,
         *,
         split: str | None = None,
-        indices: Paths | None = None,
+        indices: PathLike | None = None,
         defines_size: str | None = None,
         memory: int = CHUNK_MEMORY,
     ) -> None:
@@ -309,12 +307,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         Raises:
             DataError: a row is too large.
         """
-        streams = [
-            (c.stream.size, c.stream.dtype)
-            for c in self._columns.values()
-            if not (c.ragged or c.dims or c.stream.sparse)
-        ]
-        bits = sum(size * (1 if dtype == np.bool_ else 8 * dtype.itemsize) for size, dtype in streams)
+        fixed = [c.stream for c in self._columns.values() if not (c.ragged or c.dims or c.stream.sparse)]
+        bits = sum(s.size * (1 if s.dtype == np.bool_ else 8 * s.dtype.itemsize) for s in fixed)
         room = self._memory if not self._mapped else max(int(file.bodies.max(initial=0)) for file in self._files)
         if bits > 8 * room:
             raise DataError(
@@ -582,7 +576,7 @@ def _open_files(part: Dataset) -> list[ArrowFile]:
     ]
 
 
-def _dataset(path: Paths, split: str | None) -> Dataset:
+def _dataset(path: PathLike, split: str | None) -> Dataset:
     folder = folder_of(path)
     with looking(folder):
         if folder.is_dir():

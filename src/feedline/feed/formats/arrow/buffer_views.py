@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.formats.arrow.columns import Column, Flags, Ints, is_list, storage
+from feedline.feed.formats.arrow.columns import Column, Flags, is_list, storage
 from feedline.feed.formats.arrow.file import ArrowFile, Batch, max_items
+from feedline.feed.protocol import Ints
 
 _INT32, _INT64, _UINT8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8)
 

@@ -34,10 +34,9 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
 from feedline.feed.formats.store import stream_columns
 from feedline.feed.joined_values import join_values
-from feedline.feed.protocol import CHUNK_MEMORY
+from feedline.feed.protocol import CHUNK_MEMORY, Ints
 
 Flags = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 UNREADABLE = {
     "dense": "expected numbers, got a null",
@@ -245,9 +244,8 @@ def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column
         if noted is not None and (noted.kind != strings):
             raise _metadata_error(source, field, noted)
         item = storage(kind.value_type) if ragged else kind
-        return Column(
-            field.name, noted or Stream(dtype=strings), ragged, null_means=_PICTURED if pa.types.is_struct(item) else ""
-        )
+        null_means = _PICTURED if pa.types.is_struct(item) else ""
+        return Column(field.name, noted or Stream(dtype=strings), ragged, null_means=null_means)
     ragged = False
     dense = _tensor_type(field.type) if pa.types.is_fixed_size_list(kind) else _dense_type(kind)
     if dense is None and is_list(kind):
@@ -326,9 +324,7 @@ def _shape_in_metadata(field: Any) -> tuple[Any, ...] | None:
 
 
 def _metadata_error(source: Source, field: Any, noted: Stream) -> DataError:
-    return DataError(
-        f"column {field.name!r} of type {field.type} is declared as {noted} in its metadata", path=source.path
-    )
+    return DataError(f"metadata declares column {field.name!r} of type {field.type} as {noted}", path=source.path)
 
 
 def storage(kind: Any) -> Any:
@@ -384,9 +380,8 @@ def is_list(kind: Any) -> bool:
 def _apply_declaration(source: Source, name: str, column: Column, declared: Stream) -> Column:
     stream = column.stream
     if declared.sparse != stream.sparse or declared.dtype != stream.dtype or declared.size != stream.size:
-        raise SchemaError(
-            f"expected {declared} for stream `{name}`, got {stream} in column {column.field!r} of {source.path}"
-        )
+        where = f"column {column.field!r} of {source.path}"
+        raise SchemaError(f"expected {declared} for stream `{name}`, got {stream} in {where}")
     return column._replace(stream=declared)
 
 

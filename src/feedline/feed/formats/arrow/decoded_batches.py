@@ -69,13 +69,9 @@ def _as_bytes(kind: Any) -> Any:
     import pyarrow as pa
 
     kind = storage(kind)
-    for text, plain in (
-        (pa.string(), pa.binary()),
-        (pa.large_string(), pa.large_binary()),
-        (pa.string_view(), pa.binary_view()),
-    ):
-        if kind == text:
-            return plain
+    plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
+    if kind in plain:
+        return plain[kind]
     if is_list(kind):
         make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
         return make(_as_bytes(kind.value_type))

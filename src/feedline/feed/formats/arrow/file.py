@@ -284,9 +284,7 @@ def read_bytes(path: str, start: int, size: int) -> bytes:
         while done < size:
             part = read_at(file, size - done, start + done)
             if not part:
-                raise DataError(
-                    f"expected {size} bytes, got {done}: the file was truncated", path=path, byte=start + done
-                )
+                raise DataError(f"expected {size} bytes, got {done}: truncated", path=path, byte=start + done)
             parts.append(part)
             done += len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)

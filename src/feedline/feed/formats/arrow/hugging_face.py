@@ -90,9 +90,7 @@ def arrow_dataset(folder: Path, split: str | None) -> Dataset:
         paths = [p.relative_to(folder) for p in folder.rglob("*.arrow") if p.is_file()]
     paths = [p for p in paths if not any(part.startswith((".", "_")) for part in p.parts)]
     if split is not None:
-        raise DataError(
-            f"expected a dataset with the split {split!r}, got a folder without {DICT} or {INFO}", path=str(folder)
-        )
+        raise DataError(f"expected a dataset with the split {split!r}, got no {DICT} or {INFO}", path=str(folder))
     if not paths:
         raise DataError("expected *.arrow files in the folder, got none", path=str(folder))
     return Dataset([folder / p for p in sorted(paths, key=os.fsencode)], complete=False)
@@ -208,9 +206,7 @@ def _snapshot(folder: Path) -> Path:
     revisions = sorted(p for p in snapshots.iterdir() if p.is_dir())
     if len(revisions) != 1:
         listed = ", ".join(p.name for p in revisions) or "none"
-        raise DataError(
-            f"expected one revision below snapshots/, got {listed}", path=str(folder), hint="pass the path of one"
-        )
+        raise DataError(f"expected one revision in snapshots/, got {listed}", path=str(folder), hint="pass one's path")
     return revisions[0]
 
 
@@ -339,11 +335,8 @@ def _choose_split(names: list[str], split: str | None, folder: Path, place: Any,
     if len(names) == 1:
         return names[0]
     places = ", ".join(f"{name}: {place(name)}" for name in names)
-    raise DataError(
-        f"expected one split, got {len(names)}: {listed}",
-        path=str(folder),
-        hint=f"open one by its path: {places}{advice}",
-    )
+    hint = f"open one by its path: {places}{advice}"
+    raise DataError(f"expected one split, got {len(names)}: {listed}", path=str(folder), hint=hint)
 
 
 def _pattern(files: Iterable[Path]) -> str:
@@ -362,9 +355,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     with open_file(path) as file:
         size = status_of(file).st_size
         if size > _MAX_BYTES:
-            raise DataError(
-                f"expected a file of at most {_MAX_BYTES} bytes that describes the dataset, got {size}", path=str(path)
-            )
+            raise DataError(f"expected at most {_MAX_BYTES} bytes that describe a dataset, got {size}", path=str(path))
         text = file.read()
     try:
         document = json.loads(text)

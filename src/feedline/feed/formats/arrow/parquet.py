@@ -33,7 +33,7 @@ from feedline.errors import DataError, shown_path
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.atomic import room_for
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.files.paths import looking, open_file, read_at, reading, status_of
+from feedline.feed.files.paths import PathLike, looking, open_file, read_at, reading, status_of
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.arrow.file import unknown_types
@@ -42,9 +42,17 @@ from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.hive_folders import NULL, hive_columns
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import lost_chunk, read_error
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Extent, Fetchable, Piece, Unread, whole_number
-
-Paths = str | os.PathLike[str]
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    ChunkInfo,
+    Deserializer,
+    Extent,
+    Fetchable,
+    Ints,
+    Piece,
+    Unread,
+    whole_number,
+)
 
 
 class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
@@ -76,7 +84,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
 
     def __init__(
         self,
-        path: Paths | Sequence[Paths],
+        path: PathLike | Sequence[PathLike],
         streams: Sequence[str] | Mapping[str, Stream] | None = None,
         *,
         split: str | None = None,
@@ -86,17 +94,14 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
         paths = _list_files(path, split)
-        by_folder = hive_columns(paths, path)
-        kinds = {
-            key: int if any(isinstance(value, int) for value in values) else str for key, values in by_folder.items()
-        }
+        hive = hive_columns(paths, path)
+        kinds = {key: int if any(isinstance(value, int) for value in values) else str for key, values in hive.items()}
         self._files = [
-            _ParquetFile(name, {key: values[i] for key, values in by_folder.items()}, kinds)
-            for i, name in enumerate(paths)
+            _ParquetFile(name, {key: values[i] for key, values in hive.items()}, kinds) for i, name in enumerate(paths)
         ]
         self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
         for name, column in self._columns.items():
-            if column.field in by_folder:
+            if column.field in hive:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = Schema({name: column.stream for name, column in self._columns.items()})
         self._fields = [column.field for column in self._columns.values()]
@@ -173,7 +178,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
             unreadable.mark(name, bad)
         return Chunk(self.schema, values, unreadable.errors())
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one.
 
         O(n). The first call may decode columns, see the docstring of the module.
@@ -218,12 +223,12 @@ _PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = 1 << 10, 16 << 20  # of a page's he
 class _Sizes(NamedTuple):
     """Sizes from a footer: rows (groups,), and for each leaf column (groups, columns)."""
 
-    rows: NDArray[np.int64]
+    rows: Ints
     width: int
-    values: NDArray[np.int64]
-    uncompressed: NDArray[np.int64]
-    compressed: NDArray[np.int64]
-    begin: NDArray[np.int64]
+    values: Ints
+    uncompressed: Ints
+    compressed: Ints
+    begin: Ints
 
 
 class _RowGroup(NamedTuple):
@@ -277,9 +282,7 @@ class _ParquetFile:
         for key, constant in self._constants.items():
             self.schema = self.schema.append(pa.field(key, constant.type))
         self._widths = np.array(widths, np.int64)
-        self._of_strings = [
-            self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))
-        ]
+        self._strings = [self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))]
 
     @property
     def source(self) -> Source:
@@ -348,8 +351,7 @@ class _ParquetFile:
                 table = self._in_steps(file, group, names, step=step, memory_bytes=memory_bytes)
         if table.num_rows != group.rows:
             raise DataError(
-                f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}",
-                path=self.path,
+                f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}", path=self.path
             )
         return self._with_constants(table, group, fields)
 
@@ -404,14 +406,14 @@ class _ParquetFile:
             raise self._damage_error(f"footer cannot be read: {what}", begin + byte) from error
         return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
 
-    def _leaves(self, fields: list[str]) -> NDArray[np.int64]:
+    def _leaves(self, fields: list[str]) -> Ints:
         """Return the numbers of the leaf columns of ``fields``."""
         names = set(fields)
         return np.array(
             [i for i, path in enumerate(self._paths) if path in names or path.split(".")[0] in names], np.int64
         )
 
-    def _decoded_bytes(self, number: int, leaves: NDArray[np.int64], values: NDArray[np.int64]) -> int:
+    def _decoded_bytes(self, number: int, leaves: Ints, values: Ints) -> int:
         """Return the decoded bytes of columns with ``values`` values, with one offset per row for lists."""
         rows = int(self._sizes.rows[number])
         ragged = sum("." in self._paths[leaf] for leaf in leaves.tolist())
@@ -445,7 +447,7 @@ class _ParquetFile:
                     raise self.size_error(group.number, uncompressed, memory_bytes)
                 counts[i] += values
                 at += header + compressed
-                if self._of_strings[leaf]:
+                if self._strings[leaf]:
                     # No string is longer than its page, or the page of its dictionary.
                     longest, strings = max(longest, uncompressed), max(strings, int(counts[i]))
         decoded = self._decoded_bytes(group.number, leaves, counts)
@@ -477,12 +479,8 @@ class _ParquetFile:
         )
 
     def _damage_error(self, what: str, byte: int | None = None) -> DataError:
-        return DataError(
-            f"expected a Parquet file, but its {what}",
-            path=self.path,
-            byte=byte,
-            hint="the file is damaged or not Parquet; restore it",
-        )
+        hint = "the file is damaged or not Parquet; restore it"
+        return DataError(f"expected a Parquet file, but its {what}", path=self.path, byte=byte, hint=hint)
 
     def size_error(self, number: int, decoded: int, memory_bytes: int) -> DataError:
         return DataError(
@@ -493,7 +491,7 @@ class _ParquetFile:
         )
 
 
-def _list_files(path: Paths | Sequence[Paths], split: str | None) -> list[str]:
+def _list_files(path: PathLike | Sequence[PathLike], split: str | None) -> list[str]:
     if not isinstance(path, (str, os.PathLike)):
         if not path:
             raise ValueError("expected at least one file, got an empty list")

@@ -35,6 +35,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Piece,
     RandomAccess,
     Sliceable,
@@ -168,7 +169,7 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
         """Return the paths of the files."""
         return [str(file.path) for file in self._files]
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of sequences, by their longest stream, or None if every sequence has one.
 
         Raises:
@@ -376,12 +377,12 @@ class _CbfFile:
         begin, end = self._bounds[self._units[unit : unit + 2]].tolist()
         return begin, end - begin
 
-    def parts(self, unit: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def parts(self, unit: int) -> tuple[NDArray[Any], Ints]:
         """Return the rows of the chunk table for a unit, and the sizes of its chunks."""
         a, b = self._units[unit : unit + 2].tolist()
         return self.table[a:b], np.diff(self._bounds[a : b + 1])
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lengths(self, ordinals: Ints) -> Ints:
         chunk_of = np.searchsorted(self._starts, ordinals, side="right") - 1
         lengths = self.table["samples"][chunk_of].astype(np.int64)  # correct for chunks of one sequence
         for chunk in distinct(chunk_of[self.table["sequences"][chunk_of] > 1]).tolist():
@@ -429,9 +430,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
         raise damage_error(f"expected a file with a header, got {size} bytes", size)
     (at,) = struct.unpack("<q", read_at(file, 8, size - 8))
     if not _HEAD.size <= at <= size - 8 - _COUNTS.size:
-        raise damage_error(
-            f"expected the header's offset from {_HEAD.size} to {size - 8 - _COUNTS.size}, got {at}", size - 8
-        )
+        raise damage_error(f"expected the header at byte {_HEAD.size} to {size - 8 - _COUNTS.size}, got {at}", size - 8)
     raw = read_at(file, size - 8 - at, at)
     magic, num_chunks, num_streams = _COUNTS.unpack_from(raw)
     if magic != MAGIC:
@@ -480,7 +479,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
     return fields, table, at
 
 
-def _units(bounds: NDArray[np.int64], size: int, alone: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+def _units(bounds: Ints, size: int, alone: NDArray[np.bool_] | None) -> Ints:
     """Return the first chunk of each unit, a run of chunks of up to ``size`` bytes, and the number of chunks.
 
     Chunks marked in ``alone`` are never joined.
@@ -529,7 +528,7 @@ class _Places(NamedTuple):
         stored: number of stored values, if the stream is sparse.
     """
 
-    begin: NDArray[np.int64]
+    begin: Ints
     samples: NDArray[np.uint32]
     stored: NDArray[np.int32]
 
@@ -557,7 +556,7 @@ def _sparse(
     return SparseValue(indptr, indices, numbers, stream.size, offsets), bad
 
 
-def _offsets(samples: NDArray[np.uint32]) -> NDArray[np.int64]:
+def _offsets(samples: NDArray[np.uint32]) -> Ints:
     return np.concatenate([[0], np.cumsum(samples, dtype=np.int64)])
 
 

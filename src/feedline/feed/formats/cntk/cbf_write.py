@@ -19,7 +19,7 @@ from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.cntk.cbf import MAGIC, UNIT, VERSION, CbfField
-from feedline.feed.protocol import Deserializer, num_chunks, whole_number
+from feedline.feed.protocol import Deserializer, Ints, num_chunks, whole_number
 
 _PIECE = 8 << 20
 _MAX_DIM = 2**31 - 1
@@ -159,7 +159,7 @@ def _bytes_of(value: Value, field: CbfField) -> NDArray[np.uint32]:
     return out
 
 
-def _sparse_words(value: SparseValue, field: CbfField, lengths: NDArray[np.int64]) -> NDArray[np.uint32]:
+def _sparse_words(value: SparseValue, field: CbfField, lengths: Ints) -> NDArray[np.uint32]:
     base = int(value.indptr[0])
     counts = np.diff(value.indptr)
     indices = value.checked_indices()[base : int(value.indptr[-1])]
@@ -182,7 +182,7 @@ def _sparse_words(value: SparseValue, field: CbfField, lengths: NDArray[np.int64
     return out
 
 
-def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _places(starts: Ints, counts: Ints) -> Ints:
     """Return for each i the ``counts[i]`` consecutive numbers from ``starts[i]`` on."""
     before = np.cumsum(counts) - counts
     return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
@@ -193,7 +193,5 @@ def _numbers(array: NDArray[Any], field: CbfField) -> NDArray[Any]:
         numbers = np.ascontiguousarray(array.real, field.dtype)
         exact = array.dtype.kind in "fb" or (array.dtype.kind in "iu" and (numbers.astype(array.dtype) == array).all())
     if not exact:
-        raise ValueError(
-            f"expected numbers that {field.dtype.name} can hold in stream `{field.name}`, got {array.dtype.name}"
-        )
+        raise ValueError(f"expected numbers that {field.dtype} can hold in stream `{field.name}`, got {array.dtype}")
     return numbers

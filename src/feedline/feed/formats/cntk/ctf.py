@@ -31,15 +31,7 @@ from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import MAX_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
 from feedline.feed.formats.indexed.rows import PAD, RowText, TextCorpus, TextRows
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import (
-    CHUNK_MEMORY,
-    Extent,
-    Keyed,
-    Piece,
-    Unread,
-    declared_streams,
-    whole_number,
-)
+from feedline.feed.protocol import CHUNK_MEMORY, Extent, Ints, Keyed, Piece, Unread, declared_streams, whole_number
 
 _UNLIMITED = 1 << 62
 
@@ -126,7 +118,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
         return self._digest("", "flags")
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the ids of sequences. In files without ids, these are line numbers, from 0, counted through all
         files."""
         lines = offsets_of(file.index.header.lines for file in self._files)
@@ -267,16 +259,12 @@ class CTFDeserializer(TextCorpus, Keyed):
             what, hint = self._record_error(part, text, cause, (0, 1)).what, None
             if code == "errors_exhausted":
                 what = f"expected at most {self._max_errors} errors (max_errors), got one more: {what}"
-        line = line_of(text, byte)
-        raise DataError(
-            what, path=str(part.file.path), byte=byte, line=line, sequence=sequence, stream=stream, hint=hint
-        )
+        path, line = str(part.file.path), line_of(text, byte)
+        raise DataError(what, path=path, byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
 
     def _record_error(self, part: TextRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
-        names = list(self.schema)
-        return describe(
-            part.file.path, text, record, streams=names, lenient=self._lenient, ordinals=part.ordinals, near=near
-        )
+        path, names = part.file.path, list(self.schema)
+        return describe(path, text, record, streams=names, lenient=self._lenient, ordinals=part.ordinals, near=near)
 
 
 def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenient: bool) -> IndexKind:
@@ -289,20 +277,13 @@ def ctf_index(chunk_size: int, size_field: str | None, *, skip_ids: bool, lenien
         lenient: whether blank lines are skipped.
     """
     field = None if size_field is None else size_field.encode()
-    return IndexKind(
-        chunk_size,
-        ["ctf", size_field, skip_ids, lenient],
-        lambda: _native.CtfIndexer(field, skip_ids, lenient),
-        describe_index_error,
-    )
+    options = ["ctf", size_field, skip_ids, lenient]
+    return IndexKind(chunk_size, options, lambda: _native.CtfIndexer(field, skip_ids, lenient), describe_index_error)
 
 
 def _hole_chunk_error(path: Path, ordinal: int) -> DataError:
-    return DataError(
-        "expected valid text, got an error in a chunk that the disk cannot read completely",
-        path=str(path),
-        sequence=ordinal,
-    )
+    what = "expected valid text, got an error in a chunk that the disk cannot read completely"
+    return DataError(what, path=str(path), sequence=ordinal)
 
 
 def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -> Any:

@@ -61,13 +61,7 @@ def infer_ctf_streams(path: str | os.PathLike[str], scan_bytes: int = 4 << 20) -
 
 
 def _add_sample(
-    field: str,
-    values: list[bytes],
-    *,
-    kinds: dict[str, bool | None],
-    sizes: dict[str, int],
-    path: str,
-    line: int,
+    field: str, values: list[bytes], *, kinds: dict[str, bool | None], sizes: dict[str, int], path: str, line: int
 ) -> None:
     kinds.setdefault(field, None)
     if not values:

@@ -63,9 +63,7 @@ def write_ctf(
     n = next(iter(counts.values()))
     for name, value in values.items():
         if isinstance(value, BytesValue):
-            raise ValueError(
-                f"expected numbers in stream `{name}`, got {value.kind}: CTF holds nothing else; write a store"
-            )
+            raise ValueError(f"expected numbers in stream `{name}`, got {value.kind}: CTF has no others; write a store")
         if (value.lengths == 0).any():
             raise ValueError(
                 f"expected at least one sample in every sequence of stream `{name}`, got none in sequence "

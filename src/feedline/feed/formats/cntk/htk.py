@@ -38,6 +38,7 @@ from feedline.feed.protocol import (
     Capability,
     ChunkInfo,
     Deserializer,
+    Ints,
     Keyed,
     declared_streams,
     whole_number,
@@ -98,8 +99,8 @@ class _Utterances(NamedTuple):
         errors: errors of utterances that cannot be read, by index.
     """
 
-    ordinals: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    ordinals: Ints
+    offsets: Ints
     rows: NDArray[np.float32]
     errors: dict[int, DataError]
 
@@ -199,11 +200,11 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
         """Return the paths of the feature files."""
         return list(self._script.paths)
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lengths(self, ordinals: Ints) -> Ints:
         """Return the frames of utterances, int64 (n,)."""
         return self._script.count[ordinals]
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return hashes of the names of utterances, uint64 (n,)."""
         return self._script.key[ordinals]
 
@@ -223,7 +224,7 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
             raise IndexError(f"expected a chunk from 0 to {len(self._infos) - 1}, got {chunk}")
         return self.select(np.arange(self._starts[chunk], self._starts[chunk + 1]))
 
-    def select(self, ordinals: NDArray[np.int64]) -> Chunk:
+    def select(self, ordinals: Ints) -> Chunk:
         """Return the utterances ``ordinals``, in that order, reading only their frames.
 
         Raises:
@@ -398,9 +399,7 @@ class _Script:
         dropped = int((~keep).sum())
         if dropped:
             example = self.name(int(np.flatnonzero(~keep)[0]))
-            _log.warning(
-                "%s: %d utterances dropped, as several have the same name, such as %s", self._path, dropped, example
-            )
+            _log.warning("%s: %d utterances dropped, as several share a name, such as %s", self._path, dropped, example)
             for array in ("file", "start", "count", "key", "_begin", "_end"):
                 setattr(self, array, getattr(self, array)[keep])
         return dropped
@@ -518,7 +517,7 @@ def _context(name: str, stream: Stream | None, context: tuple[int, int] | None, 
     return context
 
 
-def _chunk_starts(counts: NDArray[np.int64], chunk_frames: int) -> NDArray[np.int64]:
+def _chunk_starts(counts: Ints, chunk_frames: int) -> Ints:
     """Return the first utterance of each chunk, and the number of utterances.
 
     An utterance begins a chunk if the chunk before is full, with more than ``chunk_frames`` frames.
@@ -531,7 +530,7 @@ def _chunk_starts(counts: NDArray[np.int64], chunk_frames: int) -> NDArray[np.in
     return np.array(starts)
 
 
-def _runs(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
+def _runs(numbers: Ints) -> list[tuple[int, int]]:
     """Return the (first, stop) of each run of equal numbers."""
     if not len(numbers):
         return []

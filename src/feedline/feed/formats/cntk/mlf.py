@@ -24,7 +24,7 @@ from feedline.feed.files.read_into import read_exactly
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import IndexedCorpus, IndexedFile, check_memory, line_of, merge_reads
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import CHUNK_MEMORY, Keyed, declared_streams
+from feedline.feed.protocol import CHUNK_MEMORY, Ints, Keyed, declared_streams
 
 CHUNK_TEXT = 64 << 20
 """Bytes of text in a chunk, as in CNTK."""
@@ -130,7 +130,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables, and over the names of classes."""
         return self._digest(f"mlf {self._classes} {self._boundaries};{self._names!r}")
 
-    def keys(self, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return hashes of the names of utterances, uint64 (n,)."""
         return np.ascontiguousarray(self._entries(ordinals, "key"))
 
@@ -144,7 +144,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
         """
         return self.select(np.array(self._ordinals(self._place(chunk))))
 
-    def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
+    def _select_in(self, number: int, local: Ints) -> Chunk:
         file = self._files[number]
         entries = file.entries_at(local)
         frames, text_bytes = (int(entries[field].sum(dtype=np.uint64)) for field in ("samples", "size"))
@@ -172,9 +172,7 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
                 )
         return Chunk(self.schema, self._values(*runs[:-1]), errors)
 
-    def _values(
-        self, bounds: NDArray[np.int64], frames: NDArray[np.uint32], run_classes: NDArray[np.uint32]
-    ) -> dict[str, Value]:
+    def _values(self, bounds: Ints, frames: NDArray[np.uint32], run_classes: NDArray[np.uint32]) -> dict[str, Value]:
         """Return the labels of utterances from their runs of frames with one class.
 
         Args:

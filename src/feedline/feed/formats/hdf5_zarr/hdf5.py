@@ -94,9 +94,7 @@ class HDF5Deserializer(StoredArrays):
             except (DataError, SchemaError):
                 raise
             except Exception as error:  # h5py raises errors of many types for damaged files
-                raise DataError(
-                    f"expected readable headers: {type(error).__name__}: {error}", path=path, hint=_DAMAGED
-                ) from error
+                raise DataError(f"expected readable headers: {error!r}", path=path, hint=_DAMAGED) from error
 
     def _add_file(self, digest: ContentDigest, path: str, part: ArrayDeserializer) -> None:
         with open_file(path) as file:
@@ -317,9 +315,7 @@ def _find(place: Any, name: str, links: Iterator[int] | None = None) -> Any:
     for part in (part for part in name.split("/") if part not in ("", ".")):
         link = place.get(part, getlink=True) if isinstance(place, h5py.Group) else None
         if isinstance(link, h5py.ExternalLink):
-            raise SchemaError(
-                f"expected data in the file itself, got a link to {link.filename}: {where}; open that file"
-            )
+            raise SchemaError(f"expected data in this file, got a link to {link.filename}: {where}; open that file")
         if isinstance(link, h5py.SoftLink):
             if next(budget, None) is None:
                 raise SchemaError(f"expected at most {_MAX_LINKS} links that lead to one another: {where}")
@@ -357,14 +353,10 @@ def _dataset_names(root: Any) -> Iterator[str]:
             continue
         if isinstance(item, h5py.Dataset) and item.shape and not _is_dimension(item):
             names.append(name)
-    links = (
-        "links that lead nowhere or to other files, and names that are not UTF-8, are not read: "
-        f"{'; '.join(left_out[:_MAX_LISTED])}"
-    )
+    listed = "; ".join(left_out[:_MAX_LISTED])
+    links = f"links that lead nowhere or to other files, and names that are not UTF-8, are not read: {listed}"
     if names and left_out:
-        warnings.warn(
-            f"{root.file.filename}: {links}. To silence this warning, declare the streams that you want", stacklevel=2
-        )
+        warnings.warn(f"{root.file.filename}: {links}. Declare your streams to silence this warning", stacklevel=2)
     if not names:
         raise SchemaError(
             f"expected datasets in `{root.name}` of {root.file.filename}, got none; {_datasets_in(root)}; "
@@ -375,9 +367,8 @@ def _dataset_names(root: Any) -> Iterator[str]:
 
 def _is_dimension(dataset: Any) -> bool:
     """Return whether netCDF-4 stored a dataset for a dimension without a variable. Its zeros are no data."""
-    name = (
-        dataset.attrs.get("NAME", b"") if dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE") else b""
-    )
+    is_scale = dataset.attrs.get("CLASS") in (b"DIMENSION_SCALE", "DIMENSION_SCALE")
+    name = dataset.attrs.get("NAME", b"") if is_scale else b""
     return str(name, "latin-1").startswith(_NO_VARIABLE) if isinstance(name, bytes) else name.startswith(_NO_VARIABLE)
 
 

@@ -32,7 +32,7 @@ from feedline.feed.formats.lazy_rows import CHUNK_BYTES, LazyRows
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import no_values, reraise_if_transient
 from feedline.feed.joined_values import join_values
-from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ints, declared_streams, whole_number
 
 _SLAB_ROWS = 1024  # read in one step, of strings and ragged rows, whose sizes are unknown before
 _SAMPLE_ROWS = 64  # of strings, from which the size of a row is estimated
@@ -96,9 +96,8 @@ class StoredColumn(LazyRows):
         if self._count > sys.maxsize:
             raise self._error(f"expected at most {sys.maxsize} rows, got {self._count}")
         self._mean_bytes = 1
-        self._cut_blocks: LruCache[int, NDArray[Any]] = LruCache(
-            self._block, self._bytes_of, min(memory_bytes, _MAX_KEPT_BYTES)
-        )
+        room = min(memory_bytes, _MAX_KEPT_BYTES)
+        self._cut_blocks: LruCache[int, NDArray[Any]] = LruCache(self._block, self._bytes_of, room)
         self.offsets = self._count_offsets() if data.ragged and not stream.is_bytes else None
         self._mean_bytes = self._estimate_row_bytes()
 
@@ -254,7 +253,7 @@ class StoredColumn(LazyRows):
             rows: NDArray[Any] = self._data.rows(start, stop)
         return rows
 
-    def _count_offsets(self) -> NDArray[np.int64]:
+    def _count_offsets(self) -> Ints:
         """Return the offsets of the rows. Reads the whole array once, and keeps only the offsets."""
         if self._count * 8 > self._memory_bytes:
             raise self._error(f"expected at most {self._memory_bytes // 8} rows (memory), got {self._count}")
@@ -293,13 +292,8 @@ class StoredColumn(LazyRows):
         return DataError(what, path=self._path, stream=self._name, hint=hint)
 
     def _row_error(self, error: DataError, row: int) -> DataError:
-        return DataError(
-            error.what,
-            path=error.path or self._path,
-            sequence=self.first + row,
-            stream=self._name,
-            hint=error.hint or _SKIP,
-        )
+        path, hint = error.path or self._path, error.hint or _SKIP
+        return DataError(error.what, path=path, sequence=self.first + row, stream=self._name, hint=hint)
 
 
 _SKIP = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'

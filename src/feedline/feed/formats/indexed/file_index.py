@@ -41,7 +41,7 @@ from feedline.feed.files.cache_files import READ_ONLY, is_trusted, own_folder, r
 from feedline.feed.files.change_detection import Watched
 from feedline.feed.files.compressed_text import MAX_SPAN, POINT, WINDOW_BYTES, Unpacker
 from feedline.feed.files.compressed_text import unpacker as make_unpacker
-from feedline.feed.files.paths import INDEX_SUFFIX, open_file, open_regular, read_at, status_of
+from feedline.feed.files.paths import INDEX_SUFFIX, PathLike, open_file, open_regular, read_at, status_of
 from feedline.feed.files.streaming import blocks
 from feedline.feed.progress_bar import Progress, showing
 from feedline.feed.unique import distinct
@@ -50,7 +50,7 @@ ENTRY = np.dtype([("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples"
 CHUNK = np.dtype(
     [("sequences", "<u8"), ("samples", "<u8"), ("offset", "<u8"), ("bytes", "<u8"), ("crc", "<u4"), ("zero", "<u4")]
 )
-Cache = bool | str | os.PathLike[str]
+Cache = bool | PathLike
 
 _AT_ONCE = 1 << 16  # entries that are checked in one step
 _MAGIC = b"FLCTFIDX"
@@ -286,12 +286,8 @@ class TextIndex:
             if begin[0] < before or not (begin[1:] >= end[:-1]).all():
                 return False
             before, samples = int(end[-1]), samples + int(block["samples"].sum(dtype=np.uint64))
-        return bool(
-            crc == row["crc"]
-            and before == row["offset"] + row["bytes"]
-            and before <= size
-            and samples == row["samples"]
-        )
+        counts = before == row["offset"] + row["bytes"] and samples == row["samples"]
+        return bool(counts and crc == row["crc"] and before <= size)
 
     def belongs_to(self, text: BinaryIO, kind: IndexKind) -> bool:
         """Return whether the index was built as ``kind`` from the current content of ``text``."""
@@ -452,13 +448,7 @@ class _ChunkTable:
 
 
 def _build(
-    text: BinaryIO,
-    path: Path,
-    kind: IndexKind,
-    *,
-    file: BinaryIO,
-    progress: Progress,
-    place: Path | None = None,
+    text: BinaryIO, path: Path, kind: IndexKind, *, file: BinaryIO, progress: Progress, place: Path | None = None
 ) -> TextIndex:
     before = status_of(text)
     indexer = kind.indexer()

@@ -24,7 +24,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, size_of, status_of
 from feedline.feed.formats.indexed.file_index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import ChunkInfo, Deserializer, whole_number
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, whole_number
 from feedline.feed.unique import distinct
 
 MAX_AT_ONCE = 1000
@@ -36,7 +36,6 @@ _LINES_BLOCK = 1 << 20
 _log = logging.getLogger("feedline")
 _T = TypeVar("_T")
 _File = TypeVar("_File", bound="IndexedFile")
-Ints = NDArray[np.int64]
 Ordinals = Sequence[int] | Ints
 """Ordinals of sequences. A range for a whole chunk, as an array could take as much memory as its decoded values."""
 
@@ -149,12 +148,7 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         self._memory_bytes = whole_number("memory", memory_bytes, 1)
         self._paths = list_files(path)
         self.name = name_of(self._paths)
-        self._arguments = {
-            **options,
-            "chunk_size": self._chunk_size,
-            "cache": cache,
-            "memory": self._memory_bytes,
-        }
+        self._arguments = {**options, "chunk_size": self._chunk_size, "cache": cache, "memory": self._memory_bytes}
 
     def _index(self, kind: IndexKind, progress: Progress) -> None:
         """Open the files. ``progress`` is called with the bytes of all files.
@@ -205,10 +199,8 @@ class IndexedCorpus(Deserializer, Generic[_File]):
 
     def _entries(self, ordinals: Ints, field: str) -> NDArray[Any]:
         """Return a field of the checked index entries of sequences."""
-        parts = [
-            (at, self._files[number].entries_at(local, field))
-            for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts)
-        ]
+        places = by_file(np.asarray(ordinals, np.int64), self._starts)
+        parts = [(at, self._files[number].entries_at(local, field)) for number, at, local in places]
         if len(parts) == 1:
             return parts[0][1]
         values = np.empty(len(ordinals), parts[0][1].dtype if parts else np.uint64)
@@ -251,9 +243,8 @@ class IndexedCorpus(Deserializer, Generic[_File]):
                 return part
             slots[at], rows[at] = parts.add(part), inverse
             if part.errors:
-                errors.update(
-                    (i, part.errors[k]) for i, k in zip(at.tolist(), inverse.tolist(), strict=True) if k in part.errors
-                )
+                places = zip(at.tolist(), inverse.tolist(), strict=True)
+                errors |= {i: part.errors[k] for i, k in places if k in part.errors}
         return Chunk(self.schema, parts.gather(slots, rows), errors)
 
     def _select_in(self, number: int, local: Ints) -> Chunk:

@@ -26,14 +26,7 @@ from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.buffers import ReadBuffers
-from feedline.feed.files.compressed_text import (
-    LargeFrameError,
-    Points,
-    find_unpacked,
-    head_of,
-    packing_of,
-    unpack,
-)
+from feedline.feed.files.compressed_text import LargeFrameError, Points, find_unpacked, head_of, packing_of, unpack
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.read_into import read_most
 from feedline.feed.formats import unreadable
@@ -47,7 +40,7 @@ from feedline.feed.formats.indexed.indexed_corpus import (
     merge_reads,
 )
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import Extent, Fetchable, Piece, Unread
+from feedline.feed.protocol import Extent, Fetchable, Ints, Piece, Unread
 
 CHUNK_TEXT = 32 << 20
 """Bytes of text in a chunk, by default."""
@@ -281,7 +274,7 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
         entries = place.file.read_index(lambda index: index.entries(place.local))
         return self._parse(TextRows(place.file, self._ordinals(place), entries, entries, holes, chunk=place), buffer)
 
-    def _select_in(self, number: int, local: NDArray[np.int64]) -> Chunk:
+    def _select_in(self, number: int, local: Ints) -> Chunk:
         """Return sequences of one file. ``local`` is ascending."""
         file = self._files[number]
         entries = file.entries_at(local)

@@ -66,9 +66,7 @@ def index_of(folder: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise DataError(f"expected a readable {INDEX}: {error.strerror}", path=str(folder / INDEX)) from error
     except ValueError as error:
-        raise DataError(
-            f"expected JSON that describes shards: {error}", path=str(folder / INDEX), hint=DAMAGED
-        ) from error
+        raise DataError(f"expected JSON that lists shards: {error}", path=str(folder / INDEX), hint=DAMAGED) from error
 
 
 class IndexEntry:
@@ -89,9 +87,7 @@ class IndexEntry:
     def error(self, expected: str, got: Any) -> DataError:
         """Return the error for a value that is not as expected."""
         return DataError(
-            f"expected {expected} in {self._where} of {INDEX}, got {shown(got, 60)}",
-            path=str(self._path),
-            hint=DAMAGED,
+            f"expected {expected} in {self._where} of {INDEX}, got {shown(got, 60)}", path=str(self._path), hint=DAMAGED
         )
 
     def number(self, key: str) -> int:

@@ -64,6 +64,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Piece,
     Unread,
     Verifiable,
@@ -89,7 +90,7 @@ class _ShardPlace(NamedTuple):
 
     low: int
     high: int
-    bounds: NDArray[np.int64] | None = None
+    bounds: Ints | None = None
     runs: PackedRuns | None = None
 
 
@@ -101,7 +102,7 @@ class _ShardPart(NamedTuple):
 
     memory: NDArray[np.uint8]
     base: int
-    bounds: NDArray[np.int64]
+    bounds: Ints
     first: int
     path: str
     wrong: Mapping[int, str] = {}
@@ -168,7 +169,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
                 _hasher(shard)
         self._any_length: set[str] = set()  # streams whose samples are sequences
         self._counts: NDArray[np.int32] | None = None
-        self._peeked: tuple[_ShardPart, dict[int, NDArray[np.int64]], dict[int, str]] | None = None
+        self._peeked: tuple[_ShardPart, dict[int, Ints], dict[int, str]] | None = None
         self.schema = Schema(streams or self._default_streams())
         self._columns = self._match_fields()
         self._peeked = None
@@ -191,7 +192,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         """Return the size of every chunk. ``bytes`` counts its share of the file."""
         return self._infos
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
         return None if self._counts is None else self._counts[ordinals].astype(np.int64)
 
@@ -228,7 +229,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             return Stream(declared.shape[1:], declared.dtype)
         return declared
 
-    def _peek_array(self, number: int) -> tuple[Stream, NDArray[np.int64]]:
+    def _peek_array(self, number: int) -> tuple[Stream, Ints]:
         """Return the stream that the first sound sample declares for an array, and the sizes of the sound first
         samples."""
         field, path = self._fields[number], str(self._shards[0].path)
@@ -262,9 +263,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         for name, stream in self.schema.items():
             field_name = stream.field or name
             if field_name not in numbers:
-                raise SchemaError(
-                    f"expected the field `{field_name}` in {self.name}, which has {names_of(self._fields)}"
-                )
+                raise SchemaError(f"expected a field `{field_name}` in {self.name}, which has {names_of(self._fields)}")
             field = self._fields[numbers[field_name]]
             if field.kind == "refused":
                 self._refuse(field)
@@ -319,9 +318,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             check_seals(seals)
         return np.concatenate(counted)
 
-    def _lengths_of(
-        self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
-    ) -> NDArray[np.int32]:
+    def _lengths_of(self, part: _ShardPart, spans: Mapping[int, Ints], wrong: Mapping[int, str]) -> NDArray[np.int32]:
         """Return the lengths of the sequences of a part, as for `lengths`."""
         names = self._counted_streams()
         plain = self.schema.size_stream is None and len(names) < len(self.schema)
@@ -332,9 +329,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             np.maximum(longest, lengths, out=longest)
         return np.minimum(longest, np.iinfo(np.int32).max).astype(np.int32)
 
-    def _check_lengths(
-        self, part: _ShardPart, spans: Mapping[int, NDArray[np.int64]], wrong: Mapping[int, str]
-    ) -> None:
+    def _check_lengths(self, part: _ShardPart, spans: Mapping[int, Ints], wrong: Mapping[int, str]) -> None:
         """Check that sequences have the lengths that were counted. A file may change and keep its size."""
         if self._counts is None:
             return
@@ -485,7 +480,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
                         raise _shard_error(shard, what)
                 self._verified.add(number)
 
-    def _bounds(self, number: int, a: int, b: int) -> NDArray[np.int64]:
+    def _bounds(self, number: int, a: int, b: int) -> Ints:
         """Return the offsets of the samples ``a:b``, and the end of the last one, in an uncompressed shard."""
         shard = self._shards[number]
         with open_file(shard.path) as file:
@@ -523,7 +518,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         with open_file(shard.path) as file:
             return map_whole(file, shard.path, shard.size)
 
-    def _spans(self, part: _ShardPart, numbers: Collection[int]) -> tuple[dict[int, NDArray[np.int64]], dict[int, str]]:
+    def _spans(self, part: _ShardPart, numbers: Collection[int]) -> tuple[dict[int, Ints], dict[int, str]]:
         """Return begin and end in memory of the fields ``numbers`` of each sample, (samples, 2), and faults by
         sample."""
         begin, end = part.bounds[:-1] - part.base, part.bounds[1:] - part.base
@@ -534,9 +529,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             a, b = part.bounds[i : i + 2].tolist()
             wrong.setdefault(i, f"expected offsets of a sample within the shard, got {a} and {b}")
         if int((end - begin)[inside].sum()) > 2 * len(part.memory):
-            raise DataError(
-                "expected samples one after the other, got offsets that overlap", path=part.path, byte=4, hint=DAMAGED
-            )
+            raise DataError("expected samples in a row, got offsets that overlap", path=part.path, byte=4, hint=DAMAGED)
         has_head = inside & (end - begin >= head)
         at = np.flatnonzero(has_head)
         sizes = np.zeros((len(begin), head // 4), "<u4")
@@ -553,9 +546,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         good = has_head & (place == end)
         for i in np.flatnonzero(inside & ~good).tolist():
             size = int(end[i] - begin[i])
-            what = (
-                f"expected fields of {size - head} bytes in all, as the offsets say, got {place[i] - begin[i] - head}"
-            )
+            what = f"expected fields of {size - head} bytes in all, as offsets say, got {place[i] - begin[i] - head}"
             if not has_head[i]:
                 what = f"expected a sample of at least {head} bytes, for the sizes of its fields, got {size}"
             wrong.setdefault(i, what)
@@ -608,14 +599,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         return Chunk(self.schema, values, errors, seals=seals)
 
     def _error(self, part: _ShardPart, index: int, what: str, stream: str | None) -> DataError:
-        return DataError(
-            what,
-            path=part.path,
-            byte=max(0, int(part.bounds[index])),
-            sequence=part.first + index,
-            stream=stream,
-            hint=_SKIP,
-        )
+        byte, sequence = max(0, int(part.bounds[index])), part.first + index
+        return DataError(what, path=part.path, byte=byte, sequence=sequence, stream=stream, hint=_SKIP)
 
     # ---- other ------------------------------------------------------------------------------------
 
@@ -666,12 +651,10 @@ def _shard_error(shard: ShardFile, what: str, byte: int | None = None) -> DataEr
 
 def _count_error(shard: ShardFile, count: list[int]) -> DataError:
     got = "another size" if count[:1] == [shard.samples] else f"{count[0]}" if count else "nothing"
-    return _shard_error(
-        shard, f"expected a shard with the offsets of {shard.samples} samples, as {INDEX} says, got {got}", 0
-    )
+    return _shard_error(shard, f"expected the offsets of {shard.samples} samples, as {INDEX} says, got {got}", 0)
 
 
-def _range(bounds: NDArray[np.int64], size: int) -> tuple[int, int]:
+def _range(bounds: Ints, size: int) -> tuple[int, int]:
     """Return the first byte and the end of the samples of a shard that have valid offsets."""
     valid = (bounds[:-1] <= bounds[1:]) & (bounds[1:] <= size)
     if not valid.any():

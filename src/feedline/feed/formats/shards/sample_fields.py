@@ -15,6 +15,7 @@ from feedline.data import Stream
 from feedline.data.scattered import ScatteredBytes, even_views
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import SchemaError
+from feedline.feed.protocol import Ints
 
 _COUNT = slice(8, 12)  # bytes of the length in the header of an array of any length
 _HEAD_BYTES = 256  # first bytes of a sample, which declare its shape
@@ -32,7 +33,7 @@ class ArrayHead(NamedTuple):
     data: bytes
     length: str = ""
 
-    def matches(self, heads: NDArray[np.uint8], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def matches(self, heads: NDArray[np.uint8], counts: Ints) -> NDArray[np.bool_]:
         """Return the mask of the rows of ``heads`` that are this header, for arrays of the lengths ``counts``."""
         expected = np.frombuffer(self.data, np.uint8)
         same: NDArray[np.bool_] = heads == expected
@@ -117,9 +118,7 @@ def names_of(fields: Sequence[ShardField]) -> str:
     return ", ".join(names) + (f" and {len(fields) - 50} more" if len(fields) > 50 else "")
 
 
-def first_stream(
-    spans: NDArray[np.int64], memory: NDArray[np.uint8], wrong: Mapping[int, str], field: ShardField
-) -> Stream:
+def first_stream(spans: Ints, memory: NDArray[np.uint8], wrong: Mapping[int, str], field: ShardField) -> Stream:
     """Return the stream that the first sound sample declares for a field.
 
     Raises:
@@ -138,9 +137,7 @@ def first_stream(
     raise ValueError(f"got {reason}")
 
 
-def counts_of(
-    spans: NDArray[np.int64], wrong: Mapping[int, str], stream: Stream, field: ShardField
-) -> NDArray[np.int64]:
+def counts_of(spans: Ints, wrong: Mapping[int, str], stream: Stream, field: ShardField) -> Ints:
     """Return the length of each sequence of a field, by its size, or 0 if that is no whole number of samples."""
     assert field.array is not None
     body = np.diff(spans)[:, 0] - len(field.array.heads(stream, True)[0].data)
@@ -152,13 +149,7 @@ def counts_of(
 
 
 def numbers_of(
-    spans: NDArray[np.int64],
-    memory: NDArray[np.uint8],
-    stream: Stream,
-    field: ShardField,
-    *,
-    ragged: bool,
-    wrong: Mapping[int, str],
+    spans: Ints, memory: NDArray[np.uint8], stream: Stream, field: ShardField, *, ragged: bool, wrong: Mapping[int, str]
 ) -> tuple[DenseValue, dict[int, str]]:
     """Return the arrays of a field, and the faults of arrays that differ from the stream.
 
@@ -219,7 +210,7 @@ def numbers_of(
     return DenseValue(filled), bad
 
 
-def _copy_spans(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _copy_spans(spans: Ints, memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the bytes of spans one after the other. They may be part of a map, so native code copies them under a
     guard."""
     if not len(spans) or not (spans[:, 1] - spans[:, 0]).any():
@@ -227,15 +218,13 @@ def _copy_spans(spans: NDArray[np.int64], memory: NDArray[np.uint8]) -> NDArray[
     return np.ascontiguousarray(ScatteredBytes(spans, memory, text=False).packed().data)
 
 
-def _head(spans: NDArray[np.int64], memory: NDArray[np.uint8], i: int) -> tuple[bytes, int]:
+def _head(spans: Ints, memory: NDArray[np.uint8], i: int) -> tuple[bytes, int]:
     begin, end = (int(n) for n in spans[i])
     head = np.array([[begin, min(end, begin + _HEAD_BYTES)]], np.int64)
     return _copy_spans(head, memory).tobytes(), end - begin
 
 
-def _mismatch(
-    spans: NDArray[np.int64], memory: NDArray[np.uint8], i: int, stream: Stream, array: Array, *, ragged: bool
-) -> str:
+def _mismatch(spans: Ints, memory: NDArray[np.uint8], i: int, stream: Stream, array: Array, *, ragged: bool) -> str:
     """Return the error message for a sample that differs from its stream."""
     try:
         got = array.parse(*_head(spans, memory, i))
@@ -251,11 +240,7 @@ def _mismatch(
 
 
 def texts_of(
-    spans: NDArray[np.int64],
-    memory: NDArray[np.uint8],
-    text_of: Callable[[bytes], str],
-    *,
-    wrong: Mapping[int, str],
+    spans: Ints, memory: NDArray[np.uint8], text_of: Callable[[bytes], str], *, wrong: Mapping[int, str]
 ) -> tuple[BytesValue, dict[int, str]]:
     """Return the texts of the samples of a field, and by index the reason why a sample has no text. It is empty
     then."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.files.paths import read_at
+from feedline.feed.protocol import Ints
 
 CODECS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
 """Names of codecs in indexes to their names in pyarrow."""
@@ -47,10 +48,10 @@ class PackedRuns(NamedTuple):
 
     low: int
     high: int
-    bounds: NDArray[np.int64]
-    begins: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    unpacked: NDArray[np.int64]
+    bounds: Ints
+    begins: Ints
+    sizes: Ints
+    unpacked: Ints
 
 
 def words(data: bytes | NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -124,8 +125,8 @@ def _is_likely(size: int, packed: NDArray[np.uint8]) -> bool:
 
 
 def unpack_each(
-    bounds: NDArray[np.int64], packed: NDArray[np.uint8], codec: str, max_bytes: int
-) -> tuple[NDArray[np.int64], NDArray[np.uint8], Mapping[int, str]]:
+    bounds: Ints, packed: NDArray[np.uint8], codec: str, max_bytes: int
+) -> tuple[Ints, NDArray[np.uint8], Mapping[int, str]]:
     """Unpack samples that are compressed one by one. Return their bounds, their bytes, and by index the reasons why
     some failed.
 

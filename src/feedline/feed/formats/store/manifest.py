@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Schema, Stream
@@ -25,6 +24,7 @@ from feedline.feed.files.remote import pread
 from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.mapped_files import check_size, open_inside
+from feedline.feed.protocol import Ints
 
 MANIFEST = "feedline.json"
 FORMAT, VERSION = "feedline-store", 1
@@ -54,8 +54,8 @@ class StoreFile:
     file: str
     bytes: int
     ragged: frozenset[str]
-    chunks: dict[str, NDArray[np.int64]]
-    totals: dict[str, NDArray[np.int64]]
+    chunks: dict[str, Ints]
+    totals: dict[str, Ints]
 
     def count(self, what: str) -> int:
         """Return the number of ``"sequences"`` or ``"samples"`` in the file."""
@@ -149,9 +149,7 @@ class Manifest:
         """
         path = folder / MANIFEST
         if not os.path.lexists(path):
-            raise DataError(
-                f"expected a store, a folder with {MANIFEST}", path=str(folder), hint="fl.convert writes one"
-            )
+            raise DataError(f"expected a store with a {MANIFEST}", path=str(folder), hint="fl.convert writes one")
         with open_inside(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > _MAX_BYTES:
@@ -287,7 +285,7 @@ class _Parser:
             self.fail(f"expected a list of {what}, got {type(rows).__name__}")
         return rows
 
-    def counts(self, rows: Any, what: str) -> NDArray[np.int64]:
+    def counts(self, rows: Any, what: str) -> Ints:
         # The sum of a table must stay below 2^63, where it would overflow.
         if not all(type(n) is int and 0 <= n < 2**48 for n in self.list(rows, what)) or sum(rows) >= 2**62:
             self.fail(f"expected counts as {what}")

@@ -24,11 +24,7 @@ from feedline.errors import DataError
 from feedline.feed.files.paths import kind_of, open_regular, reading, size_of, status_of
 from feedline.feed.files.remote import object_at
 
-ADVICE = {
-    "random": mmap.MADV_RANDOM,
-    "sequential": mmap.MADV_SEQUENTIAL,
-    "willneed": mmap.MADV_WILLNEED,
-}
+ADVICE = {"random": mmap.MADV_RANDOM, "sequential": mmap.MADV_SEQUENTIAL, "willneed": mmap.MADV_WILLNEED}
 _CHANGED = "the file was truncated or changed after it was written; write the store again"
 
 
@@ -43,14 +39,11 @@ def open_inside(path: Path) -> Iterator[BinaryIO]:
         file = open_regular(path, 0, links=False)
     except OSError as error:
         # Each mapping keeps a descriptor open, with which Python looks up the size.
-        hint = "raise the limit (ulimit -n) or write the store with larger part_bytes"
+        full = error.errno == errno.EMFILE
+        hint = "raise the limit (ulimit -n) or write the store with larger part_bytes" if full else None
         if path.is_symlink():
             raise not_a_file(path, stat.S_IFLNK) from error
-        raise DataError(
-            f"expected a readable file: {error.strerror}",
-            path=str(path),
-            hint=hint if error.errno == errno.EMFILE else None,
-        ) from error
+        raise DataError(f"expected a readable file: {error.strerror}", path=str(path), hint=hint) from error
     with file:
         yield file
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.feed.files.cache_files import make_folder, own_folder, user_cache
+from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target
@@ -47,9 +48,7 @@ class ObjectStoreFolder(Target):
         ValueError: the address belongs to a web server, which takes no objects.
     """
 
-    def __init__(
-        self, address: str, options: Mapping[str, Any], patience: Patience, work: str | os.PathLike[str] | None
-    ) -> None:
+    def __init__(self, address: str, options: Mapping[str, Any], patience: Patience, work: PathLike | None) -> None:
         self._store, key = open_store(address, options)
         key = key.strip("/")
         self._prefix, self._key, self._patience = f"{key}/" if key else "", key, patience
@@ -66,9 +65,8 @@ class ObjectStoreFolder(Target):
             folder = Path(os.path.abspath(work))
             make_folder(folder)
         name = re.sub(r"[^A-Za-z0-9.-]+", "_", key.rpartition("/")[2])[:60]
-        self.local_path = (
-            folder / f"{name}-{hashlib.blake2b(f'{self._store.place}/{key}'.encode(), digest_size=8).hexdigest()}"
-        )
+        place = hashlib.blake2b(f"{self._store.place}/{key}".encode(), digest_size=8).hexdigest()
+        self.local_path = folder / f"{name}-{place}"
         self._uploads: Uploads | None = None
         self._replaces = False
 
@@ -77,16 +75,13 @@ class ObjectStoreFolder(Target):
         names = list_stored(self._store, self._prefix, self._patience)
         if MANIFEST in names:
             if not overwrite:
-                raise FileExistsError(
-                    f"{self.name} exists; pass overwrite=True to replace a store, or choose another name"
-                )
+                raise FileExistsError(f"{self.name} exists; pass overwrite=True to replace a store, or another name")
             self._replaces = True
             return
         foreign = [name for name in names if not _FILE.fullmatch(name)]
         if not foreign and self._key:
-            status = wait_for(
-                request_lookup(self._store, self._key, lambda: self._store.head(self._key), self._patience)
-            )
+            store, key = self._store, self._key
+            status = wait_for(request_lookup(store, key, lambda: store.head(key), self._patience))
             foreign = [] if status is None else [""]
         if foreign:
             raise FileExistsError(

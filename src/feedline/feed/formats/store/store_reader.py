@@ -23,6 +23,7 @@ from feedline import _native
 from feedline.concurrency.thread_pool import call_each
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError
+from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.fetched_views import check_room_for_bounds
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.store import stream_columns
@@ -37,6 +38,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Ints,
     Mapped,
     Piece,
     RandomAccess,
@@ -66,9 +68,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         SchemaError: the store lacks a stream.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], streams: Sequence[str] | None = None, *, verify: bool = False
-    ) -> None:
+    def __init__(self, path: PathLike, streams: Sequence[str] | None = None, *, verify: bool = False) -> None:
         self.name = os.fspath(path)
         self._folder = Path(path)
         self._manifest = manifest = Manifest.load(self._folder)
@@ -215,7 +215,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         except ValueError as error:
             raise _damage_error(str(error), mapped.file.path, start) from error
 
-    def lengths(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one. O(n)."""
         ragged, plain = self._counted_streams()
         if not ragged:
@@ -378,7 +378,7 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         ragged = [name for name in counted if name in self._manifest.lengths]
         return ragged, len(ragged) < len(counted)
 
-    def _samples(self) -> NDArray[np.int64]:
+    def _samples(self) -> Ints:
         parts = self._manifest.parts
         ragged, plain = self._counted_streams()
         if not ragged:
@@ -469,7 +469,7 @@ class _MappedLengths:
         """
         self._file.check()
 
-    def take(self, ordinals: NDArray[np.int64]) -> NDArray[np.int32]:
+    def take(self, ordinals: Ints) -> NDArray[np.int32]:
         """Return a copy of the lengths of the sequences ``ordinals``."""
         lengths: NDArray[np.int32]
         ((lengths, _),) = self._gatherer.gather(None, ordinals)
@@ -479,7 +479,7 @@ class _MappedLengths:
                 f"expected lengths of at least 0, got {lengths.min()}",
                 path=self._file.path,
                 stream=self._stream,
-                hint="the file is damaged; restore it or write the store again",
+                hint="restore the damaged file or write the store again",
             )
         return lengths
 
@@ -492,11 +492,7 @@ def _check_sum(file: StoreMap, start: int, size: int, expected: int) -> None:
 
 def _damage_error(what: str, path: str, byte: int, stream: str | None = None) -> DataError:
     return DataError(
-        what,
-        path=path,
-        byte=byte,
-        stream=stream,
-        hint="the file is damaged; restore it or write the store again",
+        what, path=path, byte=byte, stream=stream, hint="restore the damaged file or write the store again"
     )
 
 

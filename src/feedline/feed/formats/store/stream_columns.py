@@ -125,10 +125,7 @@ def encode(value: Value, kind: Any, ragged: bool) -> Any:
     n = value.num_samples
     if isinstance(value, SparseValue):
         entry = inner.value_type
-        children = [
-            plain(entry.field(0).type, value.indices),
-            plain(entry.field(1).type, _as_stored(value.values)),
-        ]
+        children = [plain(entry.field(0).type, value.indices), plain(entry.field(1).type, _as_stored(value.values))]
         entries = pa.Array.from_buffers(entry, len(value.indices), [None], children=children)
         indptr = pa.py_buffer(np.ascontiguousarray(value.indptr, np.int64))
         rows = pa.Array.from_buffers(inner, n, [None, indptr], children=[entries])
@@ -253,9 +250,8 @@ def _dense(inner: list[Any], stream: Stream, batch: Buffers, first: int, last: i
     stored = np.dtype(np.uint8) if stream.dtype == np.bool_ else stream.dtype
     if not 0 <= first <= last:
         raise ValueError(f"expected ascending offsets, got {first} then {last}")
-    flat: NDArray[Any] = batch.view(inner[2] if stream.shape else inner[1], stored, last * stream.size)[
-        first * stream.size :
-    ]
+    data = inner[2] if stream.shape else inner[1]
+    flat: NDArray[Any] = batch.view(data, stored, last * stream.size)[first * stream.size :]
     return flat.view(stream.dtype).reshape(last - first, *stream.shape)
 
 

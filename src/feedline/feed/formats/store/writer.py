@@ -12,7 +12,6 @@ import io
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -29,7 +28,7 @@ from feedline.feed.formats.store.manifest import MANIFEST, Lengths, Manifest, le
 from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.joined_values import copy_value, join_values
-from feedline.feed.protocol import whole_number
+from feedline.feed.protocol import Ints, whole_number
 from feedline.feed.remote.stores import is_address
 
 Piece = dict[str, Value]
@@ -77,9 +76,7 @@ class StoreWriter:
             chunk_bytes = PLAIN_CHUNK_BYTES if compression is None else COMPRESSED_CHUNK_BYTES
         chunk_bytes, part_bytes = whole_number("chunk_bytes", chunk_bytes, 1), whole_number("part_bytes", part_bytes, 1)
         if journal is None and is_address(os.fspath(path)):
-            raise ValueError(
-                f"expected a path, got the address {os.fspath(path)!r}; fl.convert writes stores to object stores"
-            )
+            raise ValueError(f"expected a path, got address {os.fspath(path)!r}; fl.convert writes to object stores")
         self.target: Target = LocalFolder(path) if journal is None else journal.target
         self._declared = schema
         self._compression = compression
@@ -152,9 +149,7 @@ class StoreWriter:
     def __enter__(self) -> StoreWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -403,7 +398,7 @@ class LengthsFile:
                 self._file.close()
 
 
-def _sequence_bytes(chunk: Chunk) -> NDArray[np.int64]:
+def _sequence_bytes(chunk: Chunk) -> Ints:
     """Return the bytes of the rows of each sequence, at least 1, without offsets, which depend on neighbours."""
     total = np.ones(chunk.num_sequences, np.int64)
     for value in chunk.values.values():
