@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
-from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 import feedline as fl  # noqa: E402
+from tests.fake_ranks import as_rank  # noqa: E402
 
 
 @pytest.fixture
 def ranks():
-    torch.distributed.init_process_group("fake", rank=1, world_size=4, store=FakeStore())
-    yield 4
-    torch.distributed.destroy_process_group()
-    gc.collect()
+    with as_rank(1, 4) as world_size:
+        yield world_size
 
 
 def source():

@@ -5,7 +5,6 @@ Every rank of a mesh is tried in turn, in one process, by torch's fake process g
 
 from __future__ import annotations
 
-import gc
 import math
 from collections import Counter, defaultdict
 
@@ -15,10 +14,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
-from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 import feedline as fl  # noqa: E402
 from feedline.testing import sequences_of  # noqa: E402
+from tests.fake_ranks import as_rank  # noqa: E402
 
 #: Shape, names of dimensions, roles by name, and the dimensions that divide minibatches.
 MESHES = [
@@ -49,12 +48,8 @@ def by_rank(shape, names, use):
     """Return ``use(mesh)`` for every rank of a mesh."""
     results = []
     for rank in range(math.prod(shape)):
-        torch.distributed.init_process_group("fake", rank=rank, world_size=math.prod(shape), store=FakeStore())
-        try:
+        with as_rank(rank, math.prod(shape)):
             results.append(use(init_device_mesh("cpu", shape, mesh_dim_names=names)))
-        finally:
-            torch.distributed.destroy_process_group()
-            gc.collect()
     return results
 
 
