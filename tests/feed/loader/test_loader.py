@@ -58,13 +58,13 @@ def flat(batches):
         ({"batch_sampler": fl.BatchByLength(4, [1.5] * 10)}, ValueError, "integers"),
         ({"batch_sampler": fl.BatchByLength(4, [-1] * 10)}, ValueError, "at least 0"),
         ({"batch_sampler": fl.BatchByLength(4, [1] * 10), "batch_size": 3}, ValueError, "either .* or batch_size"),
-        ({"batch_sampler": fl.BatchByLength(4, [1] * 10), "sampler": [1]}, ValueError, "BatchByLength without sampler"),
+        ({"batch_sampler": fl.BatchByLength(4, [1] * 10), "sampler": [1]}, ValueError, "BatchByLength or sampler"),
         ({"sampler": fl.Weighted([1] * 9)}, ValueError, "10 items"),
         ({"sampler": fl.Weighted([0] * 10)}, ValueError, "not all of them 0"),
         ({"sampler": fl.Weighted([-1] + [1] * 9)}, ValueError, "at least 0"),
         ({"sampler": fl.Weighted([np.inf] + [1] * 9)}, ValueError, "finite"),
         ({"sampler": fl.Weighted([1] * 10), "shuffle": True}, ValueError, "fl.Weighted or shuffle"),
-        ({"sampler": fl.Weighted([1] * 10), "batch_sampler": [[1]]}, ValueError, "fl.Weighted without batch_sampler"),
+        ({"sampler": fl.Weighted([1] * 10), "batch_sampler": [[1]]}, ValueError, "fl.Weighted or batch_sampler"),
     ],
 )
 def test_refused(options, error, says):

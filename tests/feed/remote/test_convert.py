@@ -440,7 +440,7 @@ def test_leftovers_of_an_unfinished_store_are_replaced(bucket, to, local):
 def test_arguments(bucket, to, tmp_path):
     with pytest.raises(ValueError, match="a web server"):
         fl.convert(Rows(), bucket.http("b/store"), remote=fl.Remote(deadline_s=1.0))
-    with pytest.raises(ValueError, match="expected work= only with an address as destination"):
+    with pytest.raises(ValueError, match="expected work= only with an address, got"):
         fl.convert(Rows(), tmp_path / "store", work=tmp_path)
     with pytest.raises(ValueError, match="expected remote= only with an address as source or destination"):
         fl.convert(Rows(), tmp_path / "store", remote=fl.Remote(storage_options={}))
