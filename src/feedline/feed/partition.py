@@ -113,8 +113,8 @@ class FixedShare:
     """
 
     def __init__(self, partition: Partition, arcs: int | None = None) -> None:
-        self.partition, self._arcs = partition, arcs
-        self._share = None if partition.is_auto else self._check(partition.share())
+        self.partition, self._arcs, self._is_declared = partition, arcs, not partition.is_auto
+        self._share = self._check(partition.share()) if self._is_declared else None
 
     def resolve(self, override: PartitionLike | None = None) -> IndexAndCount:
         """Return the share for one call.
@@ -127,7 +127,7 @@ class FixedShare:
         """
         if override is not None:
             return self._override(override)
-        if not self.partition.is_auto and self._share is not None:
+        if self._is_declared and self._share is not None:
             return self._share
         if self._share is None:
             self._launched = launcher_rank() or (0, 1)  # does not change later
