@@ -363,7 +363,7 @@ def test_arguments_out_of_range(options, message):
 def test_corpora_that_cannot_be_packed_are_reported():
     with pytest.raises(fl.SchemaError, match="name it: tokens="):
         fl.Packed(Read(documents([3])), 8)
-    with pytest.raises(fl.SchemaError, match="expected an integer stream"):
+    with pytest.raises(fl.SchemaError, match="expected a stream of integers"):
         fl.Packed(Read(documents([3])), 8, tokens="x")
     named = fl.ArrayDeserializer(tokens=documents([3]), name=["a"])
     with pytest.raises(fl.SchemaError, match="dense streams of numbers to pack"):

@@ -370,7 +370,7 @@ def _tokens_of(corpus: Deserializer, requested: str | None) -> str:
         if requested not in integers:
             actual = corpus.schema.get(requested)
             raise SchemaError(
-                f"expected an integer stream of shape () as tokens, got `{requested}`: {actual or 'none'}"
+                f"expected a stream of integers with shape () as tokens, got `{requested}`: {actual or 'none'}"
             )
         return requested
     if len(integers) != 1:

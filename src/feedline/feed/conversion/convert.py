@@ -181,7 +181,7 @@ def convert(
         if is_corpus:
             if not (streams is None or isinstance(streams, Mapping)):
                 raise TypeError(
-                    f"expected streams as a mapping, got {streams!r}; a list is only for a dataset of items"
+                    f"expected streams as a mapping, got {streams!r}; a list of names is only for a dataset of items"
                 )
             if isinstance(source, Deserializer):
                 if streams is not None:

@@ -99,7 +99,7 @@ class LitDataDeserializer(Forwarding, PickledByArguments):
                 if stream.dtype != corpus.schema[name].dtype:
                     dtype = corpus.schema[name].dtype.name
                     raise SchemaError(
-                        f"expected {dtype} tokens, as in {corpus.name}, for stream `{name}`, got {stream}"
+                        f"expected stream `{name}` as the tokens of {corpus.name} are, {dtype}, got {stream}"
                     )
         elif layouts == ["rows"]:
             corpus = ArrowDeserializer(names, declared or None, memory=memory)

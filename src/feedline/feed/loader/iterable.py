@@ -296,7 +296,7 @@ class _Reader:
                         raise
                     # It reads a state only now, and cannot use it if workers divide shuffled shards.
                     _warn_of_replay(
-                        self._dataset, f"could not load the state it had returned ({error!r}): to resume", 8
+                        self._dataset, f"could not load the state that it had returned ({error!r}): to resume", 8
                     )
                     self._begin(turn, size, replay=True)
                     self._at = at

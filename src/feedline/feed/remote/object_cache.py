@@ -342,9 +342,7 @@ class Cache:
                 except OSError as error:
                     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                         raise
-                    raise DataError(
-                        "expected cache files, got a link", path=str(place), hint=f"remove {place}"
-                    ) from error
+                    raise DataError("expected cache files, got a link", path=str(place), hint="remove it") from error
                 self._open[cached.key] = pages
             self._open.move_to_end(cached.key)
             pages.users += 1
