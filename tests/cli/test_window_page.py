@@ -56,7 +56,7 @@ def test_labels_are_the_same_however_they_are_stored(corpus):
 
 
 def test_labels_that_are_none(corpus):
-    with pytest.raises(window_page.UsageError, match="expected --label of s, d, n, x, got 'y'"):
+    with pytest.raises(window_page.UsageError, match="expected --label to be one of s, d, n, x, got 'y'"):
         window_page.choices(corpus, 64, 0, "y")
     numbers = fl.ArrayDeserializer(y=np.linspace(0, 1, 50, dtype=np.float32))
     with pytest.raises(window_page.UsageError, match="expected classes in stream y"):

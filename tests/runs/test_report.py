@@ -482,14 +482,14 @@ def test_a_loss_that_became_nan_is_shown_as_such(tmp_path):
     lines = [progress(100 * i, loss=1.5 if i < 4 else None) for i in range(1, 9)]
     page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
     assert "NaN or ∞training loss, last span: 1.5 at 300, the last finite one" in page.text
-    assert "The loss is NaN or ∞ from the span that ends at 400 label samples on: a smaller" in page.text
+    assert "The loss is NaN or ∞ from the span that ends at 400 label samples onwards: a smaller" in page.text
     assert "In training it is NaN or ∞ from 400 label samples on." in page.text
     text = (tmp_path / "report.html").read_text("utf-8")
     assert text[text.index('id="loss"') :].index(">800</span>") > 0  # a tick
     again = [*lines, progress(900, loss=1.0)]
     page = page_of(write(tmp_path / "run.jsonl", [start(), *again]))
     assert "1training loss, last span" in page.text
-    assert "no finite number in 5 of 9 spans, first at 400" in page.text
+    assert "not a finite number in 5 of 9 spans, first at 400" in page.text
 
 
 def test_order_and_settings_of_a_run_are_described_in_words(tmp_path):

@@ -59,7 +59,7 @@ def convert(
     on_error: Literal["raise", "skip"] = "skip" if skip_errors else "raise"
     memory_bytes = max(parse_count(memory), CHUNK_MEMORY)
     if tokenizer is None and (text is not None or append is not None):
-        raise UsageError("expected --tokenizer with --text and --append, got none, got none")
+        raise UsageError("expected --tokenizer with --text or --append, got none")
     corpus, _, guessed, *_ = open_path(source, stream, chunk_size, memory_bytes)
     with contextlib.closing(corpus), progress("converting") as show:
         if tokenizer is not None:

@@ -49,7 +49,7 @@ def open_path(
     """Open the corpus at ``path``, which may be an address.
 
     Args:
-        path, memory, remote: as of `feedline.open_corpus`.
+        path, memory, remote: as for `feedline.open_corpus`.
         streams, chunk_size: as typed.
 
     Raises:

@@ -123,7 +123,7 @@ def _choice(
 def labels_of(corpus: Deserializer, name: str) -> SampleClasses:
     """Return the classes of all samples. Reads the corpus once. A sparse sample without a value has none."""
     if name not in corpus.schema:
-        raise UsageError(f"expected --label of {', '.join(corpus.schema)}, got {name!r}")
+        raise UsageError(f"expected --label to be one of {', '.join(corpus.schema)}, got {name!r}")
     parts, counts = [], []
     for number in range(len(corpus.chunks())):
         value = corpus.read(number)[name]

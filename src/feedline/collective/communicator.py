@@ -1,4 +1,4 @@
-"""The communicator of a job's ranks: the only place that talks to torch.distributed.
+"""The communicator of a job's ranks: the only place that runs exchanges over torch.distributed.
 
 A `Communicator` opens its own connections, separate from any groups of the program, so its timeout and its end affect
 nothing else. Every operation is collective: all ranks enter it, in one order. Sums start immediately and are waited for

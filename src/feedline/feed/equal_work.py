@@ -45,7 +45,7 @@ def assign(work: NDArray[np.float64], count: int, counts: Ints | None = None) ->
     Args:
         work: float64 (n,), finite and at least 0.
         count: number of ranks.
-        counts: int64 (count,), number of sequences of each rank. None: any numbers.
+        counts: int64 (count,), number of sequences of each rank. None if any numbers will do.
     """
     # Compared as integers of up to 40 bits, so that every machine gets the same sums.
     largest = float(work.max(initial=0.0))
@@ -55,6 +55,7 @@ def assign(work: NDArray[np.float64], count: int, counts: Ints | None = None) ->
 
 
 def by_position(n: int, count: int) -> Ints:
-    """Return the number of sequences of each rank by position, int64 (count,): sequence o is of rank o * count // n."""
+    """Return the number of sequences of each rank by position, int64 (count,): sequence o belongs to rank
+    ``o * count // n``."""
     bounds = -(-np.arange(count + 1, dtype=np.int64) * n // count)
     return np.diff(bounds)

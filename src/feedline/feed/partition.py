@@ -36,8 +36,8 @@ class Partition:
         roles: role by name of a dimension of the mesh, for other names.
         balance: ``"samples"``: sequence after sequence, by position. ``"squares"``: by the squares of their lengths in
             samples, as attention costs, of each document in a row of `Packed`. Or a function that returns the work of
-            sequences, (n,), for their lengths, int64 (n,), the same on every rank. In a `DataLoader` all ranks get
-            the same number of sequences, by position.
+            sequences, (n,), for their lengths, int64 (n,), the same on every rank. In a `DataLoader` each rank gets
+            as many sequences as without a balance, which only decides which ones.
 
     Raises:
         TypeError: ``ranks`` or ``balance`` is something else, or there are ``roles`` without a mesh.

@@ -1,7 +1,7 @@
 """The interface of a format, `Deserializer`, and the interface of a feed, `Feed`.
 
 A deserializer cuts its corpus into chunks, returns their sizes without reading them, and reads one at a time. It knows
-nothing about order, workers, minibatches or states, which the feed handles. To add a format, only a subclass is needed
+nothing about order, workers, minibatches or states, which the feed handles. A format is a subclass
 (CONTRIBUTING.md walks through one).
 """
 

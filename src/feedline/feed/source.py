@@ -593,7 +593,7 @@ class MinibatchSource:
         )
 
     def load_state_dict(self, state: Mapping[str, Any], *, verify: bool = False) -> None:
-        """Seek to where ``state`` was taken. Reads no data, even from before that place.
+        """Seek to where ``state`` was taken. Reads no data, not even from before that place.
 
         Args:
             state: result of `state_dict`, of this source or another one over the same data, seed and window.
@@ -673,8 +673,7 @@ class MinibatchSource:
         samples = self._timeline.sweep_samples
         if samples is None:
             raise ValueError(
-                f"the number of samples in a sweep of {self.corpus.name} is unknown without a walk through its "
-                "orders order"
+                f"the number of samples in a sweep of {self.corpus.name} is unknown without a walk through its order"
             )
         return samples
 

@@ -72,7 +72,7 @@ class Picture(graphviz.Digraph):
         try:
             return Path(self.render(outfile=path, cleanup=True))
         except graphviz.RequiredArgumentError as error:
-            raise ValueError(f"expected an ending .html or one of Graphviz' formats, got {path}") from error
+            raise ValueError(f"expected an ending .html or a format of Graphviz, got {path}") from error
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None, **settings: Any) -> dict[str, str]:
         """Return the SVG for notebooks, or without `dot` a message with the source."""

@@ -101,7 +101,7 @@ def plot_network(
         raise ValueError(f"expected depth=None or a number of scopes from 0, got {depth}")
     as_page = to is not None and FilePath(to).suffix.lower() in (".html", ".htm")
     if as_page and node_attrs:
-        raise ValueError(f"expected no node_attrs for a page, whose style is not Graphviz', got {dict(node_attrs)}")
+        raise ValueError(f"expected no node_attrs for a page, which Graphviz does not style, got {dict(node_attrs)}")
     graph = graph_of(model, inputs)
     remark = ""
     if fold and depth is None and not as_page:
@@ -192,7 +192,7 @@ class _Drawing:
         self.picture.attr("edge", color=GREY, fontcolor=GREY, fontsize="10", arrowsize="0.7", **fonts)
 
     def _with_legend(self, caption: str, in_a_row: int) -> str:
-        """Return a caption, in Graphviz' HTML, with a table of the families that occur."""
+        """Return a caption, in the HTML of Graphviz, with a table of the families that occur."""
         occur = {family(operation.kind) for operation in self.graph.operations}
         occur |= {"parameter"} if self._users and not self.hide_weights else set()
         cells = [

@@ -4,9 +4,9 @@ A dimension of a mesh has a role, by its name or by the user's choice: ``"data"`
 the same samples, ``"context"`` gets the same sequences, each cut along its length.
 
 torch keeps no list of the `DeviceMesh`es that a program has made, so `share_of_program` searches the objects of
-Python's garbage collector: some hundredths of a second, once for each feed, and only with several ranks. It does not
-find later meshes, meshes without references, or meshes moved away by ``gc.freeze()``, nor groups of ranks that are no
-mesh, such as Megatron's and DeepSpeed's.
+Python's garbage collector: a few hundredths of a second, once for each feed, and only with several ranks. It does not
+find later meshes, meshes without references, or meshes moved away by ``gc.freeze()``, nor groups of ranks that are not
+a mesh, such as Megatron's and DeepSpeed's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 DATA, MODEL, CONTEXT = ROLES = ("data", "model", "context")
 
-#: Usual names of dimensions, in lower case, by role. Expert parallelism (ep, etp) may mean either of two.
+#: Usual names of dimensions, in lower case, by role. Expert parallelism (ep, etp) may be
+#: data or model.
 NAMES = {
     DATA: "batch data data_parallel ddp dp dp_replicate dp_shard fsdp hsdp replica replicate shard",
     MODEL: "model model_parallel mp pipe pipeline pp stage tensor tp",
@@ -68,8 +69,8 @@ class MeshShare(NamedTuple):
     """The share of a rank.
 
     Attributes:
-        part, parts: number of its part of each minibatch, and of all parts.
-        cut, cuts: number of its cut of each sequence, and of all cuts.
+        part, parts: index of its part of each minibatch, and number of parts.
+        cut, cuts: index of its cut of each sequence, and number of cuts.
     """
 
     part: int
@@ -126,8 +127,8 @@ def share_of_program(world_size: int) -> MeshShare | None:
     if kind is None:
         return None
     meshes = [obj for obj in gc.get_objects() if type(obj) is kind and obj.get_coordinate() is not None]
-    # Slices of a mesh have fewer ranks than it, or one dimension. A mesh may also be a line of all ranks that was given
-    # other dimensions, which are then those that matter.
+    # Slices of a mesh have fewer ranks than it, or one dimension. A mesh of one dimension may have been reshaped into
+    # several, whose names then count.
     roots = [mesh for mesh in meshes if getattr(mesh, "_root_mesh", None) is None]
     reshaped = [mesh for mesh in meshes if mesh not in roots and mesh.ndim > 1 and mesh.size() == world_size]
     shares: dict[MeshShare, str] = {}
@@ -185,7 +186,7 @@ def _roles(names: Sequence[str | None], sizes: Sequence[int], roles: Mapping[str
     written = ", ".join(f'"{name}": ...' for name in unknown)
     raise ValueError(
         f"expected known dimensions of the mesh, got {_shape(names, sizes)}, where {' and '.join(map(str, unknown))} "
-        f'may read different samples ("data"), the same ("model"), or cuts of the same ("context"). Pass '
+        f'may read different samples ("data") or the same ones ("model"). Pass '
         f"partition=fl.Partition(mesh, roles={{{written}}})"
     )
 

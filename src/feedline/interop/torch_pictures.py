@@ -157,7 +157,7 @@ def stack_views(views: list[Tensor]) -> Tensor:
 
 
 def spread(rows: Tensor, places: NDArray[np.int64], count: int) -> Tensor:
-    """Return ``count`` rows: these at ``places``, and zeros."""
+    """Return ``count`` rows: ``rows`` at ``places``, and zeros elsewhere."""
     everything = torch.zeros((count, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
     everything[torch.from_numpy(places).to(rows.device)] = rows
     return everything

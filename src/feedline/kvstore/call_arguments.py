@@ -75,7 +75,7 @@ def as_tensor(value: Any, name: str) -> torch.Tensor:
     try:
         return torch.from_numpy(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"expected a NumPy array that torch supports as {name}: {error}") from error
+        raise TypeError(f"expected {name} to be a NumPy array that torch supports: {error}") from error
 
 
 def check_priority(priority: Any) -> None:

@@ -87,7 +87,7 @@ def _lengths(data: Any, name: str) -> StreamLengths:
     fields = table(anything, data, name)
     lengths = several(whole, fields.pop("lengths"), f"{name}.lengths")
     if len(lengths) > 64:
-        raise ValueError(f"{name}.lengths: expected at most 64 classes, got {len(lengths)}")
+        raise ValueError(f"{name}.lengths: expected at most 64 entries, got {len(lengths)}")
     return StreamLengths(**table(whole, fields, name), lengths=lengths)
 
 

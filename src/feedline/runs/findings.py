@@ -38,9 +38,9 @@ def _course(history: History) -> list[str]:
         at_end = [span.samples for span in history.spans if span.samples >= diverged[0] and span.counted] == diverged
         sentences.append(
             (
-                f"The loss is {NOT_FINITE} from the span that ends at {diverged[0]:,} label samples on"
+                f"The loss is {NOT_FINITE} from the span that ends at {diverged[0]:,} label samples onwards"
                 if at_end
-                else f"The loss was no finite number in {len(diverged)} of {len(history.spans)} spans, first at "
+                else f"The loss was not a finite number in {len(diverged)} of {len(history.spans)} spans, first at "
                 f"{diverged[0]:,} label samples"
             )
             + ": a smaller learning rate, or gradient clipping, may help."
@@ -58,8 +58,8 @@ def _time(history: History) -> list[str]:
         )
         if history.transforming > _WAITING * total:
             sentences[-1] += (
-                f" Transforms such as decoding kept {history.transforming / total:.2g} threads busy: if that is all "
-                "that there are, more cores, smaller pictures or cheaper steps help."
+                f" Transforms such as decoding kept {history.transforming / total:.2g} threads busy: if those are "
+                "all your cores, more cores, smaller pictures or cheaper steps will help."
             )
     if total and parts.get("saving", 0.0) > _SAVING * total:
         sentences.append(f"{parts['saving'] / total:.0%} of the time went into checkpoints: save less often.")

@@ -25,7 +25,7 @@ Values: TypeAlias = "float | Sequence[float | Sequence[float]]"
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule:
-    """A schedule: a number for every position. The last number has no end.
+    """A schedule: a number for every position. The last number holds from there on.
 
     ``Schedule([(2, 0.1), 0.05], epoch_size=60_000)`` is 0.1 for the first 120,000 label samples, then 0.05. Without
     ``epoch_size`` an epoch is a sweep. ``schedule[position]`` is the number at a position, ``schedule[count]`` the

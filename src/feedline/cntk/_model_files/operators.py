@@ -321,7 +321,7 @@ def _convolution(call: Primitive) -> Result:
     kernel, data = call.inputs
     if call.attributes.get("sequential", False) or not all(call.attributes.get("sharing", [True])):
         raise call.refuse(
-            "expected a shared kernel over static axes, got another one, got another one",
+            "expected a shared kernel over static axes, got another one",
             "splice delayed sequences instead",
         )
     dilation = call.attributes.get("dilation", Shape((1,)))
@@ -332,7 +332,7 @@ def _convolution(call: Primitive) -> Result:
     rank = len(kernel.shape) - 2
     if set(dilation) != {1}:
         raise call.refuse(
-            "expected a transposed convolution without dilation, got a dilation, got a dilation",
+            "expected a transposed convolution without dilation, got a dilation",
             "build this part in torch",
         )
     output_shape = tuple(call.attributes.get("outputShape", ()))
@@ -500,7 +500,7 @@ def _number(call: Primitive, i: int) -> float:
     weights = call.inputs[i].weights
     if weights is None or weights.trains:
         raise call.refuse(
-            f"expected operand {i} to be a constant number, got another operand, got another operand",
+            f"expected operand {i} to be a constant number, got another operand",
             "build this part in Python",
         )
     return float(np.asarray(weights.fill(weights.shape)).reshape(()))

@@ -148,9 +148,7 @@ def _along(op: str) -> Translation:
         number = static_axis(value, axis, call.label)
         if op == "hardmax":
             if len(value.node.shape) > 1:
-                raise call.refuse(
-                    f"expected samples that are vectors, got shape {value.node.shape}, got shape {value.node.shape}"
-                )
+                raise call.refuse(f"expected samples that are vectors, got shape {value.node.shape}")
             return Value(apply(op, [value.node], {"axis": None}), value.layout)
         return Value(apply(op, [value.node], {"axis": number}), value.layout)
 
@@ -357,10 +355,7 @@ def _join(call: Call, values: Sequence[Value]) -> Joined:
     extra, steps = (first, second) if before else (second, first)
     count = extra.layout[0] if extra.layout else extra.node.shape[0]
     if not isinstance(count, int) and count != SINGLE:
-        raise call.refuse(
-            "expected a known number of further steps, got one that depends on the data, got one that depends on the "
-            "data"
-        )
+        raise call.refuse("expected a known number of further steps, got one that depends on the data")
     node = extra.node
     if not extra.layout:
         if count != 1:
@@ -394,7 +389,7 @@ def _slice(call: Call) -> Any:
     starts, ends = call.numbers(1, "starts"), call.numbers(2, "ends")
     axes, steps = call.numbers(3, "axes"), call.numbers(4, "steps")
     if starts is None or ends is None:
-        raise call.refuse("expected starts and ends, got at most one of them, got at most one of them")
+        raise call.refuse("expected starts and ends, got at most one of them")
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     if isinstance(raw, np.ndarray):
@@ -491,7 +486,7 @@ def _gather(call: Call) -> Any:
     at = number + len(value.node.shape)
     node = apply("gather", [indices.node, value.node], {"axis": None if at == 0 else number})
     if indices.layout and value.layout:
-        raise call.refuse("expected an index or a reference that is the same for all samples, got neither, got neither")
+        raise call.refuse("expected an index or a reference that is the same for all samples, got neither")
     if indices.layout and at:
         # ONNX replaces the gathered axis by the axes of the index. Here dynamic axes stay in front.
         return Moved(node, indices.layout, at)
@@ -518,7 +513,7 @@ def _one_hot(call: Call) -> Value:
     rank = value.rank + 1
     number = axis % rank - rank
     if axis % rank < len(value.layout):
-        raise call.refuse("expected classes along an axis of samples, got the batch or steps, got the batch or steps")
+        raise call.refuse("expected classes along an axis of samples, got the batch or steps")
     return Value(apply("one_hot", [value.node], {"classes": depth, "axis": number, "sparse": False}), value.layout)
 
 
@@ -547,7 +542,7 @@ def _product(call: Call, left: Value, right: Value) -> Value:
         if len(right.node.shape) > 2:
             raise call.refuse(f"expected a matrix as the right operand, got {right.node.shape}")
         if not left.node.shape:
-            raise call.refuse("expected samples that are vectors or matrices, got numbers, got numbers")
+            raise call.refuse("expected samples that are vectors or matrices, got numbers")
         node = apply("times", [left.node, right.node], {"output_rank": len(right.node.shape) - 1, "map_rank": None})
         return Value(node, left.layout)
     if len(right.node.shape) != 2 or len(left.node.shape) not in (1, 2):
@@ -559,7 +554,7 @@ def _product(call: Call, left: Value, right: Value) -> Value:
 def _gemm(call: Call) -> Value:
     get = call.attributes
     if get.get("transA", 0):
-        raise call.refuse("expected a left operand that is not transposed, got transA, got transA")
+        raise call.refuse("expected a left operand that is not transposed, got transA")
     left, right = call.value(0), call.value(1)
     if get.get("transB", 0):
         right = Value(apply("transpose", [right.node], {"perm": (1, 0)}), right.layout)
@@ -707,14 +702,14 @@ def _pool(op: str) -> Translation:
         rank = len(size)
         strides = tuple(get.get("strides", [1] * rank))
         if set(get.get("dilations", [1])) != {1}:
-            raise call.refuse("expected windows without dilation, got a dilation, got a dilation")
+            raise call.refuse("expected windows without dilation, got a dilation")
         if any(call.outputs[1:]):
             return _Places(node, layout, size, strides)
         pads = _pads(call, node.shape[len(node.shape) - rank :], size, strides)
         settings: dict[str, Any] = {"window": size, "strides": strides}
         if get.get("ceil_mode", 0):
             if any(n for pair in pads for n in pair):
-                raise call.refuse("expected no padding with ceil_mode, got some, got some")
+                raise call.refuse("expected no padding with ceil_mode, got some")
             settings["ceil"] = True
         counts = bool(get.get("count_include_pad", 0))
         maximum = op == "max_pooling"

@@ -92,7 +92,7 @@ def _results(call: Call, directions: list[list[Node]], backwards: list[bool]) ->
     for i in range(len(directions[0])):
         if len(call.outputs) > i + 1 and call.outputs[i + 1]:
             if not single:
-                raise call.refuse("expected final states of one direction only, got them of both, got them of both")
+                raise call.refuse("expected final states of one direction only, got them of both")
             op = "sequence_first" if backwards[0] else "sequence_last"
             results.append(Value(apply(op, [directions[0][i]]), (SINGLE, BATCHES)))
         else:
@@ -187,11 +187,11 @@ def _scan(call: Call) -> list[Any]:
     directions = {*get.get("scan_input_directions", [0] * scanned), *get.get("scan_output_directions", [0] * outputs)}
     axes = {*get.get("scan_input_axes", [0]), *get.get("scan_output_axes", [0])}
     if len(directions) != 1 or axes != {0}:
-        raise call.refuse("expected steps along the first axes, all in one direction, got others, got others")
+        raise call.refuse("expected steps along the first axes, all in one direction, got others")
     backwards = bool(directions.pop())
     steps = [call.value(i) for i in range(count, len(call.inputs))]
     if any(value.layout[:1] != (STEPS,) for value in steps):
-        raise call.refuse("expected sequences as inputs, got others, got others")
+        raise call.refuse("expected sequences as inputs, got others")
     inner = Reader(call.reader.translations, call.reader.opset, call.reader)
     for initializer in body.initializer:
         array = library.array_of(initializer)

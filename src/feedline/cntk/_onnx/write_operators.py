@@ -258,8 +258,7 @@ def _gather(w: Writer, node: Node) -> str:
     if w.leading(reference):
         if leading:
             raise CompatError(
-                f"{node.label}: expected an index or a reference that is the same for all samples, got neither, "
-                "got neither"
+                f"{node.label}: expected an index or a reference that is the same for all samples, got neither"
             )
         return w("Gather", x, places, axis=w.leading(reference) + at)
     gathered = w("Gather", x, places, axis=at)

@@ -89,7 +89,7 @@ def _before(w: Writer, delay: Node, steps: list[Node]) -> str:
         raise CompatError(f"{delay.label}: expected an initial state without steps, got {initial.label}")
     if not steps:
         raise CompatError(
-            f"{delay.label}: expected a recurrence over an input's steps, got one that generates its own steps steps"
+            f"{delay.label}: expected a recurrence over an input's steps, got one that generates its own steps"
         )
     value = w.cast(w.value(initial), element_type(delay))
     missing = len(delay.shape) - len(initial.shape)

@@ -101,7 +101,7 @@ class CSVDeserializer(RowsDeserializer):
         if delimiter is not None and (
             len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '"\r\n+-.'
         ):
-            raise ValueError(f"expected one ASCII character as delimiter, not of numbers or quotes, got {delimiter!r}")
+            raise ValueError(f"expected as delimiter one ASCII character of no number or quote, got {delimiter!r}")
         super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
         paths = self._paths
         head = _Head(paths[0], delimiter, header)

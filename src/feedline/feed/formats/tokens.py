@@ -272,7 +272,7 @@ def _megatron_dtype(index: Path, size: int) -> np.dtype[Any]:
         while remaining:
             lengths = np.frombuffer(file.read(4 * min(remaining, 1 << 20)), "<i4")
             if len(lengths) < min(remaining, 1 << 20) or lengths.min() < 0:
-                raise damaged("expected lengths of sequences of at least 0, got others, got others", byte=_INDEX.size)
+                raise damaged("expected lengths of sequences of at least 0, got others", byte=_INDEX.size)
             total, remaining = total + int(lengths.sum(dtype=np.int64)), remaining - len(lengths)
     if total * dtype.itemsize != size:
         what = f"expected sequences of {size} bytes in all, as the tokens have, got {total * dtype.itemsize}"

@@ -66,7 +66,7 @@ class DatasetChunks:
         if self._total is None and not self._iterable:
             raise TypeError(
                 f"expected a dataset with a length, got {type(dataset).__name__} without __len__; iter(dataset) can "
-                "be converted without a length a length"
+                "be converted without a length"
             )
         self._rest: Iterator[Any] = iter(())
         places, samples = self._inspect()

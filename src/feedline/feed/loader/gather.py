@@ -81,7 +81,7 @@ class Columns:
         if len(picks) and not -self._length <= picks.min() <= picks.max() < self._length:
             raise IndexError(
                 f"expected indices of a Subset from {-self._length} to {self._length - 1}, got {picks.min()} to "
-                f"{picks.max()}, got {picks.min()} to {picks.max()}"
+                f"{picks.max()}"
             )
         picks = np.where(picks < 0, picks + self._length, picks)
         return Columns(self.rows, self.build, picks if self._picks is None else self._picks[picks])

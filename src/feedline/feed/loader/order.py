@@ -161,7 +161,7 @@ def check_weights(weights: ArrayLike, length: int) -> NDArray[np.float64]:
     if array.shape != (length,):
         raise ValueError(f"expected one weight for each of {length} items, got an array of shape {array.shape}")
     if not np.isfinite(array).all() or (array < 0).any() or not array.any():
-        raise ValueError("expected finite weights of at least 0, not all of them 0, got others, got others")
+        raise ValueError("expected finite weights of at least 0, not all of them 0, got others")
     return array
 
 
@@ -175,7 +175,7 @@ def check_lengths(lengths: ArrayLike, length: int) -> Ints:
     if array.shape != (length,) or array.dtype.kind not in "iu":
         raise ValueError(f"expected integers, the samples of {length} items, got {array.dtype} of shape {array.shape}")
     if (array < 0).any():
-        raise ValueError(f"expected lengths of at least 0 samples, got {array.min()}, got {array.min()}")
+        raise ValueError(f"expected lengths of at least 0 samples, got {array.min()}")
     return np.ascontiguousarray(array, np.int64)
 
 

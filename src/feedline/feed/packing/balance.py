@@ -1,8 +1,8 @@
 """Equal work for all ranks: the sequences of a global minibatch are assigned by their work, not by position.
 
 A rule gives the work of a sequence by its length. Every rank computes the assignment of the whole minibatch, so that a
-share is a function of the minibatch, and states, plans and other numbers of ranks are as without it. A row of documents
-has the work of all its documents. Cost: about 30 microseconds per 1,000 sequences.
+share is a function of the minibatch. States are the same with and without it, and under any number of ranks. A row
+of documents has the work of all its documents. Cost: about 30 microseconds per 1,000 sequences.
 """
 
 from __future__ import annotations

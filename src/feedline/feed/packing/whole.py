@@ -2,7 +2,7 @@
 
 Every rank computes the same global minibatch and takes its part, so all ranks take the same number of steps. A sequence
 that starts at sample o of a global minibatch of S samples belongs to rank ``o * count // S``. A sequence without
-samples at the very end belongs to the last rank. The parts in rank order are the global minibatch. In orders in arcs, a
+samples at the very end belongs to the last rank. The parts in rank order are the global minibatch. In orders of arcs, a
 rank takes the sequences of the arcs that it owns, so that it reads nothing else. With a `Balance` it takes sequences by
 their work. Cost: one binary search per minibatch and segment.
 """

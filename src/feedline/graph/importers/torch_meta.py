@@ -36,7 +36,7 @@ def device_of(model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     if len(devices) > 1:
         raise NoTwinError(f"expected tensors on one device, got them on {', '.join(sorted(map(str, devices)))}")
     if any(type(t) not in _PLAIN or t.layout is not torch.strided or t.is_quantized for t in tensors):
-        raise NoTwinError("expected dense tensors of torch's own classes, got others, got others")
+        raise NoTwinError("expected dense tensors of torch's own classes, got others")
     return devices.pop() if devices else torch.device("cpu")
 
 

@@ -135,9 +135,7 @@ def _delay(node: Node) -> Run:
             initial = initial.dense()
         if isinstance(x, SparseRows):
             if isinstance(initial, SparseRows) or bool(initial.any()):
-                raise TypeError(
-                    f"{node.label}: expected an initial state of 0 for sparse data, got another one, got another one"
-                )
+                raise TypeError(f"{node.label}: expected an initial state of 0 for sparse data, got another one")
             if batch.cut is not None:
                 raise TypeError(f"{node.label}: expected dense data for truncated sequences, got sparse samples")
             return x.index_select(0, rows, empty=outside)

@@ -77,7 +77,7 @@ def write_ctf(
         if any(a == b for a, b in itertools.pairwise(keys)):
             raise ValueError("expected neighbouring sequences to have different keys, as CTF separates them by key")
         if any(not 0 <= key < 2**64 for key in keys):
-            raise ValueError("expected keys from 0 to 2**64 - 1, got others, got others")
+            raise ValueError("expected keys from 0 to 2**64 - 1, got others")
     for value in values.values():
         if isinstance(value, SparseValue):
             value.checked_indices()

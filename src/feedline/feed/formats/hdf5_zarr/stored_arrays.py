@@ -185,8 +185,7 @@ class StoredColumn(LazyRows):
             expected = np.diff(self.offsets[start : stop + 1])
             if not np.array_equal(value.lengths, expected):
                 raise self._error(
-                    f"expected rows {start} to {stop - 1} to be as long as when they were counted, got other "
-                    "lengths, got other lengths"
+                    f"expected rows {start} to {stop - 1} to be as long as when they were counted, got other lengths"
                 )
         return value
 
