@@ -130,9 +130,10 @@ class FixedShare:
         if self._is_declared and self._share is not None:
             return self._share
         if self._share is None:
-            self._launched = launcher_rank() or (0, 1)  # does not change later
-            self._share, self._ranks = self._check(self.partition.share()), _group() or self._launched
-        elif (share := _group() or self._launched) != self._ranks:
+            # Nine microseconds a minibatch, where there is no launcher: none can come later.
+            self._find = ranks if launcher_rank() else _ranks_of_group
+            self._share, self._ranks = self._check(self.partition.share()), self._find()
+        elif (share := self._find()) != self._ranks:
             raise StateError(
                 "expected the partition of the first read, but torch.distributed has changed since. Initialise it "
                 "before the first minibatch, or pass partition=(index, count)",
@@ -211,6 +212,10 @@ def check_partition(partition: Any) -> IndexAndCount:
 def ranks() -> IndexAndCount:
     """Return rank and number of ranks: of torch.distributed if it is initialised, else of mpiexec or srun."""
     return _group() or launcher_rank() or (0, 1)
+
+
+def _ranks_of_group() -> IndexAndCount:
+    return _group() or (0, 1)
 
 
 def _group() -> IndexAndCount | None:
