@@ -115,7 +115,8 @@ class Remote:
     Args:
         cache: folder that keeps parts of objects. None: ``objects`` in the user's cache folder. See
             docs/how-to/object-stores.md.
-        cache_bytes: maximum number of bytes that it keeps, at least 64 MiB. None: 16 GiB.
+        cache_bytes: maximum number of bytes that it keeps, at least 64 MiB, which is checked at opening.
+            None: 16 GiB.
         storage_options: options for obstore or fsspec, such as credentials.
         deadline_s: seconds after which bytes that a store does not deliver, or take, are an error.
 

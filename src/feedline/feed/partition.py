@@ -29,6 +29,8 @@ class Partition:
     ``balance`` assigns the sequences of each minibatch by their work: the longest first, each to the rank with the
     least work so far. A rank's sequences keep their order. Minibatches, states and the order stay the same.
 
+    A ``partition`` of None is ``"auto"`` in sources, and (0, 1) in a `DataLoader`, as in torch.
+
     Args:
         ranks: (index, count), a torch ``DeviceMesh`` or a slice of one, or a JAX ``Mesh``. ``"auto"``: the mesh that
             the program has made with torch, else the rank and world size of torch.distributed if it is initialised at

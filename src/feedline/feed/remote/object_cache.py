@@ -982,7 +982,8 @@ def cache_at(folder: Path, budget_bytes: int) -> Iterator[Cache]:
     """A context with the cache of this process in a folder. Other threads do not close it before objects are entered.
 
     Raises:
-        DataError: the folder is not writable, others can write to it, or it is too small.
+        DataError: the folder is not writable, or others can write to it.
+        ValueError: ``budget_bytes`` is below `MIN_BYTES`.
     """
     if budget_bytes < MIN_BYTES:
         raise ValueError(f"expected cache_bytes of at least {MIN_BYTES}, got {budget_bytes}")
