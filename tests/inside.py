@@ -456,7 +456,7 @@ def membership_of(store: Any) -> Any:
 
 def fall_silent(store: Any) -> None:
     """Send no more heartbeats, so that others take the worker for killed."""
-    membership_of(store)._over.set()
+    membership_of(store)._closed.set()
 
 
 def disconnect(store: Any) -> None:
