@@ -132,7 +132,7 @@ class FixedShare:
         if self._is_declared and self._share is not None:
             return self._share
         if self._share is None:
-            # Nine microseconds a minibatch, where there is no launcher: none can come later.
+            # Reading the variables of launchers takes longer than a small minibatch, and none appears later.
             self._find = ranks if launcher_rank() else _ranks_of_group
             self._share, self._ranks = self._check(self.partition.share()), self._find()
         elif (share := self._find()) != self._ranks:
@@ -159,6 +159,8 @@ class FixedShare:
         return FixedShare(self._of_feed(partition), self._arcs)
 
     def _override(self, override: PartitionLike) -> IndexAndCount:
+        if type(override) is tuple:  # of every batch of a loader over a corpus
+            return self._check(check_partition(override))
         return self._check(self._of_feed(override).share())
 
     def _of_feed(self, value: PartitionLike) -> Partition:

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 DATA, MODEL, CONTEXT = ROLES = ("data", "model", "context")
 
-#: Usual names of dimensions, in lower case, by role. Expert parallelism (ep, etp) may be
-#: data or model.
+#: Usual names of dimensions, in lower case, by role. Expert parallelism (ep, etp) may be data or model.
 NAMES = {
     DATA: "batch data data_parallel ddp dp dp_replicate dp_shard fsdp hsdp replica replicate shard",
     MODEL: "model model_parallel mp pipe pipeline pp stage tensor tp",
@@ -98,8 +97,8 @@ def share_of(mesh: Any, roles: Mapping[str, str] | None = None) -> MeshShare:
     names: Sequence[str | None]
     if _is_jax(mesh):
         names, sizes = mesh.axis_names, mesh.devices.shape
-        own = {device.id for device in mesh.local_devices}
-        coordinates = np.argwhere(np.vectorize(lambda device: device.id in own, otypes=[bool])(mesh.devices))
+        local_ids = {device.id for device in mesh.local_devices}
+        coordinates = np.argwhere(np.vectorize(lambda device: device.id in local_ids, otypes=[bool])(mesh.devices))
     else:
         sizes = tuple(mesh.shape)
         names = mesh.mesh_dim_names or (None,) * len(sizes)
@@ -130,7 +129,8 @@ def share_of_program(world_size: int) -> MeshShare | None:
     # Slices of a mesh have fewer ranks than it, or one dimension. A mesh of one dimension may have been reshaped into
     # several, whose names then count.
     roots = [mesh for mesh in meshes if getattr(mesh, "_root_mesh", None) is None]
-    reshaped = [mesh for mesh in meshes if mesh not in roots and mesh.ndim > 1 and mesh.size() == world_size]
+    parts = [mesh for mesh in meshes if getattr(mesh, "_root_mesh", None) is not None]
+    reshaped = [mesh for mesh in parts if mesh.ndim > 1 and mesh.size() == world_size]
     shares: dict[MeshShare, str] = {}
     for mesh in [*reshaped, *(mesh for mesh in roots if mesh.ndim > 1 or not reshaped)]:
         shape = _shape(mesh.mesh_dim_names or (None,) * mesh.ndim, mesh.shape)
@@ -199,13 +199,13 @@ def _block(
     total, places = 1, np.zeros(len(coordinates), np.int64)
     for i in dimensions:
         places, total = places * sizes[i] + coordinates[:, i], total * sizes[i]
-    first, own = int(places.min()), len(np.unique(places))
-    if int(places.max()) - first + 1 != own or first % own or total % own:
+    first, size = int(places.min()), len(np.unique(places))
+    if int(places.max()) - first + 1 != size or first % size or total % size:
         raise ValueError(
             f"expected the devices of a process as one block of those that divide {divided}, got numbers "
             f"{np.unique(places).tolist()} of {total}: order the devices of the mesh by process"
         )
-    return first // own, total // own
+    return first // size, total // size
 
 
 def _shape(names: Sequence[str | None], sizes: Sequence[int]) -> str:

@@ -17,7 +17,8 @@ class Stats:
         held_bytes: decoded bytes of chunks in private memory. A mapped chunk does not count, as its pages belong to the
             file.
         peak_bytes: the largest value of ``held_bytes``, with the stored bytes that were fetched ahead and, for each
-            chunk that was being decoded, its stored bytes and three times its decoded bytes.
+            chunk that was being decoded, its stored bytes and three times its decoded bytes. Where memory is plenty,
+            freed memory is kept for reuse, which counts as one chunk more.
         read_seconds: time spent reading and decoding, summed over threads.
         wait_seconds: time that ``next_minibatch`` waited for chunks.
         transform_seconds: time spent in transforms, such as decoding pictures, summed over threads.
