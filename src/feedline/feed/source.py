@@ -8,7 +8,6 @@ call.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import threading
@@ -526,7 +525,11 @@ class MinibatchSource:
         self._jump(states.SavedPlace(position, None, []))
 
     def _jump(self, place: states.SavedPlace) -> None:
-        with self._alone():
+        me = threading.get_ident()
+        if self._inside is not None:
+            raise refusal("this source", self._inside)
+        self._inside = me
+        try:
             self._leave()
             self._reader.reset()
             self._reader.keep([], None)
@@ -535,6 +538,8 @@ class MinibatchSource:
             if place.jumps is not None:
                 self._axis.jumps = place.jumps
             self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
+        finally:
+            self._inside = None
 
     def repartition(self, partition: PartitionLike) -> None:
         """Take another share of each minibatch from the next one on, as ranks have joined or left.
@@ -548,23 +553,8 @@ class MinibatchSource:
 
         Raises:
             ValueError: another balance, more ranks than `Arcs`, or no share.
-            RuntimeError: another thread is inside a call of this source.
         """
-        with self._alone():
-            share = self._partition.renewed(partition)
-            self._leave()
-            self._partition = share
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse other threads meanwhile."""
-        if self._inside is not None:
-            raise refusal("this source", self._inside)
-        self._inside = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._inside = None
+        self._partition = self._partition.renewed(partition)
 
     def _leave(self) -> None:
         """Drop minibatches that were copied ahead."""
