@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import shown, spread
+from benchmarks.peers import WORKLOADS
 from benchmarks.peers.contender import OURS
 from benchmarks.peers.reasons import reason
 
@@ -214,6 +215,18 @@ def readme(report: dict[str, Any]) -> list[str]:
     return markdown(rows)
 
 
+def newest(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the last report with every workload of these reports, oldest first, as it was measured last.
+
+    A workload can be measured again on its own (ONLY=tiny), so no single run need hold them all.
+    """
+    workloads: dict[str, Any] = {}
+    report: dict[str, Any] = {}
+    for report in reports:
+        workloads |= report["workloads"]
+    return report | {"workloads": {name: workloads[name] for name in WORKLOADS if name in workloads}}
+
+
 def trusted(row: dict[str, Any]) -> bool:
     """Whether the right samples came after a state, where there was one."""
     return all(turn.get("right", True) for turn in row["warm"])
@@ -330,13 +343,18 @@ def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def main() -> None:
-    """Write the newest page again, with the reasons that were found since."""
+    """Write the newest page again, with the reasons that were found since, and print the table of the README."""
+    reports = committed()
+    path, report = reports[-1]
+    path.with_suffix(".md").write_text(page(report))
+    print("\n".join(readme(newest(report for _, report in reports))))
+
+
+def committed() -> list[tuple[Path, dict[str, Any]]]:
+    """Return the committed comparisons and their paths, oldest first."""
     folder = Path(__file__).resolve().parent.parent / "results"
-    for path in sorted(folder.glob("*-peers.json")):
-        report = json.loads(path.read_text())
-        if "workloads" in report:
-            path.with_suffix(".md").write_text(page(report))
-            print("\n".join(readme(report)))
+    reports = [(path, json.loads(path.read_text())) for path in sorted(folder.glob("*-peers.json"))]
+    return [(path, report) for path, report in reports if "workloads" in report]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import subprocess
 import time
@@ -267,28 +266,23 @@ def test_slow_peers_and_worse_settings_are_not_measured_again():
 # ---- the committed tables ---------------------------------------------------------------------------------------
 
 
-def reports():
-    paths = sorted((ROOT / "benchmarks" / "results").glob("*-peers.json"))
-    found = [(path, json.loads(path.read_text())) for path in paths]
-    return [(path, report) for path, report in found if "workloads" in report]
-
-
-def test_a_whole_table_is_committed():
-    path, report = reports()[-1]
-    assert not report["quick"]
-    assert list(report["workloads"]) == list(WORKLOADS)
+def test_every_workload_is_committed():
+    reports = table.committed()
+    assert not any(report["quick"] for _, report in reports)
+    assert list(table.newest(report for _, report in reports)["workloads"]) == list(WORKLOADS)
     # A reason that is found later is written into the page by `python -m benchmarks.peers.table`.
+    path, report = reports[-1]
     assert path.with_suffix(".md").read_text() == table.page(report)
 
 
 def test_no_peer_is_ahead_without_a_sentence_why():
-    _, report = reports()[-1]
+    report = table.newest(report for _, report in table.committed())
     remarks = [remark for name in report["workloads"] for remark in table.ahead(name, report)]
     assert [remark for remark in remarks if remark.endswith(table.UNKNOWN)] == []
 
 
 def test_what_the_readme_quotes_is_what_was_measured():
-    _, report = reports()[-1]
+    report = table.newest(report for _, report in table.committed())
     page = (ROOT / "README.md").read_text()
     for line in table.readme(report):
         assert line in page
