@@ -23,6 +23,7 @@ from feedline.feed import states
 from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, refuse_replaced
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.composed.document_cuts import DocumentCuts
 from feedline.feed.composed.join import Join
 from feedline.feed.composed.mixture_order import MixtureOrder
 from feedline.feed.composed.skipping import Paths, Skipping
@@ -171,6 +172,12 @@ class MinibatchSource:
         self.schema: Schema = corpus.schema
         for transform in stages:
             self.schema = transform.schema(self.schema)
+        cut = partition.cutting()
+        if cut is not None and (frame_mode or truncation_length is not None):
+            raise ValueError("expected whole sequences to cut, got frame_mode or truncation_length")
+        cuts = None if cut is None else DocumentCuts(cut, self.schema, corpus)
+        if cuts is not None:
+            self.schema = cuts.schema
         self._stats = Stats()
         chunks = self._chunks = ChunkSet(corpus.schema)
         timeline, self._reader, sizes, self._paths_to_fetch = choose_reader(
@@ -207,7 +214,8 @@ class MinibatchSource:
         budget_bytes = copied if looks else 0
         self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, budget_bytes=budget_bytes, first=first)
         # Minibatches that are copies of whole sequences and nothing else.
-        plain = looks and isinstance(self._packer, Whole) and not (stages or frame_mode or isinstance(corpus, Skipping))
+        changed = stages or cuts is not None or frame_mode or isinstance(corpus, Skipping)
+        plain = looks and isinstance(self._packer, Whole) and not changed
         sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
         self._copy_together = (
             CopyTogether(self._axis, chunks=chunks, reader=self._reader, schema=self.schema, sources=sources)
@@ -220,6 +228,7 @@ class MinibatchSource:
             reader=self._reader,
             chunks=chunks,
             transforms=stages,
+            cuts=cuts,
             schema=self.schema,
             seed=self._seed,
             frame_mode=frame_mode,
@@ -305,7 +314,8 @@ class MinibatchSource:
             if plan.ended:
                 self._cursor = plan.after
                 return Minibatch.end(self.schema, self.position)
-            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun)
+            cut = self._partition.cut(partition)
+            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, cut)
             if finish is not None:
                 finish(minibatch)
             after = plan.after

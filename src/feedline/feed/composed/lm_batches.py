@@ -18,6 +18,7 @@ PIECES = "pieces"
 NONE = -(2**63)
 
 _MADE = {"labels": "int64", "segment": "int32", "positions": "int32", "cu_seqlens": "int32", "document": "int64"}
+_OF_DOCUMENTS = ("cu_seqlens", "document")
 
 
 class Unpacking(Transform):
@@ -60,6 +61,11 @@ class Unpacking(Transform):
         # The tokens define the size, as there are fewer bounds and documents.
         counted = Stream(first.shape, first.dtype, defines_size=True)
         return Schema({self.tokens: counted, **streams, **added})
+
+    def padding(self, before: Schema) -> dict[str, float | None]:
+        """Return the value of padding by stream that has a sample for each token."""
+        known = {self.tokens: self.pad, "labels": self.ignore}
+        return {name: known.get(name, 0) for name in self.schema(before) if name not in _OF_DOCUMENTS}
 
     def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
