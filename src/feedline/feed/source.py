@@ -176,6 +176,7 @@ class MinibatchSource:
         if cut is not None and (frame_mode or truncation_length is not None):
             raise ValueError("expected whole sequences to cut, got frame_mode or truncation_length")
         cuts = None if cut is None else DocumentCuts(cut, self.schema, corpus)
+        self._cuts = cuts is not None
         if cuts is not None:
             self.schema = cuts.schema
         self._stats = Stats()
@@ -314,7 +315,7 @@ class MinibatchSource:
             if plan.ended:
                 self._cursor = plan.after
                 return Minibatch.end(self.schema, self.position)
-            cut = self._partition.cut(partition)
+            cut = self._partition.cut(partition) if self._cuts else (0, 1)
             minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, cut)
             if finish is not None:
                 finish(minibatch)
