@@ -19,9 +19,9 @@ using namespace nb::literals;
 namespace {
 
 struct SharedBuffer {
-    SharedBuffer(int fd, std::size_t size) {
+    SharedBuffer(int fd, std::size_t size, bool own) {
         try {
-            memory = SharedMemory::map(fd, size);
+            memory = SharedMemory::map(fd, size, own);
         } catch (const std::system_error& error) {
             const std::string what =
                 join({error.code().message(), " while mapping ", size, " bytes of shared memory"});
@@ -56,8 +56,8 @@ PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buff
 void bind_shared_memory(nb::module_& m) {
     nb::class_<SharedBuffer>(m, "SharedMemory", nb::type_slots(buffer_slots<SharedBuffer>),
                        "Memory mapped from a file descriptor, as a writable buffer. It is unmapped once this object\n"
-                       "and all views of it are gone.")
-        .def(nb::init<int, std::size_t>(), "fd"_a, "size"_a)
+                       "and all views of it are gone. If it is `own`, what is written to it stays in this mapping.")
+        .def(nb::init<int, std::size_t, bool>(), "fd"_a, "size"_a, "own"_a = false)
         .def_prop_ro("address",
                      [](const SharedBuffer& self) { return reinterpret_cast<std::uintptr_t>(self.memory->data()); })
         .def_prop_ro("size", [](const SharedBuffer& self) { return self.memory->size(); });

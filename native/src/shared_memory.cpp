@@ -10,8 +10,10 @@
 
 namespace feedline {
 
-std::shared_ptr<SharedMemory> SharedMemory::map(int fd, std::size_t size) {
-    void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+std::shared_ptr<SharedMemory> SharedMemory::map(int fd, std::size_t size, bool own) {
+    // Populating a private mapping would copy every page.
+    const int flags = own ? MAP_PRIVATE : MAP_SHARED | MAP_POPULATE;
+    void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (data == MAP_FAILED) throw std::system_error(errno, std::generic_category());
     return std::shared_ptr<SharedMemory>(new SharedMemory(static_cast<std::byte*>(data), size));
 }

@@ -187,6 +187,7 @@ class FixedShare:
         self.partition, self._arcs, self._is_declared = partition, arcs, not partition.is_auto
         self._share: IndexAndCount | None = None
         self._cut: IndexAndCount = (0, 1)
+        self._group: tuple[int, ...] | None = None
         if self._is_declared:
             self._fix()
 
@@ -226,8 +227,13 @@ class FixedShare:
     def cut(self, override: PartitionLike | None = None) -> IndexAndCount:
         """Return the cut of each sequence, (index, count), for one call, without fixing it."""
         if override is not None:
-            return self._override(override)[2:]
-        return self._cut if self._share is not None else self.partition.mesh_share()[2:]
+            return self._override(override)[2:4]
+        return self._cut if self._share is not None else self.partition.mesh_share()[2:4]
+
+    @property
+    def group(self) -> tuple[int, ...] | None:
+        """Ranks of this machine that get the same sequences, as far as is known. None before the share is fixed."""
+        return self._group
 
     def renewed(self, partition: PartitionLike) -> FixedShare:
         """Return another share of the same feed.
@@ -239,7 +245,7 @@ class FixedShare:
 
     def _fix(self) -> IndexAndCount:
         share = self._check(self.partition.mesh_share())
-        self._share, self._cut = share[:2], share[2:]
+        self._share, self._cut, self._group = share[:2], share[2:4], _on_this_machine(share.group)
         return self._share
 
     def _override(self, override: PartitionLike) -> MeshShare:
@@ -297,6 +303,15 @@ def on_this_machine(count: int) -> int:
     """Return how many of ``count`` ranks run on this machine, according to torchrun, or all of them if unknown."""
     local_size = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(int(local_size), count) if local_size.isdecimal() else count
+
+
+def _on_this_machine(group: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ranks of a group that run on this machine, according to torchrun, or all of them if unknown."""
+    variables = [os.environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    if not all(text.isdecimal() for text in variables):
+        return group
+    rank, local_rank, local_size = map(int, variables)
+    return tuple(member for member in group if 0 <= member - (rank - local_rank) < local_size)
 
 
 def check_partition(partition: Any) -> IndexAndCount:

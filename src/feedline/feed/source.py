@@ -43,7 +43,7 @@ from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.reading import lengths
 from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.reading.copy_together import CopyTogether
-from feedline.feed.reading.decoding_reader import ahead_bytes
+from feedline.feed.reading.decoding_reader import DecodingReader, ahead_bytes
 from feedline.feed.reading.delivery import Delivery
 from feedline.feed.reading.reader import Upcoming, upcoming
 from feedline.feed.reading.reader_factory import choose_reader
@@ -213,6 +213,9 @@ class MinibatchSource:
         ahead = bool(stages) and stages[0].works_ahead and not frame_mode and not isinstance(corpus, Skipping)
         first = FirstStage(stages[0], corpus.schema, self._seed) if ahead else None
         budget_bytes = copied if looks else 0
+        # Ranks that get the same sequences share the pages of mapped files already.
+        self._is_costly = looks and (isinstance(self._reader, DecodingReader) or any(t.works_ahead for t in stages))
+        self._group_is_open = True  # whether the ranks that get the same have to be found
         self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, budget_bytes=budget_bytes, first=first)
         # Minibatches that are copies of whole sequences and nothing else.
         changed = stages or cuts is not None or frame_mode or isinstance(corpus, Skipping)
@@ -290,6 +293,8 @@ class MinibatchSource:
             index, count = self._partition.resolve(partition)
             if count > 1 and not self._reader.shared and self._timeline.arcs is None:
                 self._reader.shared = on_this_machine(count) > 1
+            if self._group_is_open:
+                self._join_group()
             cursor, copies = self._cursor, self._copy_together
             if copies is not None and cursor is not None and cursor == copies.cursor:
                 if size == copies.size and count == 1:
@@ -321,8 +326,12 @@ class MinibatchSource:
                 finish(minibatch)
             after = plan.after
             window = after.segment.plan.part(index, count)
+            if self._delivery.follows:
+                self._stop_reading_ahead(window)
+                self._window_in_use, self._cursor = window, after
+                return minibatch
             before = self._window_in_use
-            if before is None or window.key != before.key:
+            if before is None or window.key != before.key or self._upcoming is None:
                 if self._upcoming is None or before is None or window.group_key != before.group_key:
                     following = functools.partial(self._axis.chunks_after, window)
                     self._upcoming = upcoming(self._reader, window, following)
@@ -338,6 +347,29 @@ class MinibatchSource:
             return minibatch
         finally:
             self._inside = None
+
+    def _join_group(self) -> None:
+        """Share minibatches with the ranks of this machine that get the same, if they cost more than a copy."""
+        ranks = self._partition.group
+        if ranks is None:
+            return  # every call so far has named its share
+        self._group_is_open = False
+        self._reader.shared = self._reader.shared or len(ranks) > 1
+        if len(ranks) > 1 and self._is_costly:
+            joined = self._delivery.join(ranks, self._identity.corpus_digest())
+            if joined and self._copy_together is not None:
+                self._copy_together.drop()
+                self._copy_together = None
+        else:
+            self._delivery.leave()
+
+    def _stop_reading_ahead(self, window: WindowPlan) -> None:
+        """Keep no more than ``window``, as another rank reads for this one."""
+        if self._upcoming is not None:
+            self._leave()
+            self._reader.reset()
+            self._upcoming = None
+        self._reader.keep([window], None)
 
     def minibatches(
         self,
@@ -565,7 +597,7 @@ class MinibatchSource:
         Raises:
             ValueError: another balance, more ranks than `Arcs`, or no share.
         """
-        self._partition = self._partition.renewed(partition)
+        self._partition, self._group_is_open = self._partition.renewed(partition), True
 
     def _leave(self) -> None:
         """Drop minibatches that were copied ahead."""
@@ -716,6 +748,7 @@ class MinibatchSource:
             if not (interrupted and any(map(by_ranges, self.corpus.paths()))):
                 self._identity.corpus_digest()
         finally:
+            self._delivery.leave()
             self._leave()
             self._reader.close()
             self.corpus.close()

@@ -41,6 +41,10 @@ class TorchMesh(Protocol):
     def shape(self) -> tuple[int, ...]:
         """Number of ranks along each dimension."""
 
+    @property
+    def mesh(self) -> Any:
+        """The ranks, a tensor of integers."""
+
     def get_coordinate(self) -> Sequence[int] | None:
         """Return the place of this rank, or None if it is not in the mesh."""
 
@@ -70,12 +74,14 @@ class MeshShare(NamedTuple):
     Attributes:
         part, parts: index of its part of each minibatch, and number of parts.
         cut, cuts: index of its cut of each sequence, and number of cuts.
+        group: ranks with the same part, this one included, ascending. Empty without a mesh.
     """
 
     part: int
     parts: int
     cut: int = 0
     cuts: int = 1
+    group: tuple[int, ...] = ()
 
 
 def is_mesh(value: object) -> TypeGuard[Mesh]:
@@ -99,16 +105,22 @@ def share_of(mesh: Any, roles: Mapping[str, str] | None = None) -> MeshShare:
         names, sizes = mesh.axis_names, mesh.devices.shape
         local_ids = {device.id for device in mesh.local_devices}
         coordinates = np.argwhere(np.vectorize(lambda device: device.id in local_ids, otypes=[bool])(mesh.devices))
+        ranks = np.vectorize(lambda device: device.process_index, otypes=[np.int64])(mesh.devices)
     else:
-        sizes = tuple(mesh.shape)
+        sizes, ranks = tuple(mesh.shape), np.asarray(mesh.mesh)
         names = mesh.mesh_dim_names or (None,) * len(sizes)
         coordinate = mesh.get_coordinate()
         coordinates = np.empty((0, len(sizes)), np.int64) if coordinate is None else np.array([coordinate])
     of_dimension = _roles(names, sizes, roles or {})
     if not len(coordinates):
         raise ValueError(f"expected a mesh with this rank, got {_shape(names, sizes)} without it")
-    data = _block(coordinates, sizes, [role == DATA for role in of_dimension], "minibatches")
-    return MeshShare(*data, *_block(coordinates, sizes, [role == CONTEXT for role in of_dimension], "sequences"))
+    divides = [role == DATA for role in of_dimension]
+    part, parts = _block(coordinates, sizes, divides, "minibatches")
+    cut = _block(coordinates, sizes, [role == CONTEXT for role in of_dimension], "sequences")
+    cells = np.argwhere(np.ones(sizes, bool))  # in the order of `ranks.flat`
+    places, total = _places(cells, sizes, divides)
+    same = places // (total // parts) == part
+    return MeshShare(part, parts, *cut, group=tuple(np.unique(ranks.reshape(-1)[same]).tolist()))
 
 
 def share_of_program(world_size: int) -> MeshShare | None:
@@ -131,7 +143,7 @@ def share_of_program(world_size: int) -> MeshShare | None:
     roots = [mesh for mesh in meshes if getattr(mesh, "_root_mesh", None) is None]
     parts = [mesh for mesh in meshes if getattr(mesh, "_root_mesh", None) is not None]
     reshaped = [mesh for mesh in parts if mesh.ndim > 1 and mesh.size() == world_size]
-    shares: dict[MeshShare, str] = {}
+    shares: dict[tuple[int, ...], tuple[MeshShare, str]] = {}
     for mesh in [*reshaped, *(mesh for mesh in roots if mesh.ndim > 1 or not reshaped)]:
         shape = _shape(mesh.mesh_dim_names or (None,) * mesh.ndim, mesh.shape)
         if mesh.size() != world_size:
@@ -139,13 +151,14 @@ def share_of_program(world_size: int) -> MeshShare | None:
                 f"expected a partition, as this program has made a mesh of some of its {world_size} ranks ({shape}). "
                 "Pass partition=mesh if only these train together, else partition=(index, count)"
             )
-        shares[share_of(mesh)] = shape
+        share = share_of(mesh)
+        shares.setdefault(share[:4], (share, shape))
     if len(shares) > 1:
         raise ValueError(
-            f"expected a partition, as this program has made several meshes ({'; '.join(shares.values())}), which give "
+            f"expected a partition, as this program has made several meshes ({'; '.join(shape for _, shape in shares.values())}), which give "
             "this rank different shares. Pass the mesh of the ranks that train together: partition=mesh"
         )
-    return next(iter(shares), None)
+    return next((share for share, _ in shares.values()), None)
 
 
 def _is_torch(value: object) -> bool:
@@ -195,10 +208,7 @@ def _block(
     coordinates: NDArray[np.int64], sizes: Sequence[int], chosen: Sequence[bool], divided: str
 ) -> tuple[int, int]:
     """Return (index, count) of this process along the chosen dimensions, which its devices cover as a block."""
-    dimensions = [i for i, is_chosen in enumerate(chosen) if is_chosen]
-    total, places = 1, np.zeros(len(coordinates), np.int64)
-    for i in dimensions:
-        places, total = places * sizes[i] + coordinates[:, i], total * sizes[i]
+    places, total = _places(coordinates, sizes, chosen)
     first, size = int(places.min()), len(np.unique(places))
     if int(places.max()) - first + 1 != size or first % size or total % size:
         raise ValueError(
@@ -206,6 +216,17 @@ def _block(
             f"{np.unique(places).tolist()} of {total}: order the devices of the mesh by process"
         )
     return first // size, total // size
+
+
+def _places(
+    coordinates: NDArray[np.int64], sizes: Sequence[int], chosen: Sequence[bool]
+) -> tuple[NDArray[np.int64], int]:
+    """Return the number of each place along the chosen dimensions, and how many there are."""
+    total, places = 1, np.zeros(len(coordinates), np.int64)
+    for i, is_chosen in enumerate(chosen):
+        if is_chosen:
+            places, total = places * sizes[i] + coordinates[:, i], total * sizes[i]
+    return places, total
 
 
 def _shape(names: Sequence[str | None], sizes: Sequence[int]) -> str:

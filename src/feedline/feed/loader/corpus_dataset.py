@@ -130,7 +130,7 @@ class CorpusBatches(Batches):
         share, corpus = options.own_partition, options.dataset
         rule, cut = share.partition.rule, share.partition.cutting()
         balance = "samples" if rule is None else Balance(rule, corpus, same_number=True)
-        whole = (0, 1) if cut is None else MeshShare(0, 1, *share.cut())
+        whole = MeshShare(0, 1, *share.cut(), group=share.group or ())
         source = self._in_order(
             partition=Partition(whole, balance=balance, cut=cut),
             max_sweeps=None if self.endless else sweep + 1,
@@ -163,6 +163,7 @@ class CorpusBatches(Batches):
     def executor(self, place: ResumePoint) -> InProcessExecutor:
         """Return the executor for the rest of a sweep."""
         _, sweep = self.key(place.sweep)
+        self.options.own_partition.resolve()  # its group is known from then on
         source = self._source(sweep)
         source.seek(self._position(sweep, place.start))
         remaining = _Sweep(self, source)

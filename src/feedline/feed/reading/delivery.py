@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,9 +35,10 @@ from feedline.feed.reading.copy_ahead import BegunAhead
 from feedline.feed.reading.lengths import frame_error
 from feedline.feed.reading.reader import Reader, Selecting, Staging
 from feedline.feed.reading.stats import Stats
+from feedline.feed.sharing.group import Group, address_of
 from feedline.feed.timeline import Segment
 from feedline.feed.timeline.elements import ended_parts
-from feedline.feed.transforms import Begun, DrawKeys, Transform
+from feedline.feed.transforms import Begun, DrawKeys, Map, Transform
 
 Mask = NDArray[np.bool_]
 
@@ -87,9 +89,39 @@ class Delivery:
         self._transforms, self._cuts, self._schema = transforms, cuts, schema
         self._seed, self._frame_mode = seed, frame_mode
         self._quarantine, self._skip, self._stats = quarantine, skip, stats
+        self._group: Group | None = None
+        # Functions of the user run on every rank, as they may depend on it.
+        self._shared_stages = len(list(itertools.takewhile(lambda stage: not isinstance(stage, Map), transforms)))
         self._schemas = [corpus.schema]  # before each transform
         for transform in transforms:
             self._schemas.append(transform.schema(self._schemas[-1]))
+
+    @property
+    def follows(self) -> bool:
+        """Whether another rank reads for this one."""
+        return self._group is not None and self._group.follows
+
+    def join(self, ranks: Sequence[int], corpus_digest: str) -> bool:
+        """Share minibatches with the ``ranks`` of a group that deliver the same. Return whether there is a group.
+
+        Args:
+            ranks: ranks of this machine, this one included. Fewer than two leave the group.
+            corpus_digest: digest of the corpus.
+        """
+        self.leave()
+        if len(ranks) > 1:
+            skipped = None if self._skip is None else sorted(self._skip)
+            stages = self._transforms[: self._shared_stages]
+            content = (corpus_digest, self._corpus.schema.digest, self._seed, self._frame_mode, skipped, *stages)
+            address = address_of(ranks, content)
+            self._group = None if address is None else Group(address, self._schemas[self._shared_stages])
+        return self._group is not None
+
+    def leave(self) -> None:
+        """Leave the group, if there is one."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
     def minibatch(
         self, plan: Plan, rank: int, label_samples: int, begun: BegunAhead = None, cut: IndexAndCount = (0, 1)
@@ -109,10 +141,10 @@ class Delivery:
         parts = plan.parts
         if plan.pieces is not None:
             return self._lane_minibatch(plan, rank, label_samples)
-        if not parts:
-            # Even for an empty part, only a chunk shows which streams have several samples per sequence.
-            self._reader.take((SegmentSlice(plan.held or plan.start.segment, 0, 0),))
-        values, ids, good = self._gather(parts, rank, begun)
+        if self._group is None:
+            values, ids, good = self._gather_part(plan, rank, begun)
+        else:
+            values, ids, good = self._gather_shared(self._group, plan, rank, begun)
         if self._cuts is not None:
             values, samples = self._cuts.take(values, ids, cut)
         elif good is not None:
@@ -188,8 +220,41 @@ class Delivery:
 
     # ---- whole sequences --------------------------------------------------------------------------
 
-    def _gather(self, parts: tuple[SegmentSlice, ...], rank: int, begun: BegunAhead = None) -> Gathered:
-        """Return the readable sequences of ``parts``, copied out of their chunks and transformed."""
+    def _gather_part(
+        self, plan: Plan, rank: int, begun: BegunAhead, until: int | None = None
+    ) -> Gathered:
+        """Return the readable sequences of a plan, after the transforms before stage ``until``. None: after all."""
+        if not plan.parts:
+            # Even for an empty part, only a chunk shows which streams have several samples per sequence.
+            self._reader.take((SegmentSlice(plan.held or plan.start.segment, 0, 0),))
+        return self._gather(plan.parts, rank, begun, until)
+
+    def _gather_shared(self, group: Group, plan: Plan, rank: int, begun: BegunAhead) -> Gathered:
+        """Return what `_gather_part` does, from another rank of the group if it has read it, and else for the group.
+
+        Minibatches with unreadable sequences are not shared: every rank lists them, or raises.
+        """
+        ids, sweeps = _column(plan.parts, lambda s: s.ordinals, np.int64), sweeps_of(plan.parts)
+        key = hashlib.blake2b(sweeps.tobytes() + ids.tobytes(), digest_size=16).digest()
+        place, stages = self._axis.samples(plan.start), self._shared_stages
+        values = group.receive(key, place)
+        if values is not None:
+            self._stats.shared_minibatches += 1
+            return self._transform((values, ids, None), sweeps, rank, first=stages)
+        gathered: Gathered | None = None
+        try:
+            gathered = self._gather_part(plan, rank, begun, stages)
+        finally:
+            if gathered is None:
+                group.offer(key, None, place)
+            else:
+                group.offer(key, gathered[0] if gathered[2] is None else None, self._axis.samples(plan.after))
+        return self._transform(gathered, sweeps, rank, first=stages)
+
+    def _gather(
+        self, parts: tuple[SegmentSlice, ...], rank: int, begun: BegunAhead = None, until: int | None = None
+    ) -> Gathered:
+        """Return the readable sequences of ``parts``, copied out of their chunks and transformed, see `_gather_part`."""
         holds, transformed = self._reader.holds, None
         for part in parts:
             if not holds(part.segment.plan):
@@ -203,7 +268,7 @@ class Delivery:
                 self._reader.take(parts)  # to count the sequences
                 gathered, transformed = ({}, _column(parts, lambda s: s.ordinals, np.int64), None), begun
         if self._transforms:
-            return self._transform(gathered, sweeps_of(parts), rank, transformed)
+            return self._transform(gathered, sweeps_of(parts), rank, transformed, until=until)
         return gathered
 
     def _copy_by_window(self, parts: tuple[SegmentSlice, ...], rank: int) -> Gathered:
@@ -278,7 +343,16 @@ class Delivery:
         errors = error.errors(list(self._corpus.schema), ids.tolist(), self._corpus.name)
         return self._remove(errors, values, ids, good, rank)
 
-    def _transform(self, gathered: Gathered, sweeps: Ints, rank: int, begun: Begun | None = None) -> Gathered:
+    def _transform(
+        self,
+        gathered: Gathered,
+        sweeps: Ints,
+        rank: int,
+        begun: Begun | None = None,
+        *,
+        first: int = 0,
+        until: int | None = None,
+    ) -> Gathered:
         """Run the transforms in turn on gathered sequences.
 
         Args:
@@ -286,9 +360,10 @@ class Delivery:
             sweeps: int64, sweep of each requested sequence.
             rank: this rank.
             begun: the first transform, begun ahead on all sequences.
+            first, until: stages to run: from ``first`` to before ``until``. None: to the last.
         """
         values, ids, good = gathered
-        for stage, transform in enumerate(self._transforms):
+        for stage, transform in enumerate(self._transforms[first:until], first):
             if begun is not None and stage == 0:
                 done = begun.result()
             else:

@@ -23,6 +23,7 @@ class Stats:
         wait_seconds: time that ``next_minibatch`` waited for chunks.
         transform_seconds: time spent in transforms, such as decoding pictures, summed over threads.
         minibatches, sequences, samples: number delivered to this rank.
+        shared_minibatches: number of minibatches among them that another rank of this machine had read.
         skipped: unreadable sequences skipped by this rank.
         asked_bytes: bytes of local files that were requested, from the disk or the page cache. For mapped files, such
             as stores, the values that were copied, for other files the parts with the chunks. 0 if the format does not
@@ -41,6 +42,7 @@ class Stats:
     wait_seconds: float = 0.0
     transform_seconds: float = 0.0
     minibatches: int = 0
+    shared_minibatches: int = 0
     sequences: int = 0
     samples: int = 0
     skipped: int = 0
