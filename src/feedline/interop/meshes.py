@@ -154,9 +154,10 @@ def share_of_program(world_size: int) -> MeshShare | None:
         share = share_of(mesh)
         shares.setdefault(share[:4], (share, shape))
     if len(shares) > 1:
+        shapes = "; ".join(shape for _, shape in shares.values())
         raise ValueError(
-            f"expected a partition, as this program has made several meshes ({'; '.join(shape for _, shape in shares.values())}), which give "
-            "this rank different shares. Pass the mesh of the ranks that train together: partition=mesh"
+            f"expected a partition, as this program has made several meshes ({shapes}), which give this "
+            "rank different shares. Pass the mesh of the ranks that train together: partition=mesh"
         )
     return next((share for share, _ in shares.values()), None)
 

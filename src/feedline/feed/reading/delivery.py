@@ -220,9 +220,7 @@ class Delivery:
 
     # ---- whole sequences --------------------------------------------------------------------------
 
-    def _gather_part(
-        self, plan: Plan, rank: int, begun: BegunAhead, until: int | None = None
-    ) -> Gathered:
+    def _gather_part(self, plan: Plan, rank: int, begun: BegunAhead, until: int | None = None) -> Gathered:
         """Return the readable sequences of a plan, after the transforms before stage ``until``. None: after all."""
         if not plan.parts:
             # Even for an empty part, only a chunk shows which streams have several samples per sequence.
@@ -254,7 +252,7 @@ class Delivery:
     def _gather(
         self, parts: tuple[SegmentSlice, ...], rank: int, begun: BegunAhead = None, until: int | None = None
     ) -> Gathered:
-        """Return the readable sequences of ``parts``, copied out of their chunks and transformed, see `_gather_part`."""
+        """Return the readable sequences of ``parts``, copied and transformed, see `_gather_part`."""
         holds, transformed = self._reader.holds, None
         for part in parts:
             if not holds(part.segment.plan):
