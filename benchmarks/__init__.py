@@ -18,6 +18,7 @@ QUESTIONS = (
     "minibatch_overhead",
     "mixtures",
     "lanes",
+    "group_reading",
     "packing",
     "restore",
     "memory",

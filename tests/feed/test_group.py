@@ -28,7 +28,7 @@ from tests.forked import Forked  # noqa: E402
 from tests.images.pictures import drawn, encoded  # noqa: E402
 from tests.ranks import Job, hear, say  # noqa: E402
 
-ROWS, PICTURES, BROKEN = 900, 60, 7
+ROWS, WIDTH, PICTURES, BROKEN = 200, 20_000, 60, 7
 MESHES = {"dp tp": (2, 2), "dp cp": (2, 2), "tp": (4,), "cp": (4,)}
 
 
@@ -37,7 +37,7 @@ def table(folder):
 
 
 def documents(folder):
-    return fl.Packed(fl.open_corpus(os.path.join(folder, "documents.parquet")), 64)
+    return fl.Packed(fl.open_corpus(os.path.join(folder, "documents.parquet")), 8192)
 
 
 def pictures(folder, broken=()):
@@ -49,8 +49,30 @@ def broken_pictures(folder):
     return pictures(folder, {BROKEN})
 
 
+class Counted(fl.Deserializer):
+    """Rows in chunks, made when they are read."""
+
+    def __init__(self):
+        self.schema, self.reads, self.name = fl.Schema({"x": fl.Stream(4096)}), 0, "counted"
+
+    def chunks(self):
+        return [fl.ChunkInfo(30, 30, 30 << 14)] * 12
+
+    def read(self, chunk):
+        self.reads += 1
+        rows = np.arange(30, dtype=np.float32) + 30 * chunk
+        return fl.Chunk(self.schema, {"x": fl.Value.from_dense(np.repeat(rows[:, None], 4096, axis=1))})
+
+    def digest(self):
+        return "twelve chunks"
+
+
+def loader(corpus, partition):
+    return fl.DataLoader(corpus, batch_size=8, shuffle=True, seed=5, partition=partition)
+
+
 def decode():
-    return images.Decode("image", images.RandomResizedCrop(24), images.Flip(), images.Normalize((0.5,) * 3, (0.5,) * 3))
+    return images.Decode("image", images.RandomResizedCrop(48), images.Flip(), images.Normalize((0.5,) * 3, (0.5,) * 3))
 
 
 CORPORA = {
@@ -128,6 +150,16 @@ class Reader:
     def close(self):
         self.source.close()
 
+    def load_epochs(self, mesh):
+        """Deliver two epochs of a loader in step with the other ranks. Return the batches, and the chunks read."""
+        corpus, batches = Counted(), []
+        epochs = loader(corpus, self.partition(mesh))
+        for _ in range(2):
+            for batch in epochs:
+                batches.append(batch["x"][:, 0].tolist())
+                torch.distributed.barrier()
+        return batches, corpus.reads
+
     def figures(self):
         """Minibatches, those that another rank had read, chunks read, seconds in transforms, and bytes."""
         s = self.source.stats()
@@ -182,9 +214,10 @@ class Team:
 def folder(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     words = ["a" * int(n) for n in rng.integers(0, 40, ROWS)]
-    rows = {"x": rng.random(ROWS), "text": words, "tags": [[1] * int(n) for n in rng.integers(0, 5, ROWS)]}
-    pq.write_table(pa.table(rows), folder / "rows.parquet", compression="zstd", row_group_size=100)
-    tokens = [rng.integers(0, 99, n).astype(np.int32) for n in rng.integers(3, 60, 300)]
+    x = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(WIDTH * ROWS, np.float32)), WIDTH)
+    rows = {"x": x, "text": words}
+    pq.write_table(pa.table(rows), folder / "rows.parquet", compression="zstd", row_group_size=25)
+    tokens = [rng.integers(0, 99, n).astype(np.int32) for n in rng.integers(300, 6000, 300)]
     pq.write_table(pa.table({"tokens": tokens}), folder / "documents.parquet", compression="zstd", row_group_size=50)
     return str(folder)
 
@@ -231,12 +264,12 @@ GROUPS = {"dp tp": ((0, 1), (2, 3)), "dp cp": ((0, 1), (2, 3)), "tp": ((0, 1, 2,
 @pytest.mark.parametrize(
     ("name", "mesh", "size"),
     [
-        ("rows", "dp tp", 64),
-        ("rows", "tp", 100),
+        ("rows", "dp tp", 20),
+        ("rows", "tp", 40),
         ("pictures", "dp tp", 12),
-        ("pictures", "tp", 7),
-        ("documents", "dp cp", 256),
-        ("documents", "cp", 300),
+        ("pictures", "tp", 8),
+        ("documents", "dp cp", 8 * 8192),
+        ("documents", "cp", 5 * 8192),
     ],
 )
 def test_one_rank_reads_for_its_group(team, folder, name, mesh, size):
@@ -250,8 +283,18 @@ def test_one_rank_reads_for_its_group(team, folder, name, mesh, size):
             assert figures[rank] == (steps, steps, 0, 0.0, 0)
 
 
+def test_one_rank_reads_for_the_loaders_of_its_group(team):
+    results = team.each("load_epochs", "dp tp")
+    for group in GROUPS["dp tp"]:
+        corpus = Counted()
+        expected = loader(corpus, (group[0] // 2, 2))
+        batches = [batch["x"][:, 0].tolist() for _ in range(2) for batch in expected]
+        assert [results[rank][0] for rank in group] == [batches, batches]
+        assert sum(results[rank][1] for rank in group) == corpus.reads  # one of them reads in each epoch
+
+
 def test_a_source_continues_from_the_state_of_another_rank(team, folder):
-    for name, size in (("rows", 50), ("pictures", 8)):
+    for name, size in (("rows", 20), ("pictures", 8)):
         sources = alone(name, folder, "dp tp", max_sweeps=2)
         team.open(name, folder, "dp tp", max_sweeps=2)
         for _ in range(4):
@@ -295,13 +338,13 @@ def test_ranks_that_read_in_step_or_not_get_what_they_would_alone(team, folder):
 def test_a_rank_that_lags_or_is_ahead_gets_what_it_would_alone(team, folder):
     sources = alone("rows", folder, "tp")
     team.open("rows", folder, "tp", read_ahead=0)
-    assert team.each("next", 200) == {rank: content(source.next_minibatch(200)) for rank, source in sources.items()}
+    assert team.each("next", 20) == {rank: content(source.next_minibatch(20)) for rank, source in sources.items()}
     leader = team.leader(range(4))
     late = next(rank for rank in range(4) if rank != leader)
     for _ in range(25):
-        assert team.only(leader, "next", 200) == content(sources[leader].next_minibatch(200))
+        assert team.only(leader, "next", 20) == content(sources[leader].next_minibatch(20))
     for _ in range(20):
-        assert team.only(late, "next", 200) == content(sources[late].next_minibatch(200))
+        assert team.only(late, "next", 20) == content(sources[late].next_minibatch(20))
     minibatches, shared, *_ = team.only(late, "figures")
     assert shared < minibatches
     place = sources[leader].position.samples
@@ -309,17 +352,25 @@ def test_a_rank_that_lags_or_is_ahead_gets_what_it_would_alone(team, folder):
     for source in sources.values():
         source.seek(samples=place)
     for _ in range(40):  # it asks again after a while
-        assert team.each("next", 200) == {rank: content(source.next_minibatch(200)) for rank, source in sources.items()}
+        assert team.each("next", 20) == {rank: content(source.next_minibatch(20)) for rank, source in sources.items()}
     assert team.only(late, "figures")[1] > shared
+
+
+def test_small_minibatches_are_not_worth_sharing(team, folder):
+    sources = alone("pictures", folder, "tp")
+    team.open("pictures", folder, "tp")
+    for _ in range(6):
+        assert team.each("next", 2) == {rank: content(source.next_minibatch(2)) for rank, source in sources.items()}
+    assert {figures[1] for figures in team.each("figures").values()} == {0}
 
 
 def test_minibatches_that_are_kept_stay_what_they_were(team, folder):
     team.open("pictures", folder, "tp")
-    delivered = [team.each("keep", 9) for _ in range(12)]
+    delivered = [team.each("keep", 9) for _ in range(24)]
     assert all(len(set(map(repr, step.values()))) == 1 for step in delivered)
     for rank, kept in team.each("kept_content").items():
         assert kept == [step[rank] for step in delivered]
-    assert sum(figures[1] == 12 for figures in team.each("figures").values()) == 3
+    assert sum(figures[1] == 24 for figures in team.each("figures").values()) == 3
 
 
 def test_a_rank_may_change_its_minibatch(team, folder):
@@ -340,8 +391,8 @@ def test_functions_of_the_user_run_on_every_rank(team, folder):
         for rank in range(4)
     }
     for _ in range(5):
-        expected = {rank: content(source.next_minibatch(30)) for rank, source in sources.items()}
-        assert team.each("next", 30) == expected
+        expected = {rank: content(source.next_minibatch(8)) for rank, source in sources.items()}
+        assert team.each("next", 8) == expected
     assert sum(figures[1] == 5 for figures in team.each("figures").values()) == 3
 
 
@@ -369,12 +420,12 @@ def test_a_group_changes_in_mid_run(team, folder):
     whole, halves = alone("rows", folder, "tp"), alone("rows", folder, "dp tp")
     team.open("rows", folder, "tp")
     for _ in range(3):
-        assert team.each("next", 64) == {rank: content(source.next_minibatch(64)) for rank, source in whole.items()}
+        assert team.each("next", 16) == {rank: content(source.next_minibatch(16)) for rank, source in whole.items()}
     team.each("repartition", "dp tp")
     for rank, source in halves.items():
         source.load_state_dict(whole[rank].state_dict())
     for _ in range(5):
-        assert team.each("next", 64) == {rank: content(source.next_minibatch(64)) for rank, source in halves.items()}
+        assert team.each("next", 16) == {rank: content(source.next_minibatch(16)) for rank, source in halves.items()}
     figures = team.each("figures")
     assert all(max(figures[rank][1] for rank in group) >= 5 for group in GROUPS["dp tp"])
 
