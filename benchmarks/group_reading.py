@@ -30,7 +30,7 @@ from benchmarks.pictures import MEAN, STD, encode
 from feedline import images
 from feedline.interop.meshes import MeshShare
 
-WIDTH, TOKENS, PICTURES, ROWS, LINES = 784, 320, 64, 256, 256
+WIDTH, TOKENS, PICTURES, ROWS, LINES = 784, 320, 64, 256, 1024
 OWN, GROUP = "by itself", "in the group"
 LIMIT = 1.05
 
@@ -46,7 +46,7 @@ def run(stage: Stage) -> list[Answer]:
         ("64 pictures to bytes", functools.partial(pictures, stage.size(512, 64)), PICTURES),
         ("64 pictures to floats", functools.partial(pictures, stage.size(512, 64), MEAN, STD), PICTURES),
         ("256 rows of 784 floats, Parquet in Zstandard", functools.partial(rows, str(folder / "rows.parquet")), ROWS),
-        ("256 lines of 2 KB, JSON Lines", functools.partial(lines, str(folder / "lines.jsonl")), LINES * TOKENS),
+        ("1,024 lines of 2 KB, JSON Lines", functools.partial(lines, str(folder / "lines.jsonl")), LINES * TOKENS),
     ):
         answers += paid(stage, question, opening, size)
     for name in ("rows.parquet", "rows.store"):

@@ -37,6 +37,14 @@ def reader_of(source: fl.MinibatchSource) -> Any:
     return source._reader
 
 
+def wait_for_groups() -> None:
+    """Have followers of this process wait a minute for the leader of their group, as a busy machine may stop it for
+    seconds. Tests count minibatches that came from it."""
+    from feedline.feed.sharing import group
+
+    group.PATIENCE_S = 60.0
+
+
 def copy_ahead_of(source: fl.MinibatchSource) -> CopyAhead:
     """Return the object that copies minibatches of at least `threshold` ahead. `used` counts them."""
     return source._ahead
