@@ -15,7 +15,7 @@ from feedline.data.value import BytesValue
 from feedline.errors import SchemaError
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
-from feedline.feed.loader.executors import InProcessExecutor
+from feedline.feed.loader.executors import Executor, InProcessExecutor
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned, batch_count
@@ -43,7 +43,6 @@ class CorpusBatches(Batches):
                 "`UserDeserializer.chunk_info`, convert it to a store, or use a MinibatchSource"
             )
         self._corpus = _SequencesAsSamples(corpus) if options.samples is None else corpus
-        self._size = options.samples or options.batch_size
         self._layout = "padded" if options.by_length is None else options.by_length.layout
         self._order_state: dict[str, Any] = {}  # the order in the state that was loaded, if any
         ordered = corpus.capability(Ordered) is not None
@@ -134,7 +133,8 @@ class CorpusBatches(Batches):
 
     def global_size(self, partition: tuple[int, int]) -> int:
         """Return the size of a batch over all ranks."""
-        return _WHOLE_BATCHES if self._size is None else self._size * partition[1]
+        size = self.options.samples or self.options.batch_size
+        return _WHOLE_BATCHES if size is None else size * partition[1]
 
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
@@ -152,13 +152,14 @@ class CorpusBatches(Batches):
         sizes = [planned.global_samples for planned in self._source(number).plan(size, start=Position(number))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
-    def executor(self, place: ResumePoint) -> InProcessExecutor:
-        """Return the executor for the rest of a sweep."""
+    def executor(self, place: ResumePoint, previous: Executor | None = None) -> CorpusExecutor:
+        """Return the executor for the rest of a sweep, with the windows of the previous one if there is one."""
         _, sweep = self.key(place.sweep)
-        source = self._source(sweep)
-        source.seek(self._position(sweep, place.start))
-        remaining = _Sweep(self, source)
-        return InProcessExecutor(remaining.read, remaining.to_batch)
+        position = self._position(sweep, place.start)
+        source = previous.source if isinstance(previous, CorpusExecutor) else self._source(sweep)
+        if previous is None or source.position[:2] != position[:2]:  # minibatches were read that were not delivered
+            source.seek(position)
+        return CorpusExecutor(self, source)
 
     def batch(self, minibatch: Minibatch) -> Any:
         """Return the batch that the loop gets for a minibatch."""
@@ -167,6 +168,19 @@ class CorpusBatches(Batches):
             finish = finish_of(self._corpus)
             return _by_stream(minibatch, self._layout, () if finish is None else finish.flat)
         return collate(_items(minibatch))
+
+
+class CorpusExecutor(InProcessExecutor):
+    """Makes the batches of the rest of a sweep.
+
+    Attributes:
+        source: the source that reads the sweep.
+    """
+
+    def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
+        self.source = source
+        remaining = _Sweep(batches, source)
+        super().__init__(remaining.read, remaining.to_batch)
 
 
 class _Sweep:

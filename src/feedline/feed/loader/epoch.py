@@ -29,7 +29,7 @@ from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, Iterabl
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.sample_seeds import Seeding
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.partition import ranks
+from feedline.feed.partition import FixedShare, ranks
 
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool, WorkerStats
@@ -85,6 +85,11 @@ class Crew:
         stay = options.persistent_workers and self._options is options
         self._options, self._kept = options, self._kept if stay else None
         return not stay
+
+    def follow(self, options: LoaderOptions, changed: LoaderOptions) -> None:
+        """Keep the workers that were started with ``options`` when these change in what workers do not see."""
+        if self._options is options:
+            self._options = changed
 
     def pool(self, options: LoaderOptions, task: Callable[[], Any]) -> Pool:
         """Return the workers of a sweep that has begun."""
@@ -148,14 +153,14 @@ class Epoch:
         self.remaining: RemainingBatches | None = None
         self._pool: Pool | None = None
 
-    def executor(self, place: ResumePoint) -> Executor:
-        """Return the executor for the batches from a place on."""
+    def executor(self, place: ResumePoint, previous: Executor | None = None) -> Executor:
+        """Return the executor for the batches from a place on, after one of the same sweep if there is one."""
         batches = self.batches
         if batches.options.is_corpus:
             from feedline.feed.loader.corpus_dataset import CorpusBatches
 
             assert isinstance(batches, CorpusBatches)
-            return batches.executor(place)
+            return batches.executor(place, previous)
         if isinstance(batches, IterableBatches):
             return self._iterable(batches, place)
         assert isinstance(batches, PlannedBatches)
@@ -195,6 +200,15 @@ class Epoch:
         if self.batches.seed_sweep is not None:  # the seed goes with the sweep under its new number
             self.batches = self.batches.with_seed(self.batches.seed, place.sweep)
         return self.executor(place if begun is None else place._replace(memo=begun))
+
+    def repartition(self, share: FixedShare, executor: Executor, place: ResumePoint) -> Executor:
+        """Return an executor for another share of the batches from a place on, in place of the present one. Workers
+        stay, as do the windows of a corpus."""
+        executor.close()
+        batches = self.batches
+        self.batches = batches.with_options(batches.options.repartitioned(share))
+        self.partition = share.resolve()
+        return self.executor(place, executor)
 
     def close(self) -> None:
         """End the workers, unless they are persistent."""

@@ -58,14 +58,14 @@ class LoaderIterator(_Base):
         check_length: Callable[[int], None] | None,
     ) -> None:
         batches, sweep = epoch.batches, progress.place.sweep
-        self._length = None if batches.options.is_iterable else lambda: batches.count(sweep)
+        self._length = None if batches.options.is_iterable else lambda: epoch.batches.count(sweep)
         self._shown = ShownSweep(show, stats, self._length)
         self._epoch, self._executor, self._draws = epoch, epoch.executor(progress.place), draws
         begun = getattr(epoch.remaining, "begun", None)
         if begun is not None and not progress.place.start:
             progress.place = progress.place._replace(memo={**(progress.place.memo or {}), **begun})
         progress.epoch = batches.epoch()  # now that workers have begun
-        self._sweeps, self._progress = sweeps, progress
+        self._sweeps, self._progress, self._share = sweeps, progress, sweeps.share
         self._stats, self._quarantine, self._check_length = stats, quarantine, check_length
         self._delivered_at: float | None = None
         self._yielded = 0
@@ -109,6 +109,8 @@ class LoaderIterator(_Base):
                 check_restored()
             if not self._progress.asked:
                 self._begin()
+            if self._sweeps.share is not self._share:
+                self._repartition()
             if self._draws is not None:
                 self._draws.draw_for(self._yielded + 1)
             if self._yielded:
@@ -154,6 +156,19 @@ class LoaderIterator(_Base):
                 sweeps.note_move(progress, place)
             sweeps.note_first_request(progress)
             progress.asked = True
+
+    def _repartition(self) -> None:
+        """Go on after the last batch delivered, with the share that the loader has now."""
+        share, place = self._sweeps.share, self._progress.place
+        assert share is not None
+        if place.done:
+            raise ValueError(
+                f"expected all batches up to the last one before another share, got none from {place.start}, as one of "
+                "them failed at this rank: load the state from before it on all ranks"
+            )
+        self._executor = self._epoch.repartition(share, self._executor, place)
+        self._received = self._moving = self._failed = self._hand = None
+        self._share = share  # until here, an interrupt leads here again
 
     def _next(self) -> tuple[Planned, Fetched, Any]:
         planned, fetched = self._next_with_items()

@@ -340,6 +340,37 @@ class DataLoader(_Base):
                 sweeps.now = before
             raise
 
+    def repartition(self, partition: PartitionLike) -> None:
+        """Take another share of each batch from the next one on, as ranks have joined or left.
+
+        Batches of all ranks together stay what they are: ``batch_size`` becomes what each of the new ranks gets of
+        them. Iterators in use go on, with their workers. What workers have made of the old shares is dropped. Loops
+        over the loader's samplers are not changed. Every rank has to do this after the same batch. A step that was not
+        completed is delivered again, to the new ranks, from the state before it.
+
+        Args:
+            partition: see the class. A `Partition` with the balance of the loader, or without one.
+
+        Raises:
+            ValueError: the number of ranks does not divide the batch, the balance is another one, ranks would follow
+                different orders for lack of a seed, or the dataset is iterable or has its own sampler.
+        """
+        self._notice()
+        sweeps = self._sweeps
+        with sweeps.lock():
+            before = self._batches.options
+            was, share = before.own_partition, before.own_partition.renewed(partition)
+            if share.resolve() == was.peek() and share.partition == was.partition:
+                return
+            options = before.repartitioned(share)
+            if not sweeps.agreed:
+                options.expect_seed(share.resolve())
+            self._crew.follow(before, options)
+            sweeps.batches, sweeps.share = self._batches.with_options(options), share
+            sampler, batch_sampler = samplers_of(sweeps)
+            self._keep(partition=options.partition, batch_size=options.indices)
+            self._keep(sampler=sampler, batch_sampler=batch_sampler)
+
     # ---- state -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
