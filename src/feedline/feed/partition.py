@@ -171,7 +171,7 @@ class FixedShare:
                 f"expected the balance of the feed, {balance!r}, got {partition.balance!r}: pass it where the feed is "
                 "made"
             )
-        return replace(partition, balance=balance)
+        return partition if partition.balance is balance else replace(partition, balance=balance)
 
     def _check(self, share: IndexAndCount) -> IndexAndCount:
         if self._arcs is not None and share[1] > self._arcs:

@@ -554,7 +554,9 @@ class MinibatchSource:
         Raises:
             ValueError: another balance, more ranks than `Arcs`, or no share.
         """
-        self._partition = self._partition.renewed(partition)
+        renewed = self._partition.renewed(partition)
+        self._ahead.repartition(*renewed.peek())
+        self._partition = renewed
 
     def _leave(self) -> None:
         """Drop minibatches that were copied ahead."""

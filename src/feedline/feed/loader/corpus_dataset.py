@@ -187,14 +187,15 @@ class _Sweep:
     """The rest of a sweep of a source."""
 
     def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
-        self._batches, self._source, self._partition = batches, source, batches.options.own_partition.resolve()
-        self._size = batches.global_size(self._partition)
+        partition = batches.options.own_partition.resolve()
+        source.repartition(partition)
+        self._batches, self._source, self._size = batches, source, batches.global_size(partition)
         self._stats = source.stats()  # kept, as each call counts the sequences of each corpus of a mixture
 
     def read(self) -> tuple[Position, float, float, Minibatch]:
         """Return the position before the next minibatch, the seconds waited and read until then, and the minibatch."""
         before, waited, read = self._source.position, self._stats.wait_seconds, self._stats.read_seconds
-        return before, waited, read, self._source.next_minibatch(self._size, partition=self._partition)
+        return before, waited, read, self._source.next_minibatch(self._size)
 
     def to_batch(self, read: tuple[Position, float, float, Minibatch]) -> tuple[Planned, Fetched]:
         """Return the batch for the result of `read`.

@@ -29,7 +29,7 @@ from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, Iterabl
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.sample_seeds import Seeding
 from feedline.feed.loader.state import ResumePoint
-from feedline.feed.partition import FixedShare, ranks
+from feedline.feed.partition import ranks
 
 if TYPE_CHECKING:
     from feedline.feed.workers import Pool, WorkerStats
@@ -201,13 +201,21 @@ class Epoch:
             self.batches = self.batches.with_seed(self.batches.seed, place.sweep)
         return self.executor(place if begun is None else place._replace(memo=begun))
 
-    def repartition(self, share: FixedShare, executor: Executor, place: ResumePoint) -> Executor:
+    def repartition(
+        self, before: LoaderOptions, after: LoaderOptions, executor: Executor, place: ResumePoint
+    ) -> Executor:
         """Return an executor for another share of the batches from a place on, in place of the present one. Workers
-        stay, as do the windows of a corpus."""
+        stay, as do the windows of a corpus.
+
+        Args:
+            before, after: options of the loader before and after the change of its share. The epoch may have others.
+            executor: the present executor.
+            place: place of the first batch.
+        """
         executor.close()
-        batches = self.batches
-        self.batches = batches.with_options(batches.options.repartitioned(share))
-        self.partition = share.resolve()
+        batches, share = self.batches, after.own_partition
+        options = after if batches.options is before else batches.options.repartitioned(share)
+        self.batches, self.partition = batches.with_options(options), share.resolve()
         return self.executor(place, executor)
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ class LoaderIterator(_Base):
         if begun is not None and not progress.place.start:
             progress.place = progress.place._replace(memo={**(progress.place.memo or {}), **begun})
         progress.epoch = batches.epoch()  # now that workers have begun
-        self._sweeps, self._progress, self._share = sweeps, progress, sweeps.share
+        self._sweeps, self._progress, self._divided = sweeps, progress, sweeps.divided
         self._stats, self._quarantine, self._check_length = stats, quarantine, check_length
         self._delivered_at: float | None = None
         self._yielded = 0
@@ -109,7 +109,7 @@ class LoaderIterator(_Base):
                 check_restored()
             if not self._progress.asked:
                 self._begin()
-            if self._sweeps.share is not self._share:
+            if self._sweeps.divided is not self._divided:
                 self._repartition()
             if self._draws is not None:
                 self._draws.draw_for(self._yielded + 1)
@@ -159,16 +159,16 @@ class LoaderIterator(_Base):
 
     def _repartition(self) -> None:
         """Go on after the last batch delivered, with the share that the loader has now."""
-        share, place = self._sweeps.share, self._progress.place
-        assert share is not None
+        divided, place = self._sweeps.divided, self._progress.place
+        assert divided is not None
         if place.done:
             raise ValueError(
                 f"expected all batches up to the last one before another share, got none from {place.start}, as one of "
                 "them failed at this rank: load the state from before it on all ranks"
             )
-        self._executor = self._epoch.repartition(share, self._executor, place)
+        self._executor = self._epoch.repartition(*divided, self._executor, place)
         self._received = self._moving = self._failed = self._hand = None
-        self._share = share  # until here, an interrupt leads here again
+        self._divided = divided  # until here, an interrupt leads here again
 
     def _next(self) -> tuple[Planned, Fetched, Any]:
         planned, fetched = self._next_with_items()

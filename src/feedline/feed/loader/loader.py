@@ -366,10 +366,13 @@ class DataLoader(_Base):
             if not sweeps.agreed:
                 options.expect_seed(share.resolve())
             self._crew.follow(before, options)
-            sweeps.batches, sweeps.share = self._batches.with_options(options), share
-            sampler, batch_sampler = samplers_of(sweeps)
+            sweeps.batches, sweeps.divided = self._batches.with_options(options), (before, options)
             self._keep(partition=options.partition, batch_size=options.indices)
-            self._keep(sampler=sampler, batch_sampler=batch_sampler)
+            if before.partition is None:
+                sampler, batch_sampler = samplers_of(sweeps)
+                self._keep(sampler=sampler, batch_sampler=batch_sampler)
+            elif options.indices is not None:
+                self.batch_sampler.batch_size = options.indices
 
     # ---- state -------------------------------------------------------------------------------------
 

@@ -158,7 +158,8 @@ class LoaderOptions:
             ValueError: the number of ranks does not divide them, or ranks cannot share them.
         """
         options = self.with_checked(partition=share.partition, own_partition=share)
-        options._check_own()
+        if self.partition is None:  # else it was checked
+            options._check_own()
         if not self.in_order:
             raise ValueError(
                 "expected in_order=True for a loader whose ranks come and go, got False: its ranks deliver different "

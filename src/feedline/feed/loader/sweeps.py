@@ -15,10 +15,11 @@ from feedline.errors import StateError
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import ProgramGenerator, SamplerDraws, draw, seed_at
+from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sampling import BegunOrder
 from feedline.feed.loader.state import LIMIT, ResumePoint
-from feedline.feed.partition import FixedShare, ranks
+from feedline.feed.partition import ranks
 
 
 class SweepProgress:
@@ -117,7 +118,8 @@ class Sweeps:
         now: position of the loader.
         batches: batches of the sweeps.
         agreed: whether all ranks have the same seed, from an argument, a state or rank 0.
-        share: share that iterators in use go on with. None until the loader is repartitioned.
+        divided: options before and after the latest change of the share, which iterators in use follow. None if there
+            was none.
         generator: generator of the loader's sampler, for the order of the next sweep. None: the global one.
         program: the global generator.
     """
@@ -125,7 +127,7 @@ class Sweeps:
     def __init__(self, now: LoaderPosition, batches: Batches) -> None:
         self.now, self.batches, self._named = now, batches, False
         self.agreed = batches.options.seed is not None
-        self.share: FixedShare | None = None
+        self.divided: tuple[LoaderOptions, LoaderOptions] | None = None
         self.program = ProgramGenerator()
         self.follow_generator(batches.options.generator)
         self._lock: PerProcess[Any] = PerProcess(threading.RLock)
