@@ -17,6 +17,7 @@ QUESTIONS = (
     "ragged_tokens",
     "minibatch_overhead",
     "mixtures",
+    "repartition",
     "lanes",
     "packing",
     "restore",

@@ -12,6 +12,7 @@ of each step, and the weights, with a run of one process.
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import signal
@@ -78,6 +79,7 @@ def replica(number: int, lighthouse: str, dies_at: int | None, seconds: float, p
     """Train as one replica group, of one rank."""
     from torchft import Manager, ProcessGroupGloo
 
+    logging.getLogger("torchft").setLevel(logging.CRITICAL)  # else it logs the traceback of each step that is lost
     torch.set_num_threads(1)
     learner = Learner()
     source = learner.source
@@ -154,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=0.1, help="length of a step")
     options = parser.parse_args(arguments)
+    os.environ.setdefault("RUST_LOG", "error")
     from torchft.coordination import LighthouseServer
 
     multiprocessing.set_forkserver_preload(["feedline", "torch", "torchft"])

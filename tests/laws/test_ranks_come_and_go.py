@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from tests.elastic_job import CASES, run
+from tests.elastic_job import run
 
 
 @pytest.mark.slow

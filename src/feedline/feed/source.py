@@ -531,15 +531,28 @@ class MinibatchSource:
         self._inside = me
         try:
             self._leave()
-            self._reader.reset()
-            self._reader.keep([], None)
+            if not self._is_in_window(place):
+                self._reader.reset()
+                self._reader.keep([], None)
+                self._window_in_use = self._upcoming = None
             if place.timeline is not None:
                 self._axis.timeline = place.timeline
             if place.jumps is not None:
                 self._axis.jumps = place.jumps
-            self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
+            self._place, self._cursor = place, None
         finally:
             self._inside = None
+
+    def _is_in_window(self, place: states.SavedPlace) -> bool:
+        """Return whether a place is in the window in use, as after a step that is taken back. It is not read again."""
+        window, (sweep, sequence, *_, number) = self._window_in_use, place.position
+        if window is None or window.sweep != sweep or number is not None or self._truncated:
+            return False
+        if place.timeline not in (None, self._timeline):
+            return False
+        if place.jumps is not None and place.jumps.ranges != self._axis.jumps.ranges:
+            return False
+        return window.first <= sequence < window.first + window.count
 
     def repartition(self, partition: PartitionLike) -> None:
         """Take another share of each minibatch from the next one on, as ranks have joined or left.
