@@ -130,6 +130,7 @@ def test_torchft_replicas():
     """It compares sequences and weights itself."""
     printed = run("torchft_replicas", "--seconds", "0.03")
     assert "replica 1 was killed in step 20" in printed
+    assert re.search(r"replica 1: \d\d minibatches, among 3 to 3 replicas", printed)
     assert printed.endswith("100 steps, 3000 sequences: each once, and the weights of one process\n")
 
 

@@ -5,7 +5,6 @@ Errors have torch's types and key words, which programs and their tests look for
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import importlib
 import math
@@ -147,8 +146,8 @@ class LoaderOptions:
 
     def with_checked(self, **checked: Any) -> LoaderOptions:
         """Return a copy with other values of some arguments, which have been checked."""
-        options = copy.copy(self)
-        options.__dict__.update(checked)
+        options = object.__new__(type(self))
+        options.__dict__.update(self.__dict__, **checked)
         return options
 
     def repartitioned(self, share: FixedShare) -> LoaderOptions:
