@@ -18,6 +18,7 @@ QUESTIONS = (
     "minibatch_overhead",
     "mixtures",
     "lanes",
+    "shares",
     "packing",
     "restore",
     "memory",
