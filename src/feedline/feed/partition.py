@@ -77,8 +77,10 @@ class Partition:
         roles: role by name of a dimension of the mesh, for other names.
         balance: ``"samples"``: sequence after sequence, by position. ``"squares"``: by the squares of their lengths in
             samples, as attention costs, of each document in a row of `Packed`. Or a function that returns the work of
-            sequences, (n,), for their lengths, int64 (n,), the same on every rank. In a `DataLoader` each rank gets
-            as many sequences as without a balance, which only decides which ones.
+            sequences, (n,), for their lengths, int64 (n,), the same on every rank: ``lambda lengths: lengths**1.5`` in
+            samples, or ``lambda text, patches: text**2 + patches`` in the streams of the corpus that the parameters
+            name. Stores and arrays know the lengths of each stream, other files those of their only one. In a
+            `DataLoader` each rank gets as many sequences as without a balance, which only decides which ones.
         cut: ``"contiguous"``, ``"zigzag"``, or a `Cut`: how ranks along a context dimension share each document. None:
             ``"contiguous"`` if the mesh has such a dimension. With ``ranks="auto"`` it has to be given.
 

@@ -34,6 +34,7 @@ from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.balance import Balance
 from feedline.feed.packing.jumps import read_jumps
 from feedline.feed.packing.rule import rule_of
+from feedline.feed.packing.unevenness import Unevenness
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import FixedShare, Partition, PartitionLike, on_this_machine, partition_of
 from feedline.feed.plan import PlannedMinibatch, count_left, plan_minibatches
@@ -165,7 +166,9 @@ class MinibatchSource:
         self._partition = FixedShare(partition, arcs)
         self._truncated = truncation_length is not None
         balance = Balance.of(partition.rule, corpus)
-        self._packer = rule_of(corpus, filling, truncation_length, arcs, balance)
+        packer = self._packer = rule_of(corpus, filling, truncation_length, arcs, balance)
+        self._unevenness = Unevenness(packer, corpus, balance) if isinstance(packer, Whole) and arcs is None else None
+        self._latest: tuple[Cursor, int, int] | None = None  # start, size and ranks of the last minibatch
         stages: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if (finish := finish_of(corpus)) is not None:
             stages.insert(0, finish)
@@ -332,6 +335,8 @@ class MinibatchSource:
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
             if copies is not None and count == 1:
                 copies.refill(after, size, minibatch.num_sequences)
+            if count > 1:
+                self._latest = plan.start, size, count
             # Last, with no call before the return: after any interrupt, the position has advanced if and only if the
             # minibatch was delivered.
             self._window_in_use, self._cursor = window, after
@@ -449,7 +454,9 @@ class MinibatchSource:
         return (
             iter(())
             if cursor is None
-            else plan_minibatches(self._axis, self._packer, cursor, size=size, index=index, count=count)
+            else plan_minibatches(
+                self._axis, self._packer, cursor, size=size, index=index, count=count, unevenness=self._unevenness
+            )
         )
 
     def _check_size(self, size: Any) -> int:
@@ -549,6 +556,7 @@ class MinibatchSource:
             if place.jumps is not None:
                 self._axis.jumps = place.jumps
             self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
+            self._latest = None
         finally:
             self._inside = None
 
@@ -693,8 +701,12 @@ class MinibatchSource:
 
     def stats(self) -> Stats:
         """Return figures of reading, memory and delivery so far in this process. For a mixture also the share of each
-        corpus."""
-        timeline = self._timeline
+        corpus, and for several ranks how uneven their work was in the last minibatch."""
+        timeline, uneven, latest = self._timeline, self._unevenness, self._latest
+        if uneven is not None:
+            self._stats.balance = uneven.name
+            if latest is not None and uneven.is_cheap and not self._closed:
+                self._stats.unevenness = uneven.of(self._axis, *latest)
         self._stats.corpora = timeline.shares(*self.position[:2]) if isinstance(timeline, MixtureOrder) else {}
         self._stats.asked_bytes = self._reader.asked_bytes
         return self._stats

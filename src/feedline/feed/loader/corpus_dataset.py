@@ -51,6 +51,7 @@ class CorpusBatches(Batches):
         self._flat = set() if finish is None else set(finish.flat)
         if options.own_partition.partition.cutting() is not None:
             self._flat.update(FLAT)
+        self._balance()  # refuses a rule that this corpus has no lengths for
         self._order_state: dict[str, Any] = {}  # the order in the state that was loaded, if any
         ordered = corpus.capability(Ordered) is not None
         self.places = self._length() if ordered else sum(info.sequences for info in corpus.chunks())
@@ -127,18 +128,21 @@ class CorpusBatches(Batches):
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
-        share, corpus = options.own_partition, options.dataset
-        rule, cut = share.partition.rule, share.partition.cutting()
-        balance = "samples" if rule is None else Balance(rule, corpus, same_number=True)
+        share = options.own_partition
+        cut = share.partition.cutting()
         whole = (0, 1) if cut is None else MeshShare(0, 1, *share.cut())
         source = self._in_order(
-            partition=Partition(whole, balance=balance, cut=cut),
+            partition=Partition(whole, balance=self._balance(), cut=cut),
             max_sweeps=None if self.endless else sweep + 1,
             threads=max(options.num_workers, 2),
             transforms=options.transforms,
             on_error=options.on_error,
         )
         return self._with_loaded_order(source)
+
+    def _balance(self) -> str | Balance:
+        rule, corpus = self.options.own_partition.partition.rule, self.options.dataset
+        return "samples" if rule is None else Balance(rule, corpus, same_number=True)
 
     def global_size(self, partition: tuple[int, int]) -> int:
         """Return the size of a batch over all ranks."""
