@@ -89,6 +89,14 @@ def test_groups_and_machines_read_what_their_sources_deliver(store):
     assert document["unevenness"]["samples"]["squares"] == pytest.approx(np.mean(figures))
 
 
+def test_sequences_of_several_sweeps_count_once(store):
+    document = planned(store, "dp=2", "--ranks-per-node", 1, "--steps", 80)
+    stored = sum(info.bytes for info in fl.open_corpus(store).chunks())
+    assert sum(group["samples"] for group in document["groups"]) > 2 * sum(LENGTHS)
+    assert document["bytes"] == stored
+    assert all(stored / 2 < machine["bytes"] <= stored for machine in document["machines"])
+
+
 def test_formats_that_are_read_whole_count_chunks_once(tmp_path):
     fl.write_ctf(tmp_path / "x.ctf", x=[np.full((3, 1), i) for i in range(20_000)])
     streams = ("--stream", "x=1", "--chunk-size", "4k")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -290,7 +292,9 @@ def test_work_may_follow_from_several_streams(tmp_path, kind):
 
 
 def test_a_function_of_one_parameter_takes_samples_unless_it_is_a_stream():
-    corpus = two_streams()
+    short = [np.zeros(n) for n in PATCHES]  # streams with the names of parameters that take samples by place
+    texts = [np.zeros(n) for n in TEXTS]
+    corpus = fl.ArrayDeserializer(text=texts, patches=short, x=short, lengths=short, label=TEXTS, defines_size="text")
 
     def first(balance):
         source = fl.MinibatchSource(corpus, partition=fl.Partition((0, 3), balance=balance))
@@ -407,6 +411,22 @@ def test_rows_are_as_uneven_as_their_documents():
         each.next_minibatch(288)
     assert source.stats().unevenness == {}
     assert balanced.stats().unevenness == figures
+
+
+def test_figures_of_a_plan_are_those_of_its_order():
+    """Another order of the source, from a later place on, does not change what was planned."""
+    parts = {
+        name: fl.ArrayDeserializer(x=[np.zeros(n) for n in lengths])
+        for name, lengths in (("a", TEXTS * 9), ("b", [50, 1] * 90))
+    }
+    source = fl.MinibatchSource(fl.Mixture(parts, weights={"a": 9, "b": 1}, block=8), partition=(0, 3))
+    source.next_minibatch(100)
+    planned = list(itertools.islice(source.plan(100), 12))
+    figures = [each.unevenness() for each in planned]
+    source.change_weights({"a": 1, "b": 9})
+    assert [each.unevenness() for each in planned] == figures
+    assert [each.unevenness() for each in itertools.islice(source.plan(100), 12)] != figures
+    assert source.stats().unevenness == {}  # the minibatch before the change was of the other order
 
 
 def test_feeds_that_cannot_be_balanced_have_no_figures():
