@@ -429,6 +429,35 @@ def test_figures_of_a_plan_are_those_of_its_order():
     assert source.stats().unevenness == {}  # the minibatch before the change was of the other order
 
 
+class Unsized(fl.UserDeserializer):
+    """Chunks whose sizes are unknown before they are read."""
+
+    def __init__(self):
+        self.reads = []
+
+    def streams(self):
+        return {"x": fl.Stream(())}
+
+    def num_chunks(self):
+        return 9
+
+    def get_chunk(self, chunk):
+        self.reads.append(chunk)
+        return {"x": [np.zeros(n, np.float32) for n in TEXTS]}
+
+
+def test_figures_of_corpora_of_unknown_sizes_are_not_read():
+    corpus = Unsized()
+    source = fl.MinibatchSource(
+        corpus, shuffle=fl.Window(chunks=1), partition=fl.Partition((0, 2), balance="squares"), read_ahead=0
+    )
+    for _ in range(3):
+        source.next_minibatch(110)  # a chunk has 118 samples
+        before = list(corpus.reads)
+        assert source.stats().unevenness == {}
+        assert corpus.reads == before
+
+
 def test_feeds_that_cannot_be_balanced_have_no_figures():
     corpus = fl.ArrayDeserializer(x=[np.zeros(3), np.zeros(2)] * 20, chunk_sequences=2)
     for settings in ({"filling": "cntk"}, {"truncation_length": 4}, {"order": fl.Arcs(4)}):

@@ -16,7 +16,7 @@ from feedline.feed.equal_work import squares
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.packing.balance import Balance
 from feedline.feed.packing.whole import Whole
-from feedline.feed.protocol import Deserializer, RowsOfDocuments
+from feedline.feed.protocol import Deserializer, RowsOfDocuments, is_sized
 
 SAMPLES, SQUARES, FUNCTION = BALANCES = ("samples", "squares", "function")
 
@@ -35,7 +35,7 @@ class Unevenness:
     Attributes:
         name: name of the source's own balance, one of `BALANCES`.
         is_cheap: whether work follows from lengths that were looked up for the plan. The documents of rows are looked
-            up for a balance alone.
+            up for a balance alone, and lengths of corpora of unknown sizes would be read again.
     """
 
     def __init__(self, packer: Whole, corpus: Deserializer, balance: Balance | None) -> None:
@@ -44,7 +44,8 @@ class Unevenness:
         self._rules = {SQUARES: Balance(squares, corpus, same_number=False)}
         if balance is not None:
             self._rules[FUNCTION if is_function else SQUARES] = balance
-        self.is_cheap = balance is not None or corpus.capability(RowsOfDocuments) is None
+        known = balance is not None or corpus.capability(RowsOfDocuments) is None
+        self.is_cheap = known and is_sized(corpus)
         self.name = SAMPLES if balance is None else FUNCTION if is_function else SQUARES
 
     def of(self, axis: Axis, cursor: Cursor, size: int, count: int) -> ByBalance:

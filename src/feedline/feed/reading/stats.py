@@ -34,8 +34,8 @@ class Stats:
             ranks, and the share that its weights declare. Empty for other corpora.
         balance: balance of the source: "samples", "squares", or "function" for the user's.
         unevenness: of the last minibatch before the call of `MinibatchSource.stats`, see
-            `PlannedMinibatch.unevenness`. Empty with one rank, where ranks cannot be balanced, and for rows of `Packed`
-            without a balance, as their documents would have to be looked up.
+            `PlannedMinibatch.unevenness`. Empty with one rank, where ranks cannot be balanced, for corpora of
+            unknown sizes, and for rows of `Packed` without a balance, as their documents would have to be looked up.
     """
 
     chunks_read: int = 0
