@@ -19,6 +19,7 @@ QUESTIONS = (
     "mixtures",
     "repartition",
     "lanes",
+    "shares",
     "packing",
     "restore",
     "memory",

@@ -23,6 +23,7 @@ from feedline.feed import states
 from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, refuse_replaced
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.composed.document_cuts import DocumentCuts
 from feedline.feed.composed.join import Join
 from feedline.feed.composed.mixture_order import MixtureOrder
 from feedline.feed.composed.skipping import Paths, Skipping
@@ -33,6 +34,7 @@ from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.balance import Balance
 from feedline.feed.packing.jumps import read_jumps
 from feedline.feed.packing.rule import rule_of
+from feedline.feed.packing.unevenness import Unevenness
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import FixedShare, Partition, PartitionLike, on_this_machine, partition_of
 from feedline.feed.plan import PlannedMinibatch, count_left, plan_minibatches
@@ -164,13 +166,22 @@ class MinibatchSource:
         self._partition = FixedShare(partition, arcs)
         self._truncated = truncation_length is not None
         balance = Balance.of(partition.rule, corpus)
-        self._packer = rule_of(corpus, filling, truncation_length, arcs, balance)
+        packer = self._packer = rule_of(corpus, filling, truncation_length, arcs, balance)
+        self._unevenness = Unevenness(packer, corpus, balance) if isinstance(packer, Whole) and arcs is None else None
+        self._latest: tuple[Cursor, int, int] | None = None  # start, size and ranks of the last minibatch
         stages: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if (finish := finish_of(corpus)) is not None:
             stages.insert(0, finish)
         self.schema: Schema = corpus.schema
         for transform in stages:
             self.schema = transform.schema(self.schema)
+        cut = partition.cutting()
+        if cut is not None and (frame_mode or truncation_length is not None):
+            raise ValueError("expected whole sequences to cut, got frame_mode or truncation_length")
+        cuts = None if cut is None else DocumentCuts(cut, self.schema, corpus)
+        self._cuts = cuts is not None
+        if cuts is not None:
+            self.schema = cuts.schema
         self._stats = Stats()
         chunks = self._chunks = ChunkSet(corpus.schema)
         timeline, self._reader, sizes, self._paths_to_fetch = choose_reader(
@@ -207,7 +218,8 @@ class MinibatchSource:
         budget_bytes = copied if looks else 0
         self._ahead = CopyAhead(self._packer, self._axis, chunks, self._reader, budget_bytes=budget_bytes, first=first)
         # Minibatches that are copies of whole sequences and nothing else.
-        plain = looks and isinstance(self._packer, Whole) and not (stages or frame_mode or isinstance(corpus, Skipping))
+        changed = stages or cuts is not None or frame_mode or isinstance(corpus, Skipping)
+        plain = looks and isinstance(self._packer, Whole) and not changed
         sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
         self._copy_together = (
             CopyTogether(self._axis, chunks=chunks, reader=self._reader, schema=self.schema, sources=sources)
@@ -220,6 +232,7 @@ class MinibatchSource:
             reader=self._reader,
             chunks=chunks,
             transforms=stages,
+            cuts=cuts,
             schema=self.schema,
             seed=self._seed,
             frame_mode=frame_mode,
@@ -305,7 +318,8 @@ class MinibatchSource:
             if plan.ended:
                 self._cursor = plan.after
                 return Minibatch.end(self.schema, self.position)
-            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun)
+            cut = self._partition.cut(partition) if self._cuts else (0, 1)
+            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, cut)
             if finish is not None:
                 finish(minibatch)
             after = plan.after
@@ -321,6 +335,8 @@ class MinibatchSource:
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
             if copies is not None and count == 1:
                 copies.refill(after, size, minibatch.num_sequences)
+            if count > 1:
+                self._latest = plan.start, size, count
             # Last, with no call before the return: after any interrupt, the position has advanced if and only if the
             # minibatch was delivered.
             self._window_in_use, self._cursor = window, after
@@ -438,7 +454,9 @@ class MinibatchSource:
         return (
             iter(())
             if cursor is None
-            else plan_minibatches(self._axis, self._packer, cursor, size=size, index=index, count=count)
+            else plan_minibatches(
+                self._axis, self._packer, cursor, size=size, index=index, count=count, unevenness=self._unevenness
+            )
         )
 
     def _check_size(self, size: Any) -> int:
@@ -539,7 +557,7 @@ class MinibatchSource:
                 self._axis.timeline = place.timeline
             if place.jumps is not None:
                 self._axis.jumps = place.jumps
-            self._place, self._cursor = place, None
+            self._place, self._cursor, self._latest = place, None, None
         finally:
             self._inside = None
 
@@ -697,8 +715,12 @@ class MinibatchSource:
 
     def stats(self) -> Stats:
         """Return figures of reading, memory and delivery so far in this process. For a mixture also the share of each
-        corpus."""
-        timeline = self._timeline
+        corpus, and for several ranks how uneven their work was in the last minibatch."""
+        timeline, uneven, latest = self._timeline, self._unevenness, self._latest
+        if uneven is not None:
+            self._stats.balance = uneven.name
+            if latest is not None and uneven.is_cheap and not self._closed:
+                self._stats.unevenness = uneven.of(self._axis, *latest)
         self._stats.corpora = timeline.shares(*self.position[:2]) if isinstance(timeline, MixtureOrder) else {}
         self._stats.asked_bytes = self._reader.asked_bytes
         return self._stats

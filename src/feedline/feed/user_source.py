@@ -20,7 +20,7 @@ from feedline.data import Minibatch, Position, Schema, Span, Stream
 from feedline.data.value import counted_lengths
 from feedline.errors import SchemaError, StateError
 from feedline.feed import states
-from feedline.feed.partition import FixedShare, Partition, PartitionLike, partition_of
+from feedline.feed.partition import FixedShare, Partition, PartitionLike, partition_of, refuse_cut
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import whole_number
 from feedline.feed.spans import upto
@@ -121,7 +121,9 @@ class UserMinibatchSource(abc.ABC):
 
     @functools.cached_property
     def _partition(self) -> FixedShare:
-        return FixedShare(Partition() if self.partition is None else partition_of(self.partition))
+        partition = Partition() if self.partition is None else partition_of(self.partition)
+        refuse_cut(partition, "a source of your own", "cut its minibatches in `make_minibatch`")
+        return FixedShare(partition)
 
     def next_minibatch(self, size: int, partition: PartitionLike | None = None) -> Minibatch:
         """Return the next minibatch, or this rank's part of it.

@@ -104,11 +104,25 @@ def share_of(mesh: Any, roles: Mapping[str, str] | None = None) -> MeshShare:
         names = mesh.mesh_dim_names or (None,) * len(sizes)
         coordinate = mesh.get_coordinate()
         coordinates = np.empty((0, len(sizes)), np.int64) if coordinate is None else np.array([coordinate])
-    of_dimension = _roles(names, sizes, roles or {})
+    of_dimension = roles_of(names, sizes, roles)
     if not len(coordinates):
         raise ValueError(f"expected a mesh with this rank, got {_shape(names, sizes)} without it")
-    data = _block(coordinates, sizes, [role == DATA for role in of_dimension], "minibatches")
-    return MeshShare(*data, *_block(coordinates, sizes, [role == CONTEXT for role in of_dimension], "sequences"))
+    return share_at(coordinates, sizes, of_dimension)
+
+
+def share_at(coordinates: NDArray[np.int64], sizes: Sequence[int], roles: Sequence[str]) -> MeshShare:
+    """Return the share of a process.
+
+    Args:
+        coordinates: int64 (n, dimensions), the places of its devices in a mesh, at least one.
+        sizes: number of devices along each dimension.
+        roles: role of each dimension, see `roles_of`.
+
+    Raises:
+        ValueError: the devices are not a block of the mesh.
+    """
+    data = _block(coordinates, sizes, [role == DATA for role in roles], "minibatches")
+    return MeshShare(*data, *_block(coordinates, sizes, [role == CONTEXT for role in roles], "sequences"))
 
 
 def share_of_program(world_size: int) -> MeshShare | None:
@@ -160,8 +174,18 @@ def _is_jax(value: object) -> bool:
     return kind is not None and isinstance(value, kind)
 
 
-def _roles(names: Sequence[str | None], sizes: Sequence[int], roles: Mapping[str, str]) -> list[str]:
-    """Return the role of each dimension."""
+def roles_of(names: Sequence[str | None], sizes: Sequence[int], roles: Mapping[str, str] | None = None) -> list[str]:
+    """Return the role of each dimension of a mesh.
+
+    Args:
+        names: names of the dimensions.
+        sizes: number of ranks along each.
+        roles: see `share_of`.
+
+    Raises:
+        ValueError: a dimension has no known role, or ``roles`` names an unknown dimension or role.
+    """
+    roles = roles or {}
     for dimension, role in roles.items():
         if dimension not in names:
             raise ValueError(f"expected roles of dimensions of the mesh, {_shape(names, sizes)}, got {dimension!r}")

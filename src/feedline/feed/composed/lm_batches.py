@@ -18,6 +18,7 @@ PIECES = "pieces"
 NONE = -(2**63)
 
 _MADE = {"labels": "int64", "segment": "int32", "positions": "int32", "cu_seqlens": "int32", "document": "int64"}
+_OF_DOCUMENTS = ("cu_seqlens", "document")
 
 
 class Unpacking(Transform):
@@ -61,12 +62,17 @@ class Unpacking(Transform):
         counted = Stream(first.shape, first.dtype, defines_size=True)
         return Schema({self.tokens: counted, **streams, **added})
 
+    def padding(self, before: Schema) -> dict[str, float | None]:
+        """Return the value of padding by stream that has a sample for each token."""
+        known = {self.tokens: self.pad, "labels": self.ignore}
+        return {name: known.get(name, 0) for name in self.schema(before) if name not in _OF_DOCUMENTS}
+
     def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
         began = time.perf_counter()
-        after = self.schema(before)
         count = len(keys.ordinals)
         if not count:
+            after = self.schema(before)
             return Transformed(
                 {name: values[name] if name in values else Value.empty(after[name], True) for name in after}
             )
@@ -103,5 +109,6 @@ class Unpacking(Transform):
             "cu_seqlens": DenseValue(bounds, ends),
             "document": DenseValue(document, pieces.offsets),
         }
-        outputs = {name: added[name] if name in added else values[name] for name in after}
+        others = [name for name in before if name not in (PIECES, self.tokens)]
+        outputs = {name: added[name] if name in added else values[name] for name in (self.tokens, *others, *_MADE)}
         return Transformed(outputs, seconds=time.perf_counter() - began)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from feedline.data import Minibatch, Position
 from feedline.data.value import BytesValue
 from feedline.errors import SchemaError
+from feedline.feed.composed.document_cuts import FLAT
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.executors import Executor, InProcessExecutor
@@ -26,6 +27,7 @@ from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Ordered, finis
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.wrapper import Forwarding
+from feedline.interop.meshes import MeshShare, is_mesh
 
 # More sequences than any batch of a corpus in batches has, and few enough that a source without end accepts it.
 _WHOLE_BATCHES = 1 << 28
@@ -44,6 +46,11 @@ class CorpusBatches(Batches):
             )
         self._corpus = _SequencesAsSamples(corpus) if options.samples is None else corpus
         self._layout = "padded" if options.by_length is None else options.by_length.layout
+        finish = finish_of(corpus)
+        self._flat = set() if finish is None else set(finish.flat)
+        if options.own_partition.partition.cutting() is not None:
+            self._flat.update(FLAT)
+        self._balance()  # refuses a rule that this corpus has no lengths for
         self._order_state: dict[str, Any] = {}  # the order in the state that was loaded, if any
         ordered = corpus.capability(Ordered) is not None
         self.places = self._length() if ordered else sum(info.sequences for info in corpus.chunks())
@@ -120,16 +127,21 @@ class CorpusBatches(Batches):
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
-        rule, corpus = options.own_partition.partition.rule, options.dataset
-        balance = "samples" if rule is None else Balance(rule, corpus, same_number=True)
+        share = options.own_partition
+        cut = share.partition.cutting()
+        whole = (0, 1) if cut is None else MeshShare(0, 1, *share.cut())
         source = self._in_order(
-            partition=Partition((0, 1), balance=balance),
+            partition=Partition(whole, balance=self._balance(), cut=cut),
             max_sweeps=None if self.endless else sweep + 1,
             threads=max(options.num_workers, 2),
             transforms=options.transforms,
             on_error=options.on_error,
         )
         return self._with_loaded_order(source)
+
+    def _balance(self) -> str | Balance:
+        rule, corpus = self.options.own_partition.partition.rule, self.options.dataset
+        return "samples" if rule is None else Balance(rule, corpus, same_number=True)
 
     def global_size(self, partition: tuple[int, int]) -> int:
         """Return the size of a batch over all ranks."""
@@ -165,8 +177,7 @@ class CorpusBatches(Batches):
         """Return the batch that the loop gets for a minibatch."""
         collate = self.options.collate_fn
         if collate is None or collating.own_form(collate) is not None:
-            finish = finish_of(self._corpus)
-            return _by_stream(minibatch, self._layout, () if finish is None else finish.flat)
+            return _by_stream(minibatch, self._layout, self._flat)
         return collate(_items(minibatch))
 
 
@@ -187,9 +198,11 @@ class _Sweep:
     """The rest of a sweep of a source."""
 
     def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
-        partition = batches.options.own_partition.resolve()
-        source.repartition(partition)
-        self._batches, self._source, self._size = batches, source, batches.global_size(partition)
+        share = batches.options.own_partition
+        pair, ranks = share.resolve(), share.partition.ranks
+        # A mesh also decides the cut.
+        source.repartition(Partition(ranks, share.partition.roles) if is_mesh(ranks) else pair)
+        self._batches, self._source, self._size = batches, source, batches.global_size(pair)
         self._stats = source.stats()  # kept, as each call counts the sequences of each corpus of a mixture
 
     def read(self) -> tuple[Position, float, float, Minibatch]:

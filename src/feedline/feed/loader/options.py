@@ -24,7 +24,7 @@ from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarantine_of
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
-from feedline.feed.partition import FixedShare, IndexAndCount, PartitionLike, partition_of, ranks
+from feedline.feed.partition import FixedShare, IndexAndCount, PartitionLike, partition_of, ranks, refuse_cut
 from feedline.feed.progress_bar import Progress, expect_progress
 from feedline.feed.protocol import Deserializer, check_seed, says_where_batches_end, whole_number
 from feedline.feed.timeline import Window
@@ -363,6 +363,8 @@ class LoaderOptions:
 
     def _partition(self) -> FixedShare:
         partition = partition_of((0, 1) if self.partition is None else self.partition)
+        if not self.is_corpus:
+            refuse_cut(partition, "a DataLoader over a dataset, whose batches have no known axis of tokens", "cut them")
         if partition.is_auto:
             return FixedShare(partition)
         self.expect_seed(partition.share())

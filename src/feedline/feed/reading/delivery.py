@@ -22,10 +22,12 @@ from feedline.data.faults import BadEntriesError
 from feedline.data.minibatch import Origins
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
+from feedline.feed.composed.document_cuts import DocumentCuts
 from feedline.feed.joined_values import join_values
 from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
 from feedline.feed.packing.runs import Content, LaneRun, copy_pieces
+from feedline.feed.partition import IndexAndCount
 from feedline.feed.protocol import Deserializer, Ints, Ordered, is_sized, sources_of
 from feedline.feed.quarantine import LISTED, ListedError, QuarantineFile
 from feedline.feed.reading.copy_ahead import BegunAhead
@@ -53,7 +55,8 @@ class Delivery:
         reader: reader that holds the chunks.
         chunks: chunk set to copy from.
         transforms: transforms to run on them.
-        schema: streams after the transforms.
+        cuts: cuts of documents after the transforms. None: sequences stay whole.
+        schema: streams of minibatches.
         seed: seed of random transforms.
         frame_mode: whether to refuse sequences of more than one sample in any stream.
         quarantine: list of unreadable sequences. None if they raise.
@@ -69,6 +72,7 @@ class Delivery:
         reader: Reader,
         chunks: ChunkSet,
         transforms: Sequence[Transform],
+        cuts: DocumentCuts | None,
         schema: Schema,
         seed: int,
         frame_mode: bool,
@@ -80,13 +84,16 @@ class Delivery:
         self._staging = reader if isinstance(reader, Staging) else None
         self._selecting = reader if isinstance(reader, Selecting) else None
         self._sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
-        self._transforms, self._schema, self._seed, self._frame_mode = transforms, schema, seed, frame_mode
+        self._transforms, self._cuts, self._schema = transforms, cuts, schema
+        self._seed, self._frame_mode = seed, frame_mode
         self._quarantine, self._skip, self._stats = quarantine, skip, stats
         self._schemas = [corpus.schema]  # before each transform
         for transform in transforms:
             self._schemas.append(transform.schema(self._schemas[-1]))
 
-    def minibatch(self, plan: Plan, rank: int, label_samples: int, begun: BegunAhead = None) -> Minibatch:
+    def minibatch(
+        self, plan: Plan, rank: int, label_samples: int, begun: BegunAhead = None, cut: IndexAndCount = (0, 1)
+    ) -> Minibatch:
         """Make the part of ``rank`` of a planned minibatch, whose position carries ``label_samples``.
 
         Args:
@@ -94,6 +101,7 @@ class Delivery:
             rank: this rank.
             label_samples: label samples of its position.
             begun: its copy, or its first transform, begun ahead. None if neither was begun.
+            cut: (index, count) of the cut of each sequence that this rank gets.
 
         Raises:
             DataError: a chunk, or without a quarantine a sequence, cannot be read.
@@ -105,7 +113,9 @@ class Delivery:
             # Even for an empty part, only a chunk shows which streams have several samples per sequence.
             self._reader.take((SegmentSlice(plan.held or plan.start.segment, 0, 0),))
         values, ids, good = self._gather(parts, rank, begun)
-        if good is not None:
+        if self._cuts is not None:
+            values, samples = self._cuts.take(values, ids, cut)
+        elif good is not None:
             samples = int(_column(parts, _segment_lengths, np.int64)[good].sum())
         elif len(parts) == 1:
             samples = parts[0].samples
