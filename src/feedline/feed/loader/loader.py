@@ -358,21 +358,23 @@ class DataLoader(_Base):
         self._notice()
         sweeps = self._sweeps
         with sweeps.lock():
-            before = self._batches.options
+            before, batch_sampler = self._batches.options, self.batch_sampler
             was, share = before.own_partition, before.own_partition.renewed(partition)
-            if share.resolve() == was.peek() and share.partition == was.partition:
-                return
-            options = before.repartitioned(share)
-            if not sweeps.agreed:
-                options.expect_seed(share.resolve())
-            self._crew.follow(before, options)
-            sweeps.batches, sweeps.divided = self._batches.with_options(options), (before, options)
+            options = before
+            if share.resolve() != was.peek() or share.partition != was.partition:
+                options = before.repartitioned(share)
+                if not sweeps.agreed:
+                    options.expect_seed(share.resolve())
+                self._crew.follow(before, options)
+                batches, divided, size = self._batches.with_options(options), (before, options), options.indices
+                # No calls, and so no interrupts: sizes that differ would be taken for a change by the program.
+                sweeps.batches, sweeps.divided = batches, divided
+                if size is not None:
+                    batch_sampler.batch_size = size
             self._keep(partition=options.partition, batch_size=options.indices)
-            if before.partition is None:
+            if before.partition is None and options.partition is not None:
                 sampler, batch_sampler = samplers_of(sweeps)
                 self._keep(sampler=sampler, batch_sampler=batch_sampler)
-            elif options.indices is not None:
-                self.batch_sampler.batch_size = options.indices
 
     # ---- state -------------------------------------------------------------------------------------
 
