@@ -46,7 +46,6 @@ REFUSED = [
     ((2, 2), None, "expected names of the dimensions of the mesh, got none for dimension 0: 2, dimension 1: 2"),
     ((2, 2), ("dp", "ep"), r'where ep may .*=fl.Partition\(mesh, roles=\{"ep": \.\.\.\}\)'),
     ((2, 2), ("inner", "outer"), r'inner and outer may .* roles=\{"inner": \.\.\., "outer": \.\.\.\}'),
-    ((2, 2), ("dp", "cp"), 'a mesh without cuts of sequences, got one that cuts them in 2: .* the role "model"'),
 ]
 
 

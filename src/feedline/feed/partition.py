@@ -188,7 +188,7 @@ class FixedShare:
     def __init__(self, partition: Partition, arcs: int | None = None) -> None:
         self.partition, self._arcs, self._is_declared = partition, arcs, not partition.is_auto
         self._share: IndexAndCount | None = None
-        self._cut: IndexAndCount = (0, 1)
+        self._is_cut, self._cut = partition.cutting() is not None, (0, 1)
         if self._is_declared:
             self._fix()
 
@@ -246,7 +246,7 @@ class FixedShare:
 
     def _override(self, override: PartitionLike) -> MeshShare:
         if type(override) is tuple:  # of every batch of a loader over a corpus
-            return self._check(MeshShare(*check_partition(override), *self.cut()))
+            return self._check(MeshShare(*check_partition(override), *(self.cut() if self._is_cut else (0, 1))))
         return self._check(self._of_feed(override).mesh_share())
 
     def _of_feed(self, value: PartitionLike) -> Partition:

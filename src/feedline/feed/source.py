@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from feedline.concurrency.reentrancy import refusal
 from feedline.data import Minibatch, Position, Schema, Span
+from feedline.data.minibatch import RankShare
 from feedline.errors import StateError
 from feedline.feed import states
 from feedline.feed.argument_errors import refuse
@@ -320,6 +321,8 @@ class MinibatchSource:
                 return Minibatch.end(self.schema, self.position)
             cut = self._partition.cut(partition) if self._cuts else (0, 1)
             minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, cut)
+            if count > 1 or self._cuts:
+                minibatch._share = RankShare(index, count, plan.share_sizes, cut[1])
             if finish is not None:
                 finish(minibatch)
             after = plan.after

@@ -83,6 +83,12 @@ def is_mesh(value: object) -> TypeGuard[Mesh]:
     return _is_torch(value) or _is_jax(value)
 
 
+def is_jax_placement(value: object) -> bool:
+    """Return whether ``value`` is a device or a sharding of JAX."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, (jax.Device, jax.sharding.Sharding))
+
+
 def share_of(mesh: Any, roles: Mapping[str, str] | None = None) -> MeshShare:
     """Return the share of this rank.
 

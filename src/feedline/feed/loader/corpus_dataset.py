@@ -27,7 +27,7 @@ from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Ordered, finis
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.wrapper import Forwarding
-from feedline.interop.meshes import MeshShare, is_mesh
+from feedline.interop.meshes import MeshShare, is_jax_placement, is_mesh
 
 # More sequences than any batch of a corpus in batches has, and few enough that a source without end accepts it.
 _WHOLE_BATCHES = 1 << 28
@@ -177,6 +177,8 @@ class CorpusBatches(Batches):
         """Return the batch that the loop gets for a minibatch."""
         collate = self.options.collate_fn
         if collate is None or collating.own_form(collate) is not None:
+            if is_jax_placement(self.options.device):
+                return minibatch
             return _by_stream(minibatch, self._layout, self._flat)
         return collate(_items(minibatch))
 

@@ -6,11 +6,14 @@ Nothing is read before that. With ``persistent_workers=True`` they stay, with th
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from feedline.concurrency.turns import lend
+from feedline.feed.equal_work import by_position
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
 from feedline.feed.loader.executors import (
@@ -27,6 +30,7 @@ from feedline.feed.loader.fetch import Fetch, WorkerStart, unit_of
 from feedline.feed.loader.gather import columns_of
 from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, IterableFetch
 from feedline.feed.loader.options import LoaderOptions
+from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sample_seeds import Seeding
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.partition import ranks
@@ -152,6 +156,13 @@ class Epoch:
         self.batches, self.partition, self._crew = batches, partition, crew
         self.remaining: RemainingBatches | None = None
         self._pool: Pool | None = None
+
+    def in_jax(self, batch: Any, planned: Planned) -> Any:
+        """Return a batch with JAX arrays, on the device or sharding of the loader."""
+        options, count = self.batches.options, self.partition[1]
+        sizes = None if options.samples is not None else partial(by_position, planned.stop - planned.start, count)
+        export = importlib.import_module("feedline.interop.jax").export_batch
+        return export(batch, options.device, (*self.partition, sizes, options.own_partition.cut()[1]))
 
     def executor(self, place: ResumePoint, previous: Executor | None = None) -> Executor:
         """Return the executor for the batches from a place on, after one of the same sweep if there is one."""

@@ -27,6 +27,7 @@ from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 from feedline.feed.progress_bar import Progress
 from feedline.feed.quarantine import QuarantineFile
 from feedline.interop.lightning import check_restored
+from feedline.interop.meshes import is_jax_placement
 
 _Base: Any = collating.torch_class("BaseIterator")  # frameworks do not copy iterators of this class
 
@@ -73,7 +74,8 @@ class LoaderIterator(_Base):
         options, torch = batches.options, collating.torch_side()
         self._pin = bool(options.pin_memory) and torch is not None and torch.pins(options.pin_memory_device)
         self._transfer = None
-        if options.device is not None:
+        self._in_jax = is_jax_placement(options.device)
+        if options.device is not None and not self._in_jax:
             if torch is None:
                 raise ModuleNotFoundError(f"device= requires torch; run {install_line('torch')}")
             self._transfer = torch.Transfer(options.device)
@@ -173,9 +175,11 @@ class LoaderIterator(_Base):
     def _next(self) -> tuple[Planned, Fetched, Any]:
         planned, fetched = self._next_with_items()
         batch = fetched.batch
-        if self._pin or self._transfer is not None:
+        if self._pin or self._in_jax or self._transfer is not None:
             began = time.perf_counter()
             try:
+                if self._in_jax:
+                    batch = self._epoch.in_jax(batch, planned)
                 if self._pin:
                     batch = collating.torch_side().pinned(batch)
                 if self._transfer is not None:

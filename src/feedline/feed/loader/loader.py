@@ -90,7 +90,9 @@ class DataLoader(_Base):
             the same number of batches, of which the last may be empty. None: no shares.
         on_error: "raise", "skip", or a `Quarantine`. The last two drop items that raise from their batch, and list
             them. They keep their place in the order.
-        device: device to deliver tensors on. To CUDA they are copied ahead, overlapping with computation.
+        device: device to deliver tensors on. To CUDA they are copied ahead, overlapping with computation. A device or
+            sharding of JAX: batches hold JAX arrays, with a sharding over several processes global ones, and those of a
+            corpus are as by `Minibatch.jax`.
         transforms: for a corpus, as for `MinibatchSource`: changes of its streams, such as decoding pictures. Not
             part of a state.
         snapshot_every_n_steps: no effect, for torchdata's `StatefulDataLoader`: a state is available at any time.
