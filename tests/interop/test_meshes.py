@@ -40,6 +40,7 @@ SHARES = [
     ((2, 2), ("Data", "tensor"), (0, 2)),
     ((1, 4), ("dp", "tp"), (0, 1)),
     ((4,), ("pp",), (0, 1)),
+    ((2, 2), ("data_parallel", "tensor_parallel"), (0, 2)),  # of Lightning
     ((2, 1, 2), ("hsdp", "pp", "tp"), (0, 2)),
 ]
 REFUSED = [

@@ -60,6 +60,8 @@ class Minibatch(Mapping[str, Value]):
         global_samples: samples of the whole global minibatch on the axis, over all ranks.
         position: position of the first sequence of the global minibatch.
         sweep_end: the global minibatch contains the last sequence of a sweep. The same on every rank.
+        partition: (index, count), which part of the global minibatch this is. Ranks of a model-parallel group have the
+            same one. Each cut of a share's sequences is a part.
         lanes: int64 (num_sequences,), with ``truncation_length``: the lane of each piece of a sequence.
             A learner carries its BPTT state over from the previous piece in the same lane. None for whole sequences.
         begins: bool (num_sequences,), with ``truncation_length``: whether the piece starts its sequence, so that
@@ -77,6 +79,7 @@ class Minibatch(Mapping[str, Value]):
         "lanes",
         "num_samples",
         "num_sequences",
+        "partition",
         "position",
         "schema",
         "sweep_end",
@@ -108,6 +111,7 @@ class Minibatch(Mapping[str, Value]):
         self.global_samples = global_samples
         self.position = position
         self.sweep_end = sweep_end
+        self.partition = _WHOLE
         self._ended = ended
         self.lanes = lanes
         self.begins = begins
@@ -256,7 +260,7 @@ class Minibatch(Mapping[str, Value]):
             b = max(a + 1, int(np.searchsorted(ends, ends[a] + budget, side="right")) - 1)
             values = {name: value.slice(a, b) for name, value in self.values_by_name.items()}
             samples, last = int(ends[b] - ends[a]), b == self.num_sequences
-            yield Minibatch(
+            part = Minibatch(
                 self.schema,
                 values,
                 self.ids[a:b],
@@ -269,6 +273,8 @@ class Minibatch(Mapping[str, Value]):
                 origins=self._origins if last or self._origins is None else self._origins._replace(sweep_ends=tuple),
                 share=None if self._share is None else self._share._replace(sizes=None),
             )
+            part.partition = self.partition
+            yield part
             a = b
 
     def __eq__(self, other: object) -> bool:
@@ -327,12 +333,14 @@ def whole_minibatch(
     minibatch.num_sequences = len(ids)
     minibatch.num_samples = minibatch.global_samples = num_samples
     minibatch.position = position
+    minibatch.partition = _WHOLE
     minibatch.sweep_end = minibatch._ended = False
     minibatch.lanes = minibatch.begins = minibatch._origins = minibatch._share = minibatch.tensors = None
     return minibatch
 
 
 _new = Minibatch.__new__
+_WHOLE = (0, 1)
 
 
 def _same(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:

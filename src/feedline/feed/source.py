@@ -319,10 +319,11 @@ class MinibatchSource:
             if plan.ended:
                 self._cursor = plan.after
                 return Minibatch.end(self.schema, self.position)
-            cut = self._partition.cut(partition) if self._cuts else (0, 1)
-            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, cut)
+            cut, cuts = self._partition.cut(partition) if self._cuts else (0, 1)
+            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, (cut, cuts))
+            minibatch.partition = index * cuts + cut, count * cuts
             if count > 1 or self._cuts:
-                minibatch._share = RankShare(index, count, plan.share_sizes, cut[1])
+                minibatch._share = RankShare(index, count, plan.share_sizes, cuts)
             if finish is not None:
                 finish(minibatch)
             after = plan.after

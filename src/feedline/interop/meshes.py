@@ -24,8 +24,8 @@ DATA, MODEL, CONTEXT = ROLES = ("data", "model", "context")
 #: Usual names of dimensions, in lower case, by role. Expert parallelism (ep, etp) may be data or model.
 NAMES = {
     DATA: "batch data data_parallel ddp dp dp_replicate dp_shard fsdp hsdp replica replicate shard",
-    MODEL: "model model_parallel mp pipe pipeline pp stage tensor tp",
-    CONTEXT: "context cp seq sequence sp",
+    MODEL: "model model_parallel mp pipe pipeline pipeline_parallel pp stage tensor tensor_parallel tp",
+    CONTEXT: "context context_parallel cp seq sequence sequence_parallel sp",
 }
 _ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
 
