@@ -73,7 +73,7 @@ class Partition:
     Args:
         ranks: (index, count), a torch ``DeviceMesh`` or a slice of one, or a JAX ``Mesh``. ``"auto"``: the mesh that
             the program has made with torch, else the rank and world size of torch.distributed if it is initialised at
-            the first read, else of mpiexec or srun, else (0, 1).
+            the first read, else of Ray Train, mpiexec or srun, else (0, 1).
         roles: role by name of a dimension of the mesh, for other names.
         balance: ``"samples"``: sequence after sequence, by position. ``"squares"``: by the squares of their lengths in
             samples, as attention costs, of each document in a row of `Packed`. Or a function that returns the work of
@@ -319,7 +319,8 @@ def check_partition(partition: Any) -> IndexAndCount:
 
 
 def ranks() -> IndexAndCount:
-    """Return rank and number of ranks: of torch.distributed if it is initialised, else of mpiexec or srun."""
+    """Return rank and number of ranks: of torch.distributed if it is initialised, else of Ray Train, mpiexec or
+    srun."""
     return _group() or launcher_rank() or (0, 1)
 
 

@@ -289,7 +289,7 @@ class Sweeps:
         torch = torch_side()
         if torch is None or not torch.in_group():
             raise ValueError(
-                "expected a seed, as the ranks that mpiexec or srun has started would draw separate ones and follow "
+                "expected a seed, as the ranks that mpiexec, srun or Ray has started draw separate ones and follow "
                 "different orders, got none. Pass seed=, or call torch.distributed.init_process_group first"
             )
         self.batches, self.agreed = self.batches.with_seed(torch.seed_of_rank_0(self.batches.sure_seed)), True
