@@ -35,14 +35,18 @@ class RankShare(NamedTuple):
 
     Attributes:
         part, parts: index of the share, and number of shares.
+        cut, cuts: of ranks that have the same sequences and a cut of each, the index and the number.
         sizes: function that returns the number of sequences of each share, int64 (parts,). None if it is unknown.
-        cuts: number of ranks that have the same sequences and a cut of each.
     """
 
     part: int = 0
     parts: int = 1
-    sizes: Callable[[], NDArray[np.int64]] | None = None
+    cut: int = 0
     cuts: int = 1
+    sizes: Callable[[], NDArray[np.int64]] | None = None
+
+
+_WHOLE = RankShare()
 
 
 class Minibatch(Mapping[str, Value]):
@@ -60,8 +64,7 @@ class Minibatch(Mapping[str, Value]):
         global_samples: samples of the whole global minibatch on the axis, over all ranks.
         position: position of the first sequence of the global minibatch.
         sweep_end: the global minibatch contains the last sequence of a sweep. The same on every rank.
-        partition: (index, count), which part of the global minibatch this is. Ranks of a model-parallel group have the
-            same one. Each cut of a share's sequences is a part.
+        share: which part of the global minibatch this is.
         lanes: int64 (num_sequences,), with ``truncation_length``: the lane of each piece of a sequence.
             A learner carries its BPTT state over from the previous piece in the same lane. None for whole sequences.
         begins: bool (num_sequences,), with ``truncation_length``: whether the piece starts its sequence, so that
@@ -72,16 +75,15 @@ class Minibatch(Mapping[str, Value]):
     __slots__ = (
         "_ended",
         "_origins",
-        "_share",
         "begins",
         "global_samples",
         "ids",
         "lanes",
         "num_samples",
         "num_sequences",
-        "partition",
         "position",
         "schema",
+        "share",
         "sweep_end",
         "tensors",
         "values_by_name",
@@ -101,7 +103,7 @@ class Minibatch(Mapping[str, Value]):
         lanes: NDArray[np.int64] | None = None,
         begins: NDArray[np.bool_] | None = None,
         origins: Origins | None = None,
-        share: RankShare | None = None,
+        share: RankShare = _WHOLE,
     ) -> None:
         self.schema = schema
         self.values_by_name = values
@@ -111,12 +113,11 @@ class Minibatch(Mapping[str, Value]):
         self.global_samples = global_samples
         self.position = position
         self.sweep_end = sweep_end
-        self.partition = _WHOLE
+        self.share = share
         self._ended = ended
         self.lanes = lanes
         self.begins = begins
         self._origins = origins
-        self._share = share
         self.tensors: dict[str, Any] | None = None
 
     @classmethod
@@ -160,9 +161,16 @@ class Minibatch(Mapping[str, Value]):
         None if a rank does not know it: with ``truncation_length``, ``filling="cntk"`` or a `UserMinibatchSource` on
         several ranks, and for `parts` of a share.
         """
-        if self._share is None or self._share.parts == 1:
+        if self.share.parts == 1:
             return np.array([self.num_sequences])
-        return None if self._share.sizes is None else self._share.sizes()
+        return None if self.share.sizes is None else self.share.sizes()
+
+    @property
+    def partition(self) -> tuple[int, int]:
+        """(index, count): which part of the samples this is. Ranks of a model-parallel group have the same one. Each
+        cut of a share's sequences is a part."""
+        share = self.share
+        return share.part * share.cuts + share.cut, share.parts * share.cuts
 
     # ---- devices ---------------------------------------------------------------------------------------
 
@@ -237,7 +245,7 @@ class Minibatch(Mapping[str, Value]):
         if self._ended:
             raise ValueError("expected a minibatch, got the end of the source: test `if not minibatch` first")
         export = importlib.import_module("feedline.interop.jax").export_streams
-        arrays: dict[str, Any] = export(self.values_by_name, sharding, self._share or RankShare(), pad_to or {})
+        arrays: dict[str, Any] = export(self.values_by_name, sharding, self.share, pad_to or {})
         return arrays
 
     def parts(self, budget: int) -> Iterator[Minibatch]:
@@ -260,7 +268,7 @@ class Minibatch(Mapping[str, Value]):
             b = max(a + 1, int(np.searchsorted(ends, ends[a] + budget, side="right")) - 1)
             values = {name: value.slice(a, b) for name, value in self.values_by_name.items()}
             samples, last = int(ends[b] - ends[a]), b == self.num_sequences
-            part = Minibatch(
+            yield Minibatch(
                 self.schema,
                 values,
                 self.ids[a:b],
@@ -271,10 +279,8 @@ class Minibatch(Mapping[str, Value]):
                 lanes=None if self.lanes is None else self.lanes[a:b],
                 begins=None if self.begins is None else self.begins[a:b],
                 origins=self._origins if last or self._origins is None else self._origins._replace(sweep_ends=tuple),
-                share=None if self._share is None else self._share._replace(sizes=None),
+                share=self.share._replace(sizes=None),
             )
-            part.partition = self.partition
-            yield part
             a = b
 
     def __eq__(self, other: object) -> bool:
@@ -310,8 +316,8 @@ class Minibatch(Mapping[str, Value]):
         state = {name: getattr(self, name) for name in self.__slots__}
         if self._origins is not None:  # computed now: the receiver has no corpus
             state["_origins"] = Origins(*(functools.partial(_return_result, x) for x in (self.source, self.sweep_ends)))
-        if self._share is not None and self._share.sizes is not None:  # likewise
-            state["_share"] = self._share._replace(sizes=functools.partial(_return_result, self.share_sizes))
+        if self.share.sizes is not None:  # likewise
+            state["share"] = self.share._replace(sizes=functools.partial(_return_result, self.share_sizes))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -333,14 +339,13 @@ def whole_minibatch(
     minibatch.num_sequences = len(ids)
     minibatch.num_samples = minibatch.global_samples = num_samples
     minibatch.position = position
-    minibatch.partition = _WHOLE
+    minibatch.share = _WHOLE
     minibatch.sweep_end = minibatch._ended = False
-    minibatch.lanes = minibatch.begins = minibatch._origins = minibatch._share = minibatch.tensors = None
+    minibatch.lanes = minibatch.begins = minibatch._origins = minibatch.tensors = None
     return minibatch
 
 
 _new = Minibatch.__new__
-_WHOLE = (0, 1)
 
 
 def _same(a: NDArray[Any] | None, b: NDArray[Any] | None) -> bool:

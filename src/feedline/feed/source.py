@@ -319,11 +319,10 @@ class MinibatchSource:
             if plan.ended:
                 self._cursor = plan.after
                 return Minibatch.end(self.schema, self.position)
-            cut, cuts = self._partition.cut(partition) if self._cuts else (0, 1)
-            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, (cut, cuts))
-            minibatch.partition = index * cuts + cut, count * cuts
+            cut = self._partition.cut(partition) if self._cuts else (0, 1)
+            minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, cut)
             if count > 1 or self._cuts:
-                minibatch._share = RankShare(index, count, plan.share_sizes, cuts)
+                minibatch.share = RankShare(index, count, *cut, plan.share_sizes)
             if finish is not None:
                 finish(minibatch)
             after = plan.after

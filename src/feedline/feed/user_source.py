@@ -153,9 +153,7 @@ class UserMinibatchSource(abc.ABC):
             return Minibatch.end(self.schema, self.position)
         values = convert_values(self.schema, returned.streams, f"make_minibatch of {type(self).__name__}")
         minibatch = progress.deliver(self.schema, values, returned)
-        minibatch.partition = index, count
-        if count > 1:
-            minibatch._share = RankShare(index, count)
+        minibatch.share = RankShare(index, count)
         return minibatch
 
     def minibatches(

@@ -25,8 +25,6 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"JAX is not installed; run: {install_line('jax')}") from error
 
-Sizes = Callable[[], NDArray[np.int64]]
-
 
 def export(value: Value, device: Any = None) -> Any:
     """See `Value.jax`."""
@@ -61,14 +59,14 @@ def export_streams(streams: Mapping[str, Value], sharding: Any, share: RankShare
     return {**arrays, "lengths": lengths} if lengths else arrays
 
 
-def export_batch(batch: Any, sharding: Any, share: tuple[int, int, Sizes | None, int]) -> Any:
+def export_batch(batch: Any, sharding: Any, share: RankShare) -> Any:
     """Return a batch of a loader with JAX arrays in place of its arrays and torch tensors.
 
     Args:
         batch: this process's share: a minibatch, or a tree of lists, tuples and dicts. The first axis of arrays is the
             batch.
         sharding: device or sharding.
-        share: the fields of its `RankShare`, which a minibatch knows.
+        share: the share, which a minibatch knows.
 
     Raises:
         TypeError, ValueError: see `Minibatch.jax`.
@@ -76,7 +74,7 @@ def export_batch(batch: Any, sharding: Any, share: tuple[int, int, Sizes | None,
     if isinstance(batch, Minibatch):
         return batch.jax(sharding)
     arrays = [array for leaf in jax.tree.leaves(batch) if (array := _array(leaf)) is not None and array.ndim]
-    place = _placer(sharding, RankShare(*share), len(arrays[0]) if arrays else 0)
+    place = _placer(sharding, share, len(arrays[0]) if arrays else 0)
     return jax.tree.map(lambda leaf: leaf if (array := _array(leaf)) is None else place(array), batch)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from feedline.concurrency.turns import lend
+from feedline.data.minibatch import RankShare
 from feedline.feed.equal_work import by_position
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
@@ -162,7 +163,8 @@ class Epoch:
         options, count = self.batches.options, self.partition[1]
         sizes = None if options.samples is not None else partial(by_position, planned.stop - planned.start, count)
         export = importlib.import_module("feedline.interop.jax").export_batch
-        return export(batch, options.device, (*self.partition, sizes, options.own_partition.cut()[1]))
+        share = RankShare(*self.partition, *options.own_partition.cut(), sizes)
+        return export(batch, options.device, share)
 
     def executor(self, place: ResumePoint, previous: Executor | None = None) -> Executor:
         """Return the executor for the batches from a place on, after one of the same sweep if there is one."""
