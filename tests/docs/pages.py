@@ -28,16 +28,16 @@ from tests.warm import IMPORTED, run
 
 ROOT = Path(__file__).resolve().parents[2]
 # Run, and compared with the native kernels, by test_order_page.py; run where frameworks are installed by
-# tests/frameworks; run by `make extras`, which installs JAX.
+# tests/frameworks.
 ELSEWHERE = {
     ROOT / "docs" / "explanation" / "order.md",
     ROOT / "docs" / "how-to" / "frameworks.md",
-    ROOT / "docs" / "how-to" / "jax.md",
     ROOT / "docs" / "how-to" / "pictures-and-datasets.md",
 }
 #: Packages of other people that the programs of a page need.
 FRAMEWORKS = {
     ROOT / "docs" / "formats" / "arrow.md": "datasets",
+    ROOT / "docs" / "how-to" / "jax.md": "jax",
     ROOT / "docs" / "how-to" / "kvstore-async.md": "ray",
     ROOT / "docs" / "how-to" / "ray-workers.md": "ray",
 }

@@ -51,6 +51,9 @@ def test_blocks_that_are_not_run_are_few_and_have_a_reason():
         "docs/how-to/kvstore-async.md: it needs several machines",
         "docs/how-to/object-stores.md: needs an object store",
         "docs/how-to/object-stores.md: needs an object store",
+        # Run by tests/examples.
+        "docs/how-to/several-workers.md: needs torchft, and a server; examples/torchft_replicas.py is this loop, "
+        "and tested",
         # Run unchanged by tests/kvstore/test_hosts.py.
         "docs/how-to/several-workers.md: needs two machines",
         # Variables of launchers are set by tests/interop/test_launchers.py.

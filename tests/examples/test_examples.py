@@ -27,6 +27,7 @@ TESTED = {
     "picture_classifier",
     "user_source",
     "killed_and_resumed",
+    "torchft_replicas",
     "parallel_data",
     "data_parallel_lstm",
     "language_model",
@@ -121,6 +122,16 @@ def test_killed_and_resumed():
     printed = run("killed_and_resumed")
     assert "killed 2 times" in printed
     assert printed.endswith("the same parameters, bit for bit\n")
+
+
+@pytest.mark.slow
+@pytest.mark.frameworks("torchft")
+def test_torchft_replicas():
+    """It compares sequences and weights itself."""
+    printed = run("torchft_replicas", "--seconds", "0.03")
+    assert "replica 1 was killed in step 20" in printed
+    assert re.search(r"replica 1: \d\d minibatches, among 3 to 3 replicas", printed)
+    assert printed.endswith("100 steps, 3000 sequences: each once, and the weights of one process\n")
 
 
 @pytest.mark.slow

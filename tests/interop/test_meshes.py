@@ -40,13 +40,13 @@ SHARES = [
     ((2, 2), ("Data", "tensor"), (0, 2)),
     ((1, 4), ("dp", "tp"), (0, 1)),
     ((4,), ("pp",), (0, 1)),
+    ((2, 2), ("data_parallel", "tensor_parallel"), (0, 2)),  # of Lightning
     ((2, 1, 2), ("hsdp", "pp", "tp"), (0, 2)),
 ]
 REFUSED = [
     ((2, 2), None, "expected names of the dimensions of the mesh, got none for dimension 0: 2, dimension 1: 2"),
     ((2, 2), ("dp", "ep"), r'where ep may .*=fl.Partition\(mesh, roles=\{"ep": \.\.\.\}\)'),
     ((2, 2), ("inner", "outer"), r'inner and outer may .* roles=\{"inner": \.\.\., "outer": \.\.\.\}'),
-    ((2, 2), ("dp", "cp"), 'a mesh without cuts of sequences, got one that cuts them in 2: .* the role "model"'),
 ]
 
 

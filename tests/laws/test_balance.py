@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -198,6 +200,274 @@ def test_shares_are_as_even_as_longest_first_makes_them():
             work = [float((lengths[part.ids].astype(float) ** 2).sum()) for part in parts]
             found.append(max(work) / np.mean(work))
     assert max(loads["squares"]) < 1.05 < 1.5 < min(loads["samples"])
+
+
+TEXTS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4, 3]
+PATCHES = [(7 * n) % 11 for n in range(len(TEXTS))]
+
+
+def two_streams(texts=TEXTS, patches=PATCHES):
+    """Return a corpus of two streams of different lengths, and a label."""
+    return fl.ArrayDeserializer(
+        text=[np.full(n, i, np.int32) for i, n in enumerate(texts)],
+        patches=[np.zeros((n, 2), np.float32) for n in patches],
+        label=np.arange(len(texts)),
+        defines_size="text",
+        chunk_sequences=4,
+    )
+
+
+def stored(folder):
+    fl.convert(two_streams(), folder)
+    return fl.open_corpus(folder)
+
+
+def joined(_):
+    """Return the same from two corpora, of which one has but one stream, and its sequences in reverse."""
+    keys = np.arange(len(TEXTS))[::-1]
+    images = fl.ArrayDeserializer(patches=[np.zeros((PATCHES[i], 2), np.float32) for i in keys])
+    texts = fl.ArrayDeserializer(text=[np.full(n, i, np.int32) for i, n in enumerate(TEXTS)], defines_size="text")
+    return fl.Join(texts, Reversed(images), cache=False)
+
+
+class Reversed(fl.Deserializer, fl.Keyed):
+    """A corpus of one stream that knows lengths of sequences alone, and whose keys count down."""
+
+    def __init__(self, corpus):
+        self.corpus, self.schema, self.name = corpus, corpus.schema, "reversed"
+
+    def chunks(self):
+        return self.corpus.chunks()
+
+    def read(self, chunk):
+        return self.corpus.read(chunk)
+
+    def digest(self):
+        return self.corpus.digest()
+
+    def lengths(self, ordinals):
+        return self.corpus.lengths(ordinals)
+
+    def keys(self, ordinals):
+        return (len(TEXTS) - 1 - ordinals).astype(np.uint64)
+
+
+#: Corpora that know the lengths of their streams.
+KNOWN = {
+    "arrays": lambda _: two_streams(),
+    "store": stored,
+    "concatenated": lambda _: fl.Concat(two_streams(TEXTS[:9], PATCHES[:9]), two_streams(TEXTS[9:], PATCHES[9:])),
+    "taken": lambda _: fl.Take(two_streams([8, 8, *TEXTS], [1, 9, *PATCHES]), 2, None),
+    "joined": joined,
+    "bucketed": lambda _: fl.Bucketed(two_streams(), 2, budget=40),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(KNOWN))
+def test_work_may_follow_from_several_streams(tmp_path, kind):
+    """Parameters name the streams, whatever the samples of a sequence are. Nothing is read to know their lengths."""
+    corpus, count = KNOWN[kind](tmp_path / "store"), 3
+    whole = fl.MinibatchSource(corpus, seed=2, max_sweeps=2)
+
+    def work(patches, text):
+        return text**2 + 10 * patches
+
+    ranks = [
+        fl.MinibatchSource(corpus, seed=2, max_sweeps=2, partition=fl.Partition((i, count), balance=work))
+        for i in range(count)
+    ]
+    uneven, reads = False, 0
+    while expected := whole.next_minibatch(40):
+        lengths = [
+            (len(t), len(p)) for t, p in zip(*(expected[n].sequences() for n in ("text", "patches")), strict=True)
+        ]
+        owner = np.array(slow([text**2 + 10 * patches for text, patches in lengths], count))
+        uneven = uneven or not np.array_equal(owner, slow([text**2 for text, _ in lengths], count))
+        for i, rank in enumerate(ranks):
+            part = rank.next_minibatch(40)
+            assert part.ids.tolist() == expected.ids[owner == i].tolist()
+        reads += 1
+    assert uneven
+    assert reads > 3
+
+
+def test_a_function_of_one_parameter_takes_samples_unless_it_is_a_stream():
+    short = [np.zeros(n) for n in PATCHES]  # streams with the names of parameters that take samples by place
+    texts = [np.zeros(n) for n in TEXTS]
+    corpus = fl.ArrayDeserializer(text=texts, patches=short, x=short, lengths=short, label=TEXTS, defines_size="text")
+
+    def first(balance):
+        source = fl.MinibatchSource(corpus, partition=fl.Partition((0, 3), balance=balance))
+        return source.next_minibatch(60).ids.tolist()
+
+    assert first(lambda anything: anything**2) == first(lambda text: text**2) == first("squares") == first(np.square)
+    assert first(lambda patches: patches**2) == first(lambda *, patches: patches**2) != first("squares")
+    assert first(lambda label: label) == first(lambda n: np.ones(len(n)))
+
+
+def test_a_loader_balances_a_corpus_by_several_streams():
+    def loader(batch_size, partition):
+        return fl.DataLoader(
+            two_streams(), batch_size=batch_size, shuffle=True, seed=3, partition=partition, collate_fn=list
+        )
+
+    def work(text, patches):
+        return text + 5 * patches
+
+    whole = list(loader(6, (0, 1)))
+    ranks = [list(loader(2, fl.Partition((i, 3), balance=work))) for i in range(3)]
+    for step, expected in enumerate(whole):
+        loads = [len(item["text"]) + 5 * len(item["patches"]) for item in expected]
+        owner = slow(loads, 3, numbers(len(expected), 3))
+        for i, rank in enumerate(ranks):
+            wanted = [int(item["label"]) for item, at in zip(expected, owner, strict=True) if at == i]
+            assert [int(item["label"]) for item in rank[step]] == wanted
+
+
+def test_all_streams_of_documents_in_rows_have_one_length():
+    tokens = [np.ones(n, np.int32) for n in TEXTS]
+    corpus = fl.Packed(fl.ArrayDeserializer(tokens=tokens, mask=tokens, defines_size="tokens"), 12, tokens="tokens")
+
+    def shares(balance):
+        ranks = [fl.MinibatchSource(corpus, partition=fl.Partition((i, 2), balance=balance)) for i in range(2)]
+        return [rank.next_minibatch(72).ids.tolist() for rank in ranks]
+
+    assert shares(lambda tokens, mask: tokens * mask) == shares("squares")
+
+
+def test_lengths_that_are_unknown_before_reading_are_refused(tmp_path):
+    fl.write_ctf(tmp_path / "two.ctf", text=[np.ones((n, 1)) for n in (1, 2, 3)], patches=[np.ones((2, 1))] * 3)
+    text = fl.open_corpus(tmp_path / "two.ctf", streams={"text": fl.Stream(1), "patches": fl.Stream(1)})
+    partition = fl.Partition((0, 2), balance=lambda text, patches: text + patches)
+    with pytest.raises(ValueError, match=r"lengths of stream `text` that are known before .* writes a store"):
+        fl.MinibatchSource(text, partition=partition)
+    with pytest.raises(ValueError, match=r"lengths of stream `text` that are known before"):
+        fl.DataLoader(text, batch_size=2, partition=partition)
+    with pytest.raises(ValueError, match=r"names of streams \(text, patches, label\), got the parameter `pictures`"):
+        fl.MinibatchSource(two_streams(), partition=fl.Partition((0, 2), balance=lambda text, pictures: text))
+    by_length = fl.BatchByLength(lengths=TEXTS)
+    with pytest.raises(ValueError, match=r"\(a dataset has none\), got the parameter `text`"):
+        fl.DataLoader(range(len(TEXTS)), batch_size=2, batch_sampler=by_length, partition=partition)
+
+
+def test_work_that_is_no_number_names_all_lengths():
+    source = fl.MinibatchSource(
+        two_streams(), shuffle=False, partition=fl.Partition((0, 2), balance=lambda text, patches: text - 4.0 * patches)
+    )
+    with pytest.raises(ValueError, match=r"got -27.0 for length text 1, patches 7"):
+        source.next_minibatch(60)
+
+
+# ---- how uneven ranks are -----------------------------------------------------------------------------
+
+
+def unevenness(rules, lengths, count):
+    """Return the largest work of a rank over the mean, by balance and measure, slow and obvious."""
+    starts, total = np.cumsum([0, *lengths]), sum(lengths)
+    owners = {"samples": [min(int(o) * count // total if total else count, count - 1) for o in starts[:-1]]}
+    owners |= {name: slow([rule(n) for n in lengths], count) for name, rule in rules.items()}
+    figures = {}
+    for balance, owner in owners.items():
+        figures[balance] = {}
+        for measure, rule in {"samples": lambda n: n, **rules}.items():
+            loads = [sum(rule(n) for n, at in zip(lengths, owner, strict=True) if at == i) for i in range(count)]
+            figures[balance][measure] = pytest.approx(max(loads) * count / sum(loads) if sum(loads) else 1.0)
+    return figures
+
+
+@given(worlds(), st.integers(1, 60), st.integers(2, 5), st.sampled_from(["samples", "squares", "function"]))
+def test_a_plan_shows_how_uneven_ranks_are_under_each_balance(world, size, count, balance):
+    """The figures are the same on every rank, and those of the source after the minibatch, without reading."""
+    rules = {"squares": RULES["squares"]} | ({"function": RULES["cubes"]} if balance == "function" else {})
+    partitions = [
+        fl.Partition((i, count), balance=rule("cubes") if balance == "function" else balance) for i in range(count)
+    ]
+    ranks = [world.source(max_sweeps=2, partition=partition) for partition in partitions]
+    planned = [list(rank.plan(size)) for rank in ranks]
+    assert all(rank.corpus.reads == [] for rank in ranks)
+    whole = world.source(max_sweeps=2)
+    for step, expected in enumerate(whole.minibatches(size)):
+        figures = unevenness(rules, [world.lengths[i] for i in expected.ids], count)
+        for i, rank in enumerate(ranks):
+            assert planned[i][step].unevenness() == figures
+            assert rank.next_minibatch(size)
+            assert (rank.stats().balance, rank.stats().unevenness) == (balance, figures)
+
+
+def test_rows_are_as_uneven_as_their_documents():
+    tokens = [np.ones(n, np.int32) for n in TEXTS * 4]
+    corpus = fl.Packed(fl.ArrayDeserializer(tokens=tokens), 12)
+    source = fl.MinibatchSource(corpus, partition=(0, 4))
+    expected = fl.MinibatchSource(corpus, partition=(0, 1)).next_minibatch(288)
+    work = [sum(int(n) ** 2 for n in np.bincount(segment)[1:]) for segment in expected["segment"].sequences()]
+    by_place = [sum(work[i : i + 6]) for i in range(0, 24, 6)]
+    by_work = np.bincount(slow(work, 4), weights=work)
+    figures = next(source.plan(288)).unevenness()
+    assert figures["samples"] == {"samples": 1.0, "squares": pytest.approx(max(by_place) / np.mean(by_place))}
+    assert figures["squares"]["squares"] == pytest.approx(by_work.max() / by_work.mean())
+    # Documents are looked up for a plan and a balance alone.
+    balanced = fl.MinibatchSource(corpus, partition=fl.Partition((0, 4), balance="squares"))
+    for each in (source, balanced):
+        each.next_minibatch(288)
+    assert source.stats().unevenness == {}
+    assert balanced.stats().unevenness == figures
+
+
+def test_figures_of_a_plan_are_those_of_its_order():
+    """Another order of the source, from a later place on, does not change what was planned."""
+    parts = {
+        name: fl.ArrayDeserializer(x=[np.zeros(n) for n in lengths])
+        for name, lengths in (("a", TEXTS * 9), ("b", [50, 1] * 90))
+    }
+    source = fl.MinibatchSource(fl.Mixture(parts, weights={"a": 9, "b": 1}, block=8), partition=(0, 3))
+    source.next_minibatch(100)
+    planned = list(itertools.islice(source.plan(100), 12))
+    figures = [each.unevenness() for each in planned]
+    source.change_weights({"a": 1, "b": 9})
+    assert [each.unevenness() for each in planned] == figures
+    assert [each.unevenness() for each in itertools.islice(source.plan(100), 12)] != figures
+    assert source.stats().unevenness == {}  # the minibatch before the change was of the other order
+
+
+class Unsized(fl.UserDeserializer):
+    """Chunks whose sizes are unknown before they are read."""
+
+    def __init__(self):
+        self.reads = []
+
+    def streams(self):
+        return {"x": fl.Stream(())}
+
+    def num_chunks(self):
+        return 9
+
+    def get_chunk(self, chunk):
+        self.reads.append(chunk)
+        return {"x": [np.zeros(n, np.float32) for n in TEXTS]}
+
+
+def test_figures_of_corpora_of_unknown_sizes_are_not_read():
+    corpus = Unsized()
+    source = fl.MinibatchSource(
+        corpus, shuffle=fl.Window(chunks=1), partition=fl.Partition((0, 2), balance="squares"), read_ahead=0
+    )
+    for _ in range(3):
+        source.next_minibatch(110)  # a chunk has 118 samples
+        before = list(corpus.reads)
+        assert source.stats().unevenness == {}
+        assert corpus.reads == before
+
+
+def test_feeds_that_cannot_be_balanced_have_no_figures():
+    corpus = fl.ArrayDeserializer(x=[np.zeros(3), np.zeros(2)] * 20, chunk_sequences=2)
+    for settings in ({"filling": "cntk"}, {"truncation_length": 4}, {"order": fl.Arcs(4)}):
+        source = fl.MinibatchSource(corpus, partition=(0, 2), max_sweeps=1, **settings)
+        assert next(source.plan(10)).unevenness() == {}
+        assert source.next_minibatch(10)
+        assert source.stats().unevenness == {}
+    alone = fl.MinibatchSource(corpus, partition=(0, 1))
+    alone.next_minibatch(10)
+    assert alone.stats().unevenness == {}
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,49 @@ def test_an_iterator_with_another_epoch(name):
     assert tried > 5
 
 
+class Repartitioned:
+    """An iterator whose loader takes other shares as it goes on."""
+
+    SHARES = ((0, 2), (0, 2), (1, 2), (1, 2), (0, 1), (0, 1), (1, 2))
+
+    def __init__(self, loader):
+        self.loader, self.batches, self.count = loader, iter(loader), 0
+
+    def __next__(self):
+        self.loader.repartition(self.SHARES[min(self.count, 6)])
+        batch = next(self.batches)
+        self.count += 1
+        return batch
+
+
+@pytest.mark.parametrize("name", ["items", "threads", "corpus"] + ["travelling"] * (torch is not None))
+def test_a_loader_of_other_ranks(name, monkeypatch):
+    """Also in `repartition`. What was made for the old ranks is dropped, and nothing else."""
+    if torch is not None:
+        monkeypatch.setattr(torch_loading, "Transfer", Slow)
+
+    def loader():
+        return fl.DataLoader(**{"batch_size": 1, "seed": 5, "partition": (0, 2), **WORLDS[name]()})
+
+    def places(batch):
+        batch = batch["x"] if isinstance(batch, dict) else batch[0] if isinstance(batch, list) else batch
+        return np.ravel(batch).tolist()
+
+    order = [i for batch in fl.DataLoader(**{"seed": 5, **WORLDS[name]()}) for i in places(batch)]
+    tried = 0
+    for moment in moments(name):
+        interrupt = Interrupt(moment)
+        with loader() as reading:
+            got = received_after_interrupt(lambda reading=reading: Repartitioned(reading), interrupt)
+            assert (reading.batch_size, reading.partition.ranks) == (1, (1, 2))
+        shares = [order[2 * k : 2 * k + 2][i::n] for k, (i, n) in enumerate(Repartitioned.SHARES)]
+        assert [places(batch) for batch in got] == shares, interrupt.where
+        if interrupt.where is None:
+            break
+        tried += 1
+    assert tried > 5
+
+
 @pytest.mark.parametrize("dataset", [Augmented(13), Counting(13)], ids=["items", "iterable"])
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "new"])
 def test_processes(dataset, persistent):

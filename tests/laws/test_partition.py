@@ -192,3 +192,22 @@ def test_another_balance_is_refused_in_mid_run():
     assert source.next_minibatch(4).num_samples == 2
     source.repartition((1, 4))
     assert source.next_minibatch(4).num_samples == 1
+
+
+def test_a_step_that_is_taken_back_reads_no_chunk_again():
+    """Windows hold four minibatches. The last one of a window leaves it."""
+    corpus = CountedCorpus([1] * 80, [5] * 16)
+    source, plain = (fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=4), max_sweeps=1) for _ in range(2))
+    expected = [m.ids.tolist() for m in plain.minibatches(5)]
+    corpus.reads.clear()
+    got = []
+    for number in range(16):
+        if number % 4 < 3:
+            state = source.state_dict()
+            source.repartition((1, 2))
+            source.next_minibatch(5)
+            source.load_state_dict(state)
+            source.repartition((0, 1))
+        got.append(source.next_minibatch(5).ids.tolist())
+    assert got == expected
+    assert sorted(corpus.reads) == list(range(16))

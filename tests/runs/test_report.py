@@ -6,6 +6,7 @@ import json
 import re
 from importlib.resources import files
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -125,6 +126,44 @@ def test_remarkable_results_are_named(tmp_path, change, told):
     for name, value in change.items():
         line[name] = {**line[name], **value} if isinstance(value, dict) else value
     assert told in page_of(write(tmp_path / "run.jsonl", [start(), line])).text
+
+
+def uneven(balance, now, balanced):
+    """Return statistics of a source whose ranks have uneven squares of lengths."""
+    figures = {"samples": {"samples": 1.1, "squares": now}, "squares": {"samples": 1.3, "squares": balanced}}
+    return {"balance": balance, "unevenness": figures}
+
+
+@pytest.mark.parametrize(
+    ("spans", "told"),
+    [
+        ([("samples", 1.8, 1.0), ("samples", 2.0, 1.2)], True),  # means of 1.9 and 1.1
+        ([("samples", 1.1, 1.0), ("samples", 1.15, 1.0)], False),  # hardly uneven
+        ([("samples", 3.0, 2.9)], False),  # one sequence is most of a minibatch
+        ([("squares", 1.8, 1.0)], False),  # balanced already
+    ],
+)
+def test_uneven_ranks_are_named(tmp_path, spans, told):
+    """With what to write, from the means of the log's figures, which a table shows."""
+    lines = [progress(100 * i, stats=uneven(*span)) for i, span in enumerate(spans, 1)]
+    page = page_of(write(tmp_path / "run.jsonl", [start(), *lines]))
+    sentence = (
+        'had 1.9 times the mean, and all others waited for it. partition=fl.Partition(..., balance="squares") would '
+        "make that 1.1 times."
+    )
+    assert (sentence in page.text) == told
+    assert ("balance=" in page.text and "fl.Partition(..., balance" in page.text) == told
+    now, balanced = (np.mean([span[i] for span in spans]) for i in (1, 2))
+    used = spans[0][0]
+    names = [f"{name} (in this run)" if name == used else name for name in ("samples", "squares")]
+    assert f"{names[0]}1.100{now:.3f}\n{names[1]}1.300{balanced:.3f}" in page.text
+
+
+def test_figures_of_ranks_are_numbers(tmp_path):
+    for stats, field in (({"balance": 3}, "balance"), (uneven("samples", "many", 1.0), "unevenness.samples.squares")):
+        path = write(tmp_path / "run.jsonl", [start(), progress(100, stats=stats)])
+        with pytest.raises(fl.DataError, match=rf"stats\.{field}"):
+            fl.report(path)
 
 
 def test_corpora_of_a_mixture(tmp_path):

@@ -143,6 +143,17 @@ def _augments_by_place() -> None:
         _wrapped(images.Decode, name, by_place)
 
 
+def _keeps_its_share() -> None:
+    """A source keeps the share of the ranks from before."""
+    import feedline as fl
+
+    def keep(original: Any, source: Any, partition: Any) -> None:
+        if not source.position.samples:
+            original(source, partition)
+
+    _wrapped(fl.MinibatchSource, "repartition", keep)
+
+
 def _weights_forgotten() -> None:
     """States do not carry the weights that were changed in the run."""
     import feedline as fl
@@ -473,6 +484,7 @@ PLANTS = (
     Plant("begins early", "changed-data", ("silent",), _begins_early),
     Plant("state of yesterday", "killed-loaders", ("twice",), _state_of_yesterday),
     Plant("backwards", "worlds", ("out of place",), _backwards),
+    Plant("keeps its share", "ranks-come-and-go", ("lost", "twice"), _keeps_its_share),
     Plant("weights forgotten", "killed-mixtures", ("lost", "twice", "out of place"), _weights_forgotten),
     Plant("packed by process", "killed-compositions", ("silent",), _packed_by_process),
     Plant("augments by place", "killed-pictures", ("silent",), _augments_by_place),

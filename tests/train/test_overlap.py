@@ -55,7 +55,7 @@ WAYS = {
 class Minibatch:
     """The parts of a minibatch that a trainer uses: ``x``, and the branch that samples take."""
 
-    sweep_end = False
+    sweep_end, partition = False, (0, 1)
 
     def __init__(self, x, branch):
         self.x, self.branch = x, branch

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import math
 
+import numpy as np
 import pytest
 
 import feedline as fl
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from feedline.train import Console, JsonLines, ProgressPrinter, Summary, TensorBoard, plot_losses  # noqa: E402
+from feedline.train import (  # noqa: E402
+    SGD,
+    Console,
+    JsonLines,
+    ProgressPrinter,
+    Summary,
+    TensorBoard,
+    Trainer,
+    TrainingSession,
+    plot_losses,
+)
 from feedline.train.report import read_lines  # noqa: E402
 from feedline.train.saving import Saving  # noqa: E402
 from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
@@ -269,3 +281,27 @@ def test_heartbeat(capsys, monkeypatch):
             printer.on_update(None, of(10, 0.5, None))
             now[0] += 1
         assert capsys.readouterr().out.count("PROGRESS: 0.00%\n") == expected
+
+
+def test_a_run_of_uneven_ranks_says_what_to_write(tmp_path):
+    """The log has how uneven all ranks were, whichever rank wrote it, and the report what would help."""
+    corpus = fl.ArrayDeserializer(x=[np.ones((n, 1), np.float32) for n in [64, *[4] * 15] * 40])
+    model = torch.nn.Linear(1, 1)
+    trainer = Trainer(
+        model,
+        lambda output, _: output[:, 0] ** 2,
+        learners=SGD(model.parameters(), 0.001),
+        forward=lambda model, minibatch: model(minibatch["x"].torch(layout="packed")),
+    )
+    source = fl.MinibatchSource(corpus, seed=1, partition=(2, 4), max_sweeps=1)
+    planned = [each.unevenness() for each in source.plan(512)]
+    log = JsonLines(tmp_path / "run.jsonl")
+    TrainingSession(trainer, source, size=512, progress=fl.samples(1), reporters=[log]).run()
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    stats = [line["stats"] for line in lines if line["event"] == "progress"]
+    assert [each["unevenness"] for each in stats] == planned
+    assert {each["balance"] for each in stats} == {"samples"}
+    now, balanced = (np.mean([each[name]["squares"] for each in planned]) for name in ("samples", "squares"))
+    text = html.unescape(fl.report(tmp_path).read_text())
+    assert f"had {now:.3g} times the mean" in text
+    assert f'partition=fl.Partition(..., balance="squares") would make that {balanced:.3g} times.' in text

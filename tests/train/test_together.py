@@ -188,7 +188,7 @@ def test_sweeps_continue_from_rank_0s():
 def step(learner, samples, update=lambda total: None):
     """Make one step of all ranks, from the gradients in the parameters."""
     with learner.strategy.step():
-        total = learner.strategy.reduce(Contribution(samples, 0.0, 0.0, 0.0, 0.0, 0.0))
+        total = learner.strategy.reduce(Contribution(samples, 0.0, 0.0, 0.0, 0.0, 0, 1))
         update(total)
     return total
 

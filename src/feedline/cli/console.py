@@ -149,6 +149,11 @@ def use_option_names(message: str, options: Collection[str] = ()) -> str:
     """
     for python, option in _TYPED.items():
         message = message.replace(python, option)
+    message = re.sub(
+        r"partition=fl\.Partition\(mesh, roles=\{(.*)\}\)",
+        lambda m: " ".join(f"--role {name}=..." for name in re.findall(r'"([^"]+)": \.\.\.', m[1])),
+        message,
+    )
     if options:
         names = "|".join(sorted(options, key=len, reverse=True))
         message = re.sub(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from feedline.cli import window_page
+from feedline.cli import mesh_picture, window_page
 from feedline.cli.arguments import (
     DEFAULT_CHUNK_SIZE,
     ChunkSize,
@@ -27,9 +27,11 @@ from feedline.cli.console import Debug, Json, UsageError, print_json, print_resu
 from feedline.cli.corpus import open_path
 from feedline.cli.cost import cost, say_cost
 from feedline.cli.fetching import ClusterOptions, opened_cold, print_plan
+from feedline.cli.mesh_plan import parse_mesh, plan_mesh, print_mesh_plan, print_unevenness
 from feedline.feed.arguments import Arcs
 from feedline.feed.fetch_plan import SWEEPS
 from feedline.feed.packed_documents import PackedDocuments
+from feedline.feed.packing.unevenness import mean_of
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import Deserializer, sources_of
 from feedline.feed.remote.stores import is_address
@@ -60,7 +62,11 @@ def plan(
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="For an address: machines that read it. Default: 1.")] = None,
     ranks_per_node: Annotated[
-        int | None, typer.Option(min=1, help="For an address: training processes on each machine. Default: 1.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="For an address, or with --mesh: training processes on each machine. Default: 1, and with --mesh all.",
+        ),
     ] = None,
     bandwidth: Annotated[
         str | None, typer.Option(metavar="RATE", help="For an address: from the store to a node, 200MB/s or 10Gbit/s.")
@@ -74,6 +80,17 @@ def plan(
     sweeps: Annotated[
         int | None, typer.Option(min=1, help="For an address: number of sweeps to plan. Default: 3.")
     ] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=SIZE,...", help="Instead, show what the ranks of a mesh read, such as dp=4,tp=2. See --role."
+        ),
+    ] = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=ROLE", help="With --mesh: role of a dimension: data, model or context. Repeatable."),
+    ] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="With --mesh: also write a picture of the mesh.")] = None,
     html: Annotated[
         Path | None, typer.Option("--html", help="Instead, write a page that compares shuffle windows.")
     ] = None,
@@ -91,6 +108,12 @@ def plan(
         raise UsageError(f"expected --at N or --at samples:N, got {at!r}")
     if label is not None and html is None:
         raise UsageError("expected --html with --label, got none")
+    if mesh is None and (role or svg is not None):
+        raise UsageError(f"expected --mesh with --{'role' if role else 'svg'}, got none")
+    if mesh is not None and (html is not None or partition != "0/1" or is_address(path)):
+        got = "--html" if html is not None else f"--partition {partition}" if partition != "0/1" else path
+        raise UsageError(f"expected a path of this machine, and neither --partition nor --html, with --mesh, got {got}")
+    described = None if mesh is None else parse_mesh(mesh, role or [], ranks_per_node)
     if html is not None:
         _compare_windows(path, html, size, seed, label, stream=stream, chunk_size=chunk_size, json=json)
         return
@@ -98,7 +121,8 @@ def plan(
     if arcs is not None and order != "feedline":
         raise UsageError(f"expected either --order or --arcs, got --order {order} and --arcs {arcs}")
     ordered = parse_order(order) if arcs is None else Arcs(arcs)
-    cluster, fetching = ClusterOptions(cache, nodes, ranks_per_node, bandwidth, latency, step, sweeps), None
+    ranks_of_cluster = None if described is not None else ranks_per_node
+    cluster, fetching = ClusterOptions(cache, nodes, ranks_of_cluster, bandwidth, latency, step, sweeps), None
     with contextlib.ExitStack() as opened:
         corpus: Deserializer
         if is_address(path):
@@ -113,6 +137,13 @@ def plan(
         if unit == "samples":
             source.seek(samples=first)
             first = 0
+        if described is not None:
+            shown = plan_mesh(described, source, size, first, steps)
+            if svg is not None:
+                svg.write_text(mesh_picture.svg(shown), encoding="utf-8")
+            about = {"path": corpus.name, "seed": seed, "size": size}
+            print_result(about | shown.to_json(), json, lambda _: print_mesh_plan(shown))
+            return
         minibatches = list(itertools.islice(source.plan(size), first, first + steps))
         if is_address(path) and minibatches:
             options |= {"sweeps": sweeps or SWEEPS, "kept": remote.placeholders.cache.kept_pages()}
@@ -125,6 +156,7 @@ def plan(
         if minibatches:
             source.seek(minibatches[-1].position)
         shares = source.stats().corpora if minibatches else {}
+        uneven = mean_of([m.unevenness() for m in minibatches]) if part[1] > 1 else {}
     if json:
         print_json(
             {
@@ -139,6 +171,7 @@ def plan(
                 ],
                 "corpora": {name: share._asdict() for name, share in shares.items()},
                 "cost": costs,
+                "unevenness": uneven,
             }
             | ({} if fetching is None else {"fetching": fetching.to_json()})
         )
@@ -155,6 +188,7 @@ def plan(
     if shares and minibatches[-1].position.sequence:
         rows = [[n, f"{s.sequences:,}", f"{s.delivered:.4%}", f"{s.declared:.4%}"] for n, s in shares.items()]
         print_table([f"before step {minibatches[-1].step}", "sequences", "delivered", "declared"], rows)
+    print_unevenness(uneven)
     if costs is not None and costs["bytes"] >= _WORTH_SAYING_BYTES:
         console.print(say_cost(costs))
     if fetching is not None:

@@ -27,7 +27,10 @@ class Arguments(Mapping[Hashable, Packed]):
         num_sequences: number of sequences of each value. It is 0 for an empty minibatch, which is false.
         sweep_end: whether it contains the end of a sweep.
         lanes, begins: under truncation, see `feedline.Minibatch`, else None.
+        partition: (0, 1), as a script divides its data itself.
     """
+
+    partition = (0, 1)
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Ranks:
         """Number of ranks.
 
         Raises:
-            RuntimeError: mpiexec or srun has started several, and torch.distributed does not connect them.
+            RuntimeError: mpiexec, srun or Ray has started several, and torch.distributed does not connect them.
         """
         if self._connect is not None:
             return self._connect().count
@@ -129,8 +129,8 @@ def _initialised() -> bool:
     launch = launcher_rank()
     if launch is not None:
         raise RuntimeError(
-            f"expected torch.distributed to connect the {launch[1]} ranks that mpiexec or srun has started, of which "
-            f'this is rank {launch[0]}: call torch.distributed.init_process_group("gloo", rank={launch[0]}, '
+            f"expected torch.distributed to connect the {launch[1]} ranks that mpiexec, srun or Ray has started, of "
+            f'which this is rank {launch[0]}: call torch.distributed.init_process_group("gloo", rank={launch[0]}, '
             f"world_size={launch[1]}) first, or set RANK=0 WORLD_SIZE=1 if each trains by itself"
         )
     return False

@@ -5,8 +5,8 @@ It is a thin wrapper around the arrays of one gather. Creating one costs about a
 
 from __future__ import annotations
 
-import copy
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -30,6 +30,25 @@ class Origins(NamedTuple):
     sweep_ends: Callable[[], tuple[str, ...]]
 
 
+class RankShare(NamedTuple):
+    """The share of a global minibatch that one rank gets.
+
+    Attributes:
+        part, parts: index of the share, and number of shares.
+        cut, cuts: of ranks that have the same sequences and a cut of each, the index and the number.
+        sizes: function that returns the number of sequences of each share, int64 (parts,). None if it is unknown.
+    """
+
+    part: int = 0
+    parts: int = 1
+    cut: int = 0
+    cuts: int = 1
+    sizes: Callable[[], NDArray[np.int64]] | None = None
+
+
+_WHOLE = RankShare()
+
+
 class Minibatch(Mapping[str, Value]):
     """A mapping from stream name to `Value`, for this rank's part of one global minibatch.
 
@@ -45,6 +64,7 @@ class Minibatch(Mapping[str, Value]):
         global_samples: samples of the whole global minibatch on the axis, over all ranks.
         position: position of the first sequence of the global minibatch.
         sweep_end: the global minibatch contains the last sequence of a sweep. The same on every rank.
+        share: which part of the global minibatch this is.
         lanes: int64 (num_sequences,), with ``truncation_length``: the lane of each piece of a sequence.
             A learner carries its BPTT state over from the previous piece in the same lane. None for whole sequences.
         begins: bool (num_sequences,), with ``truncation_length``: whether the piece starts its sequence, so that
@@ -63,6 +83,7 @@ class Minibatch(Mapping[str, Value]):
         "num_sequences",
         "position",
         "schema",
+        "share",
         "sweep_end",
         "tensors",
         "values_by_name",
@@ -82,6 +103,7 @@ class Minibatch(Mapping[str, Value]):
         lanes: NDArray[np.int64] | None = None,
         begins: NDArray[np.bool_] | None = None,
         origins: Origins | None = None,
+        share: RankShare = _WHOLE,
     ) -> None:
         self.schema = schema
         self.values_by_name = values
@@ -91,6 +113,7 @@ class Minibatch(Mapping[str, Value]):
         self.global_samples = global_samples
         self.position = position
         self.sweep_end = sweep_end
+        self.share = share
         self._ended = ended
         self.lanes = lanes
         self.begins = begins
@@ -130,6 +153,24 @@ class Minibatch(Mapping[str, Value]):
         """From a `Mixture`: names of the corpora of which the global minibatch completes a sweep, the same on every
         rank."""
         return () if self._origins is None else self._origins.sweep_ends()
+
+    @property
+    def share_sizes(self) -> NDArray[np.int64] | None:
+        """int64 (ranks,): number of sequences in the share of each rank, skipped ones included. The same on every rank.
+
+        None if a rank does not know it: with ``truncation_length``, ``filling="cntk"`` or a `UserMinibatchSource` on
+        several ranks, and for `parts` of a share.
+        """
+        if self.share.parts == 1:
+            return np.array([self.num_sequences])
+        return None if self.share.sizes is None else self.share.sizes()
+
+    @property
+    def partition(self) -> tuple[int, int]:
+        """(index, count): which part of the samples this is. Ranks of a model-parallel group have the same one. Each
+        cut of a share's sequences is a part."""
+        share = self.share
+        return share.part * share.cuts + share.cut, share.parts * share.cuts
 
     # ---- devices ---------------------------------------------------------------------------------------
 
@@ -171,9 +212,41 @@ class Minibatch(Mapping[str, Value]):
         return {name: value.torch() for name, value in self.values_by_name.items() if not isinstance(value, BytesValue)}
 
     def _with(self, tensors: dict[str, Any]) -> Minibatch:
-        twin = copy.copy(self)
+        twin = _new(Minibatch)
+        for name in self.__slots__:  # `copy.copy` would compute what is computed on access
+            setattr(twin, name, getattr(self, name))
         twin.tensors = tensors
         return twin
+
+    def jax(self, sharding: Any = None, pad_to: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """Return JAX arrays by stream, laid out as by `Value.jax`. Streams of bytes and of text are left out.
+
+        Of ragged streams, the entry ``"lengths"`` has the number of samples of each sequence, (num_sequences,) by
+        stream.
+
+        With a ``NamedSharding`` over devices of several processes, they are global arrays of the whole minibatch: each
+        process passes its share, and the sequences are in the order of the shares. The sharding has to divide sequences
+        as the partition does, so pass ``partition=mesh`` to the source. Every process has to make this call for every
+        minibatch, also for an empty share.
+
+        Args:
+            sharding: device or sharding, or one for each stream by name: the others are left out. None: the default
+                device. A ``PartitionSpec`` may have more entries than an array has dimensions. The rest is ignored.
+            pad_to: padded length of ragged streams, by name, in samples. Where processes have different shares, every
+                ragged stream needs one. Elsewhere the default is the length of the longest sequence.
+
+        Raises:
+            ModuleNotFoundError: JAX is not installed (``pip install 'feedline[jax]'``).
+            ValueError: the batch axis of the sharding does not divide the sequences, or not as the partition does; the
+                shares have unequal sizes; a ragged stream has no padded length on several processes, or a sequence is
+                longer; or the source has ended.
+            SchemaError: a stream is called ``lengths``, and there are ragged streams.
+        """
+        if self._ended:
+            raise ValueError("expected a minibatch, got the end of the source: test `if not minibatch` first")
+        export = importlib.import_module("feedline.interop.jax").export_streams
+        arrays: dict[str, Any] = export(self.values_by_name, sharding, self.share, pad_to or {})
+        return arrays
 
     def parts(self, budget: int) -> Iterator[Minibatch]:
         """Split this minibatch into parts of at most ``budget`` samples (or one longer sequence), in whole sequences.
@@ -206,6 +279,7 @@ class Minibatch(Mapping[str, Value]):
                 lanes=None if self.lanes is None else self.lanes[a:b],
                 begins=None if self.begins is None else self.begins[a:b],
                 origins=self._origins if last or self._origins is None else self._origins._replace(sweep_ends=tuple),
+                share=self.share._replace(sizes=None),
             )
             a = b
 
@@ -242,6 +316,8 @@ class Minibatch(Mapping[str, Value]):
         state = {name: getattr(self, name) for name in self.__slots__}
         if self._origins is not None:  # computed now: the receiver has no corpus
             state["_origins"] = Origins(*(functools.partial(_return_result, x) for x in (self.source, self.sweep_ends)))
+        if self.share.sizes is not None:  # likewise
+            state["share"] = self.share._replace(sizes=functools.partial(_return_result, self.share_sizes))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -263,6 +339,7 @@ def whole_minibatch(
     minibatch.num_sequences = len(ids)
     minibatch.num_samples = minibatch.global_samples = num_samples
     minibatch.position = position
+    minibatch.share = _WHOLE
     minibatch.sweep_end = minibatch._ended = False
     minibatch.lanes = minibatch.begins = minibatch._origins = minibatch.tensors = None
     return minibatch

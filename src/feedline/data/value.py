@@ -361,7 +361,10 @@ class Value(abc.ABC):
         return _exporter("torch")(self, device=device, layout=layout, pin_memory=pin_memory)
 
     def jax(self, device: Any = None) -> Any:
-        """Return a JAX array, laid out as `padded`. ``device`` is a JAX device, or None for the default one.
+        """Return a JAX array, laid out as `padded`. `Minibatch.jax` also makes global arrays of several processes.
+
+        Args:
+            device: JAX device, or sharding over devices of this process. None: the default device.
 
         Raises:
             ModuleNotFoundError: JAX is not installed (``pip install 'feedline[jax]'``).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from feedline.feed.protocol import (
     CHUNK_MASK,
     ChunkInfo,
     Deserializer,
+    LengthsOfStreams,
     Mapped,
     MappedFile,
     RandomAccess,
@@ -22,6 +23,7 @@ from feedline.feed.protocol import (
     read_slice,
     require,
     select_by_chunk,
+    stream_lengths,
 )
 from feedline.feed.unique import distinct
 
@@ -30,7 +32,7 @@ Ints = NDArray[np.int64]
 _OF_ALL = (RandomAccess, Sliceable)  # capabilities of a concatenation if all parts have them
 
 
-class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
+class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped, LengthsOfStreams):
     """Several corpora as one: the chunks of the first corpus, then of the second, and so on.
 
     Args:
@@ -84,6 +86,20 @@ class Concatenated(Deserializer, RandomAccess, Sliceable, Mapped):
             else:
                 lengths[at] = of_part
         return lengths
+
+    def stream_lengths(self, stream: str) -> Callable[[Ints], Ints] | None:
+        """Return the lengths in the parts, see `LengthsOfStreams.stream_lengths`."""
+        functions = [function for part in self.parts if (function := stream_lengths(part, stream)) is not None]
+        if len(functions) < len(self.parts):
+            return None
+
+        def of(ordinals: Ints) -> Ints:
+            lengths = np.empty(len(ordinals), np.int64)
+            for k, at, local in self._by_part(ordinals):
+                lengths[at] = functions[k](local)
+            return lengths
+
+        return of
 
     # ---- reading ----------------------------------------------------------------------------------
 

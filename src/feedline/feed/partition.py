@@ -73,12 +73,14 @@ class Partition:
     Args:
         ranks: (index, count), a torch ``DeviceMesh`` or a slice of one, or a JAX ``Mesh``. ``"auto"``: the mesh that
             the program has made with torch, else the rank and world size of torch.distributed if it is initialised at
-            the first read, else of mpiexec or srun, else (0, 1).
+            the first read, else of Ray Train, mpiexec or srun, else (0, 1).
         roles: role by name of a dimension of the mesh, for other names.
         balance: ``"samples"``: sequence after sequence, by position. ``"squares"``: by the squares of their lengths in
             samples, as attention costs, of each document in a row of `Packed`. Or a function that returns the work of
-            sequences, (n,), for their lengths, int64 (n,), the same on every rank. In a `DataLoader` each rank gets
-            as many sequences as without a balance, which only decides which ones.
+            sequences, (n,), for their lengths, int64 (n,), the same on every rank: ``lambda lengths: lengths**1.5`` in
+            samples, or ``lambda text, patches: text**2 + patches`` in the streams of the corpus that the parameters
+            name. Stores and arrays know the lengths of each stream, other files those of their only one. In a
+            `DataLoader` each rank gets as many sequences as without a balance, which only decides which ones.
         cut: ``"contiguous"``, ``"zigzag"``, or a `Cut`: how ranks along a context dimension share each document. None:
             ``"contiguous"`` if the mesh has such a dimension. With ``ranks="auto"`` it has to be given.
 
@@ -186,7 +188,7 @@ class FixedShare:
     def __init__(self, partition: Partition, arcs: int | None = None) -> None:
         self.partition, self._arcs, self._is_declared = partition, arcs, not partition.is_auto
         self._share: IndexAndCount | None = None
-        self._cut: IndexAndCount = (0, 1)
+        self._is_cut, self._cut = partition.cutting() is not None, (0, 1)
         self._group: tuple[int, ...] | None = None
         if self._is_declared:
             self._fix()
@@ -250,7 +252,7 @@ class FixedShare:
 
     def _override(self, override: PartitionLike) -> MeshShare:
         if type(override) is tuple:  # of every batch of a loader over a corpus
-            return self._check(MeshShare(*check_partition(override), *self.cut()))
+            return self._check(MeshShare(*check_partition(override), *(self.cut() if self._is_cut else (0, 1))))
         return self._check(self._of_feed(override).mesh_share())
 
     def _of_feed(self, value: PartitionLike) -> Partition:
@@ -268,7 +270,9 @@ class FixedShare:
                 "of minibatches: pass it where the feed is made"
             )
         if cut is not None and not (partition.is_auto or is_mesh(partition.ranks)):  # a pair leaves the cut as it is
-            partition = Partition(MeshShare(*partition.share(), *self.cut()))
+            partition = Partition(MeshShare(*partition.share(), *self.cut(), partition.mesh_share().group))
+        if partition.balance is own.balance and partition.cut == cut:
+            return partition
         return replace(partition, balance=own.balance, cut=cut)
 
     def _check(self, share: MeshShare) -> MeshShare:
@@ -330,7 +334,8 @@ def check_partition(partition: Any) -> IndexAndCount:
 
 
 def ranks() -> IndexAndCount:
-    """Return rank and number of ranks: of torch.distributed if it is initialised, else of mpiexec or srun."""
+    """Return rank and number of ranks: of torch.distributed if it is initialised, else of Ray Train, mpiexec or
+    srun."""
     return _group() or launcher_rank() or (0, 1)
 
 

@@ -6,9 +6,11 @@ is, and no chunk is read. Cost: a few microseconds per minibatch.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from feedline.data import Position, Span, Unit
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.packer import Packer, Plan
 from feedline.feed.packing.runs import RunPiece
+from feedline.feed.packing.unevenness import ByBalance, Unevenness
 from feedline.feed.packing.whole import Whole
 from feedline.feed.timeline import Segment
 
@@ -47,11 +50,25 @@ class PlannedMinibatch:
     num_samples: int
     global_samples: int
     sweep_end: bool
+    _unevenness: Callable[[], ByBalance] = field(repr=False)
 
     @property
     def num_sequences(self) -> int:
         """Sequences (or pieces) of this rank's part."""
         return len(self.ids)
+
+    def unevenness(self) -> ByBalance:
+        """Return how uneven the work of the ranks is, under each balance that `Partition` could have.
+
+        Computed at each call, in about 0.1 ms per 1,000 sequences of the global minibatch.
+
+        Returns:
+            ``result[balance][measure]``: the largest work of a rank over the mean of all ranks, 1 if all have the same.
+            A balance is "samples", "squares", or "function" if the source has one. So is a measure: number of samples,
+            squares of lengths, or work by the function. Empty if ranks cannot be balanced: with `Arcs`,
+            ``filling="cntk"`` or ``truncation_length``.
+        """
+        return self._unevenness()
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""
@@ -75,25 +92,39 @@ class PlannedMinibatch:
 
 
 def plan_minibatches(
-    axis: Axis, packer: Packer, cursor: Cursor, *, size: int, index: int, count: int
+    axis: Axis,
+    packer: Packer,
+    cursor: Cursor,
+    *,
+    size: int,
+    index: int,
+    count: int,
+    unevenness: Unevenness | None = None,
 ) -> Iterator[PlannedMinibatch]:
     """Yield the minibatches from ``cursor`` to the end of the axis, as part ``index`` of ``count``."""
-    step = 0
+    step, now = 0, copy.copy(axis)
     while True:
         plan = packer.plan(axis, cursor, size, index, count)
         if plan.ended:
             return
         ids, chunks, samples = _content(plan, axis.timeline.swept)
+        position = axis.position(plan.start)
         yield PlannedMinibatch(
             step,
-            axis.position(plan.start),
+            position,
             ids=ids,
             chunks=chunks,
             num_samples=samples,
             global_samples=plan.samples,
             sweep_end=plan.sweep_end,
+            _unevenness=partial(_uneven, unevenness, now, position=position, size=size, count=count),
         )
         step, cursor = step + 1, plan.after
+
+
+def _uneven(unevenness: Unevenness | None, axis: Axis, *, position: Position, size: int, count: int) -> ByBalance:
+    # From the position, as a cursor would keep thousands of sequences in memory for each planned minibatch.
+    return {} if unevenness is None else unevenness.of(axis, axis.at(position, None), size, count)
 
 
 def count_left(

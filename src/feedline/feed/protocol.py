@@ -272,6 +272,15 @@ class Keyed:
         raise NotImplementedError
 
 
+class LengthsOfStreams:
+    """A corpus that knows the length of a sequence in each stream before it reads it."""
+
+    def stream_lengths(self, stream: str) -> Callable[[Ints], Ints] | None:
+        """Return a function from ordinals to the samples of these sequences in a stream, int64 (n,). It reads no data.
+        None if they are unknown before reading."""
+        raise NotImplementedError
+
+
 class Unsized:
     """A corpus that does not know the sizes of its chunks before it reads them.
 
@@ -395,6 +404,22 @@ def keys_of(corpus: Deserializer, ordinals: Ints) -> NDArray[np.uint64]:
     """Return keys of the sequences ``ordinals``, uint64 (n,), by which corpora are joined."""
     keyed = corpus.capability(Keyed)
     return ordinals.astype(np.uint64) if keyed is None else keyed.keys(ordinals)
+
+
+def stream_lengths(corpus: Deserializer, stream: str) -> Callable[[Ints], Ints] | None:
+    """Return a function from ordinals to the samples of these sequences in a stream, or None if they are unknown before
+    reading. The only stream of a corpus, and the one that defines its sizes, have the lengths of its sequences."""
+    known = corpus.capability(LengthsOfStreams)
+    lengths = None if known is None else known.stream_lengths(stream)
+    sizing = list(corpus.schema) if corpus.schema.size_stream is None else [corpus.schema.size_stream]
+    if lengths is not None or sizing != [stream] or not is_sized(corpus):
+        return lengths
+
+    def of_sequences(ordinals: Ints) -> Ints:
+        samples = corpus.lengths(ordinals)
+        return np.ones(len(ordinals), np.int64) if samples is None else samples
+
+    return of_sequences
 
 
 def require(corpus: Deserializer, kind: type[Capability]) -> Capability:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from feedline.concurrency.reentrancy import refusal
 from feedline.data import Minibatch, Position, Schema, Span
+from feedline.data.minibatch import RankShare
 from feedline.errors import StateError
 from feedline.feed import states
 from feedline.feed.argument_errors import refuse
@@ -34,6 +35,7 @@ from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.balance import Balance
 from feedline.feed.packing.jumps import read_jumps
 from feedline.feed.packing.rule import rule_of
+from feedline.feed.packing.unevenness import Unevenness
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import FixedShare, Partition, PartitionLike, on_this_machine, partition_of
 from feedline.feed.plan import PlannedMinibatch, count_left, plan_minibatches
@@ -165,7 +167,9 @@ class MinibatchSource:
         self._partition = FixedShare(partition, arcs)
         self._truncated = truncation_length is not None
         balance = Balance.of(partition.rule, corpus)
-        self._packer = rule_of(corpus, filling, truncation_length, arcs, balance)
+        packer = self._packer = rule_of(corpus, filling, truncation_length, arcs, balance)
+        self._unevenness = Unevenness(packer, corpus, balance) if isinstance(packer, Whole) and arcs is None else None
+        self._latest: tuple[Cursor, int, int] | None = None  # start, size and ranks of the last minibatch
         stages: list[Transform] = [t if isinstance(t, Transform) else Map(t) for t in transforms]
         if (finish := finish_of(corpus)) is not None:
             stages.insert(0, finish)
@@ -322,10 +326,14 @@ class MinibatchSource:
                 return Minibatch.end(self.schema, self.position)
             cut = self._partition.cut(partition) if self._cuts else (0, 1)
             minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, cut)
+            if count > 1 or self._cuts:
+                minibatch.share = RankShare(index, count, *cut, plan.share_sizes)
             if finish is not None:
                 finish(minibatch)
             after = plan.after
             window = after.segment.plan.part(index, count)
+            if count > 1:
+                self._latest = plan.start, size, count
             if self._delivery.follows:
                 self._stop_reading_ahead(window)
                 self._window_in_use, self._cursor = window, after
@@ -481,7 +489,9 @@ class MinibatchSource:
         return (
             iter(())
             if cursor is None
-            else plan_minibatches(self._axis, self._packer, cursor, size=size, index=index, count=count)
+            else plan_minibatches(
+                self._axis, self._packer, cursor, size=size, index=index, count=count, unevenness=self._unevenness
+            )
         )
 
     def _check_size(self, size: Any) -> int:
@@ -574,15 +584,28 @@ class MinibatchSource:
         self._inside = me
         try:
             self._leave()
-            self._reader.reset()
-            self._reader.keep([], None)
+            if not self._is_in_window(place):
+                self._reader.reset()
+                self._reader.keep([], None)
+                self._window_in_use = self._upcoming = None
             if place.timeline is not None:
                 self._axis.timeline = place.timeline
             if place.jumps is not None:
                 self._axis.jumps = place.jumps
-            self._place, self._cursor, self._window_in_use, self._upcoming = place, None, None, None
+            self._place, self._cursor, self._latest = place, None, None
         finally:
             self._inside = None
+
+    def _is_in_window(self, place: states.SavedPlace) -> bool:
+        """Return whether a place is in the window in use, as after a step that is taken back. It is not read again."""
+        window, (sweep, sequence, *_, number) = self._window_in_use, place.position
+        if window is None or window.sweep != sweep or number is not None or self._truncated:
+            return False
+        if place.timeline not in (None, self._timeline):
+            return False
+        if place.jumps is not None and place.jumps.ranges != self._axis.jumps.ranges:
+            return False
+        return window.first <= sequence < window.first + window.count
 
     def repartition(self, partition: PartitionLike) -> None:
         """Take another share of each minibatch from the next one on, as ranks have joined or left.
@@ -597,7 +620,9 @@ class MinibatchSource:
         Raises:
             ValueError: another balance, more ranks than `Arcs`, or no share.
         """
-        self._partition, self._group_is_open = self._partition.renewed(partition), True
+        renewed = self._partition.renewed(partition)
+        self._ahead.repartition(*renewed.peek())
+        self._partition, self._group_is_open = renewed, True
 
     def _leave(self) -> None:
         """Drop minibatches that were copied ahead."""
@@ -725,8 +750,12 @@ class MinibatchSource:
 
     def stats(self) -> Stats:
         """Return figures of reading, memory and delivery so far in this process. For a mixture also the share of each
-        corpus."""
-        timeline = self._timeline
+        corpus, and for several ranks how uneven their work was in the last minibatch."""
+        timeline, uneven, latest = self._timeline, self._unevenness, self._latest
+        if uneven is not None:
+            self._stats.balance = uneven.name
+            if latest is not None and uneven.is_cheap and not self._closed:
+                self._stats.unevenness = uneven.of(self._axis, *latest)
         self._stats.corpora = timeline.shares(*self.position[:2]) if isinstance(timeline, MixtureOrder) else {}
         self._stats.asked_bytes = self._reader.asked_bytes
         return self._stats

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from feedline.data import Minibatch, Position, Schema, Span, Stream
+from feedline.data.minibatch import RankShare
 from feedline.data.value import counted_lengths
 from feedline.errors import SchemaError, StateError
 from feedline.feed import states
@@ -151,7 +152,9 @@ class UserMinibatchSource(abc.ABC):
             progress.ended = True
             return Minibatch.end(self.schema, self.position)
         values = convert_values(self.schema, returned.streams, f"make_minibatch of {type(self).__name__}")
-        return progress.deliver(self.schema, values, returned)
+        minibatch = progress.deliver(self.schema, values, returned)
+        minibatch.share = RankShare(index, count)
+        return minibatch
 
     def minibatches(
         self,

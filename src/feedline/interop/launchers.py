@@ -1,6 +1,7 @@
-"""Rank and number of ranks in the variables of launchers other than torchrun: mpiexec and srun.
+"""Rank and number of ranks by launchers other than torchrun: Ray Train, mpiexec and srun.
 
-torchrun's ``RANK`` has precedence: torch.distributed reads it.
+Ray Train has a context, which has precedence: its workers inherit the variables of the process that started Ray. Then
+follows torchrun's ``RANK``, as torch.distributed reads it, then the others' variables.
 
 - Open MPI sets ``OMPI_COMM_WORLD_RANK`` and ``OMPI_COMM_WORLD_SIZE``.
 - MPICH, Intel MPI, Microsoft MPI and Cray's set ``PMI_RANK`` and ``PMI_SIZE``.
@@ -15,6 +16,7 @@ The child processes of a rank inherit its variables, and count as that rank.
 from __future__ import annotations
 
 import os
+import sys
 
 #: Variables of MPI, by launcher: rank and number of ranks.
 _MPI = {"Open MPI's mpiexec": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), "mpiexec": ("PMI_RANK", "PMI_SIZE")}
@@ -24,11 +26,15 @@ _ALONE = "Set RANK=0 WORLD_SIZE=1 if this program runs by itself"
 
 
 def launcher_rank() -> tuple[int, int] | None:
-    """Return rank and number of ranks from mpiexec or srun. None without them, with one rank, or if ``RANK`` is set.
+    """Return rank and number of ranks from Ray Train, mpiexec or srun. None without them, with one rank, or if ``RANK``
+    is set outside of Ray Train.
 
     Raises:
         RuntimeError: the variables are incomplete, or contradict each other.
     """
+    share = _ray_rank()
+    if share is not None:
+        return share if share[1] > 1 else None
     if "RANK" in os.environ:
         return None
     by_mpi = {who: _read(who, *names) for who, names in _MPI.items() if any(name in os.environ for name in names)}
@@ -63,6 +69,18 @@ def where_to_meet() -> tuple[str, str]:
         "  MASTER_ADDR=$(hostname) MASTER_PORT=29500 srun python script.py  (from rank 0's machine)\n"
         f"  or use torchrun. {_ALONE}"
     )
+
+
+def _ray_rank() -> tuple[int, int] | None:
+    """Return rank and number of ranks of this process in Ray Train, or None if it is none of its workers."""
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        context = train.get_context()
+        return int(context.get_world_rank()), int(context.get_world_size())
+    except (RuntimeError, DeprecationWarning):  # not a worker, or one of Ray Tune
+        return None
 
 
 def _in_step() -> bool:

@@ -24,8 +24,8 @@ DATA, MODEL, CONTEXT = ROLES = ("data", "model", "context")
 #: Usual names of dimensions, in lower case, by role. Expert parallelism (ep, etp) may be data or model.
 NAMES = {
     DATA: "batch data data_parallel ddp dp dp_replicate dp_shard fsdp hsdp replica replicate shard",
-    MODEL: "model model_parallel mp pipe pipeline pp stage tensor tp",
-    CONTEXT: "context cp seq sequence sp",
+    MODEL: "model model_parallel mp pipe pipeline pipeline_parallel pp stage tensor tensor_parallel tp",
+    CONTEXT: "context context_parallel cp seq sequence sequence_parallel sp",
 }
 _ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
 
@@ -89,6 +89,12 @@ def is_mesh(value: object) -> TypeGuard[Mesh]:
     return _is_torch(value) or _is_jax(value)
 
 
+def is_jax_placement(value: object) -> bool:
+    """Return whether ``value`` is a device or a sharding of JAX."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, (jax.Device, jax.sharding.Sharding))
+
+
 def share_of(mesh: Any, roles: Mapping[str, str] | None = None) -> MeshShare:
     """Return the share of this rank.
 
@@ -111,16 +117,29 @@ def share_of(mesh: Any, roles: Mapping[str, str] | None = None) -> MeshShare:
         names = mesh.mesh_dim_names or (None,) * len(sizes)
         coordinate = mesh.get_coordinate()
         coordinates = np.empty((0, len(sizes)), np.int64) if coordinate is None else np.array([coordinate])
-    of_dimension = _roles(names, sizes, roles or {})
+    of_dimension = roles_of(names, sizes, roles)
     if not len(coordinates):
         raise ValueError(f"expected a mesh with this rank, got {_shape(names, sizes)} without it")
-    divides = [role == DATA for role in of_dimension]
-    part, parts = _block(coordinates, sizes, divides, "minibatches")
-    cut = _block(coordinates, sizes, [role == CONTEXT for role in of_dimension], "sequences")
     cells = np.argwhere(np.ones(sizes, bool))  # in the order of `ranks.flat`
-    places, total = _places(cells, sizes, divides)
-    same = places // (total // parts) == part
-    return MeshShare(part, parts, *cut, group=tuple(np.unique(ranks.reshape(-1)[same]).tolist()))
+    share = share_at(coordinates, sizes, of_dimension)
+    places, total = _places(cells, sizes, [role == DATA for role in of_dimension])
+    group = np.unique(ranks.reshape(-1)[places // (total // share.parts) == share.part])
+    return share._replace(group=tuple(group.tolist()))
+
+
+def share_at(coordinates: NDArray[np.int64], sizes: Sequence[int], roles: Sequence[str]) -> MeshShare:
+    """Return the share of a process, without its group.
+
+    Args:
+        coordinates: int64 (n, dimensions), the places of its devices in a mesh, at least one.
+        sizes: number of devices along each dimension.
+        roles: role of each dimension, see `roles_of`.
+
+    Raises:
+        ValueError: the devices are not a block of the mesh.
+    """
+    data = _block(coordinates, sizes, [role == DATA for role in roles], "minibatches")
+    return MeshShare(*data, *_block(coordinates, sizes, [role == CONTEXT for role in roles], "sequences"))
 
 
 def share_of_program(world_size: int) -> MeshShare | None:
@@ -174,8 +193,18 @@ def _is_jax(value: object) -> bool:
     return kind is not None and isinstance(value, kind)
 
 
-def _roles(names: Sequence[str | None], sizes: Sequence[int], roles: Mapping[str, str]) -> list[str]:
-    """Return the role of each dimension."""
+def roles_of(names: Sequence[str | None], sizes: Sequence[int], roles: Mapping[str, str] | None = None) -> list[str]:
+    """Return the role of each dimension of a mesh.
+
+    Args:
+        names: names of the dimensions.
+        sizes: number of ranks along each.
+        roles: see `share_of`.
+
+    Raises:
+        ValueError: a dimension has no known role, or ``roles`` names an unknown dimension or role.
+    """
+    roles = roles or {}
     for dimension, role in roles.items():
         if dimension not in names:
             raise ValueError(f"expected roles of dimensions of the mesh, {_shape(names, sizes)}, got {dimension!r}")

@@ -1,7 +1,7 @@
 """Findings of a run, in sentences: the most important facts for a reader of the page, with advice.
 
 The thresholds are chosen so that a change is worth the effort: a tenth of the time, three tenths of the rows, half of a
-full shuffle.
+full shuffle, a fifth more work than the mean.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from feedline.runs.charts import NOT_FINITE, ragged_streams, total_seconds_by_pa
 from feedline.runs.folder import Run
 from feedline.runs.history import History
 
-_WAITING, _SAVING, _PADDING, _MIXED = 0.1, 0.1, 0.3, 0.5
+_WAITING, _SAVING, _PADDING, _MIXED, _UNEVEN = 0.1, 0.1, 0.3, 0.5, 1.2
 
 
 def findings(run: Run) -> list[str]:
     """Return sentences in plain text, an empty list if nothing is remarkable."""
-    return [*_course(run.history), *_time(run.history), *_feed(run)]
+    return [*_course(run.history), *_time(run.history), *_feed(run), *_ranks(run.history)]
 
 
 def _course(history: History) -> list[str]:
@@ -89,3 +89,20 @@ def _feed(run: Run) -> list[str]:
                 "shuffle brings them: if neighbours are alike, a larger shuffle window mixes better."
             )
     return sentences
+
+
+def _ranks(history: History) -> list[str]:
+    """Return a sentence if squares of lengths are uneven between ranks, and a balance would make them even."""
+    measured = history.unevenness()
+    if measured is None or measured[0] != "samples":
+        return []
+    of_squares = {balance: measures.get("squares", 1.0) for balance, measures in measured[1].items()}
+    now, balanced = of_squares.get("samples", 1.0), of_squares.get("squares", 1.0)
+    # Where one sequence is most of a minibatch, no balance helps.
+    if now < _UNEVEN or now - balanced < _UNEVEN - 1:
+        return []
+    return [
+        f"By squares of lengths, as attention costs, the rank with the most work of a minibatch had {now:.3g} times the"
+        f' mean, and all others waited for it. partition=fl.Partition(..., balance="squares") would make that '
+        f"{balanced:.3g} times."
+    ]

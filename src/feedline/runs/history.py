@@ -63,6 +63,9 @@ class ProgressLine(NamedTuple):
         asked: bytes of local files that were requested in the span, from the page cache or the disk.
         disk: bytes fetched from the disk in the span, as the page cache did not hold them, in whole pages.
         fetched, cached: bytes of chunks in the span that came from object stores, and from the cache of objects.
+        balance: balance of the source. None if unknown.
+        unevenness: largest work of a rank over the mean in its last minibatch, by balance, then by measure of work.
+            Empty if unknown.
     """
 
     samples: int
@@ -87,6 +90,8 @@ class ProgressLine(NamedTuple):
     disk: float | None = None
     fetched: float | None = None
     cached: float | None = None
+    balance: str | None = None
+    unevenness: dict[str, dict[str, float]] = {}  # noqa: RUF012  # never changed
 
 
 class Saved(NamedTuple):
@@ -181,6 +186,19 @@ class History:
     def transforming(self) -> float:
         """Seconds that transforms took, summed over threads."""
         return sum(span.transforming or 0.0 for span in self.spans)
+
+    def unevenness(self) -> tuple[str, dict[str, dict[str, float]]] | None:
+        """Return the balance of the source at the end, and the means of its figures over all spans that have the same
+        ones. None if the log has none."""
+        measured = [span for span in self.spans if span.unevenness]
+        if not measured or measured[-1].balance is None:
+            return None
+        last = measured[-1].unevenness
+        means = {}
+        for balance, measures in last.items():
+            rows = [row for span in measured if (row := span.unevenness.get(balance, {})).keys() == measures.keys()]
+            means[balance] = {measure: sum(row[measure] for row in rows) / len(rows) for measure in measures}
+        return measured[-1].balance, means
 
     def fed(self) -> Fed | None:
         """Return statistics of the feed over all spans. None if the log has none."""
@@ -300,8 +318,15 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         maybe(moment, line.get("time"), "time"),
         maybe(amount, line.get("done"), "done"),
         maybe(amount, stats.get("read_seconds"), "stats.read_seconds"),
-        *(maybe(amount, stats.get(f"{name}_bytes"), f"stats.{name}_bytes") for name in _BYTES),
+        *_bytes(stats),
+        maybe(words, stats.get("balance"), "stats.balance"),
+        table(partial(table, amount), stats.get("unevenness", {}), "stats.unevenness"),
     )
+
+
+def _bytes(stats: dict[str, Any]) -> tuple[float | None, float | None, float | None, float | None]:
+    asked, disk, fetched, cached = (maybe(amount, stats.get(f"{name}_bytes"), f"stats.{name}_bytes") for name in _BYTES)
+    return asked, disk, fetched, cached
 
 
 def _corpus_share(data: Any, name: str) -> CorpusShare:

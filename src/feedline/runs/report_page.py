@@ -109,7 +109,11 @@ def html(run: Run, refresh_s: float | None = None) -> str:
         ("summary", "In short", page.findings(findings(run) or ["Nothing stands out."])),
         ("learning", "Learning", figures(learning, restarts) + page.paragraph(constant_rates(history))),
         ("time", "Where the time went", _time_bar(run) + figures(times, restarts)),
-        ("feed", "The feed", page.paragraph(_read(history)) + _corpora(history) + figures(feeds, restarts)),
+        (
+            "feed",
+            "The feed",
+            page.paragraph(_read(history)) + _corpora(history) + _ranks(history) + figures(feeds, restarts),
+        ),
         ("errors", "Errors and quarantine", _errors(run)),
         ("checkpoints", "Checkpoints", "" if is_feed else _checkpoints(run)),
         ("network", "The network", _network(run)),
@@ -169,6 +173,22 @@ def _corpora(history: History) -> str:
         return ""
     rows = [(name, f"{g.sequences:,}", f"{g.delivered:.3%}", f"{g.declared:.3%}") for name, g in shares.items()]
     return page.table("What each corpus gave, over all ranks", ("corpus", "sequences", "delivered", "declared"), rows)
+
+
+def _ranks(history: History) -> str:
+    """Return a table of the unevenness of the ranks under each balance."""
+    measured = history.unevenness()
+    if measured is None:
+        return ""
+    used, by_balance = measured
+    measures = list(by_balance)
+    rows = [
+        (f"{balance} (in this run)" if balance == used else balance, *(f"{by[name]:.3f}" for name in measures))
+        for balance, by in by_balance.items()
+        if by.keys() == by_balance.keys()
+    ]
+    heads = ("balance=", *(f"largest {name} / mean" for name in measures))
+    return page.table("The rank with the most work, in the last minibatch of each span", heads, rows)
 
 
 def _lead(run: Run) -> str:

@@ -11,7 +11,7 @@ from feedline.data import Minibatch, Position, Span
 from feedline.feed.protocol import whole_number
 from feedline.train.schedules import Schedule
 from feedline.train.strategy import ExchangesInBackward
-from feedline.train.summary import NOTHING, Summary, plus, sum_over_ranks
+from feedline.train.summary import NO_SHARE, NOTHING, Summary, plus, sum_over_ranks
 from feedline.train.trainer import Trainer
 
 Size = int | Schedule
@@ -76,16 +76,16 @@ def evaluate(trainer: Trainer, evaluation: Evaluation, number: int) -> Evaluated
         return Evaluated(number, NOTHING, 0)
     strategy.sync_models()
     state = source.state_dict()
-    total, minibatches, shared = NOTHING, 0, True
+    total, minibatches, partition = NOTHING, 0, NO_SHARE
     try:
         with strategy.evaluating() if isinstance(strategy, ExchangesInBackward) else nullcontext():
             for minibatch in _minibatches(source, evaluation):
                 total = plus(total, trainer.test_minibatch(minibatch))
                 minibatches += 1
-                shared = shared and minibatch.num_samples == minibatch.global_samples
+                partition = minibatch.partition
     finally:
         source.load_state_dict(state)
-    return Evaluated(number, sum_over_ranks(strategy.session_ranks(), total, shared), minibatches)
+    return Evaluated(number, sum_over_ranks(strategy.session_ranks(), total, partition), minibatches)
 
 
 def _minibatches(source: SessionSource, evaluation: Evaluation) -> Iterator[Minibatch]:

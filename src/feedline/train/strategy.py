@@ -17,6 +17,7 @@ import torch
 
 from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
+from feedline.errors import StoreError
 from feedline.train.summary import NOTHING, Summary
 
 
@@ -29,7 +30,7 @@ class Contribution(NamedTuple):
         metric_sum: sum of the metric over these samples. None without a metric.
         sweeps: number of sweeps whose end the rank has reached, infinite once it has run out of data.
         ended: whether its source has ended.
-        shared: whether it has the whole global minibatch.
+        share, shares: the partition of its minibatch, an index of -1 at the end of its source.
     """
 
     samples: float
@@ -37,7 +38,8 @@ class Contribution(NamedTuple):
     metric_sum: Any
     sweeps: float
     ended: float
-    shared: float
+    share: float
+    shares: float
 
     def numbers(self) -> list[float]:
         """Return the fields as floats, in their order. Waits for the device."""
@@ -71,8 +73,12 @@ class Total(NamedTuple):
             contribution: contribution of this rank.
             rows: `Contribution.numbers` of every rank, by rank.
             learned: label samples in this rank's gradients. None means the samples of all ranks.
+
+        Raises:
+            StoreError: ranks have the same share of a divided minibatch, so their gradients would count twice.
         """
         parts = [Contribution(*row) for row in rows]
+        _check_own_shares(parts)
         counted = round(sum(part.samples for part in parts))
         metric = None if contribution.metric_sum is None else sum(part.metric_sum for part in parts)
         summary = Summary(sum(part.loss_sum for part in parts), metric, counted) if counted else NOTHING
@@ -83,6 +89,17 @@ class Total(NamedTuple):
             min(part.sweeps for part in parts),
             all(part.ended for part in parts),
             summary,
+        )
+
+
+def _check_own_shares(parts: Sequence[Contribution]) -> None:
+    # Minibatches of partition (0, 1) may be of data that each rank has by itself.
+    divided = [(part.share, part.shares) for part in parts if part.share >= 0 and part.shares > 1]
+    if len(set(divided)) < len(divided):
+        got = ", ".join(f"rank {r}: ({p.share:.0f}, {p.shares:.0f})" for r, p in enumerate(parts) if p.share >= 0)
+        raise StoreError(
+            f"expected a share of its own for each rank of the strategy, got {got}\n  pass the ranks that read "
+            'different data, such as data_parallel(learner, group=mesh["dp"].get_group())'
         )
 
 

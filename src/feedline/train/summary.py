@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from feedline.collective.ranks import Ranks
+from feedline.errors import StoreError
 from feedline.runs.fields import maybe, real, whole
 
 
@@ -66,16 +68,57 @@ def plus(total: Summary, summary: Summary) -> Summary:
     return summary if total.samples == 0 else total + summary
 
 
-def sum_over_ranks(ranks: Ranks, total: Summary, shared: bool = False) -> Summary:
-    """Sum the parts of all ranks. ``shared`` means that each rank had all of every minibatch. A collective call."""
+#: Index and count of a rank without data.
+NO_SHARE = (-1, 0)
+
+
+def sum_over_ranks(ranks: Ranks, total: Summary, partition: tuple[int, int] = NO_SHARE) -> Summary:
+    """Sum the parts of all ranks. A collective call.
+
+    Args:
+        ranks: the ranks.
+        total: sums of this rank.
+        partition: the share that these sums cover, which counts once if several ranks have it.
+
+    Raises:
+        StoreError: see `counted_ranks`.
+    """
     if ranks.alone:
         return total
     numbers = [float(total.loss_sum), float(total.metric_sum or 0.0), float(total.metric_sum is not None)]
-    rows = ranks.gather([float(shared), float(total.samples), *numbers])
-    if all(row[0] for row in rows):
-        return total
-    _, samples, loss, metric, measured = (sum(column) for column in zip(*rows, strict=True))
+    rows = ranks.gather([*map(float, partition), float(total.samples), *numbers])
+    counted = [rows[r] for r in counted_ranks([(row[0], row[1], row[2]) for row in rows])]
+    _, _, samples, loss, metric, measured = (sum(column) for column in zip(*counted, strict=True))
     return Summary(loss, metric if measured else None, round(samples)) if samples else NOTHING
+
+
+def counted_ranks(rows: Sequence[tuple[float, float, float]]) -> list[int]:
+    """Return the ranks whose numbers count: of those that have the same share, the first.
+
+    Args:
+        rows: partition (index, count) and number of label samples of each rank. An index of -1 is a rank without data.
+
+    Raises:
+        StoreError: ranks with the same share have different numbers of label samples, or one share has more ranks than
+            another.
+    """
+    ranks_of: dict[tuple[float, float], list[int]] = {}
+    for r, (index, count, _) in enumerate(rows):
+        ranks_of.setdefault((index, count) if index >= 0 else (-1, r), []).append(r)
+    for (index, count), ranks in ranks_of.items():
+        if len({rows[r][2] for r in ranks}) > 1:
+            got = ", ".join(f"rank {r}: {rows[r][2]:.0f}" for r in ranks)
+            raise StoreError(
+                f"expected the same data on ranks with the same partition ({index:.0f}, {count:.0f}), got label "
+                f"samples {got}\n  pass the mesh as partition= of the source"
+            )
+    sizes = {len(ranks) for (index, _), ranks in ranks_of.items() if index >= 0}
+    if len(sizes) > 1:
+        got = ", ".join(f"({i:.0f}, {n:.0f}): ranks {ranks}" for (i, n), ranks in ranks_of.items() if i >= 0)
+        raise StoreError(
+            f"expected equally many ranks for each share, got {got}\n  pass the mesh as partition= of the source"
+        )
+    return [ranks[0] for ranks in ranks_of.values()]
 
 
 def summary_to_json(summary: Summary) -> list[Any]:

@@ -183,10 +183,8 @@ class Trainer:
                 metric_sum=0.0 if part.metric_sum is None and self.metric is not None else part.metric_sum,
                 sweeps=self._rank_sweeps if minibatch else math.inf,
                 ended=self.ended,
-                # The end of a source contains all of its 0 samples, but no rank shares it.
-                shared=isinstance(strategy, ExchangesInBackward)
-                and bool(minibatch)
-                and minibatch.num_samples == minibatch.global_samples,
+                share=minibatch.partition[0] if minibatch else -1,
+                shares=minibatch.partition[1] if minibatch else 0,
             )
             total = strategy.reduce(contribution)
             self.counted, self.ended = total.counted, total.ended

@@ -47,6 +47,7 @@ from tests.torture.scenarios.killed_ranks import KilledRanks
 from tests.torture.scenarios.killed_servers import KilledServers
 from tests.torture.scenarios.killed_sessions import KilledSessions
 from tests.torture.scenarios.killed_writers import KilledWriters
+from tests.torture.scenarios.ranks_come_and_go import RanksComeAndGo
 from tests.torture.scenarios.replaced_objects import ReplacedObjects
 from tests.torture.scenarios.slow_lines import SlowLines
 from tests.torture.scenarios.small_shared_memory import SmallSharedMemory
@@ -98,6 +99,7 @@ ALL: list[Scenario] = [
     KilledServers(),
     KilledSessions(),
     KilledWriters(),
+    RanksComeAndGo(),
     ReplacedObjects(),
     SlowLines(),
     SmallSharedMemory(),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import feedline as fl
 from tests.torture import data
@@ -12,8 +17,23 @@ from tests.torture.scenario import Scenario
 KINDS = tuple(data.FORMATS)
 
 
+def work(lengths: Any) -> Any:
+    """Work that grows faster than lengths, and is no whole number."""
+    return lengths**1.5
+
+
+def _open_rank(
+    kind: str, corpus: Path, order: Mapping[str, Any], balance: Any, rng: random.Random, state: Any, i: int, world: int
+) -> fl.MinibatchSource:
+    partition = fl.Partition((i, world), balance=balance)
+    source = fl.MinibatchSource(data.FORMATS[kind](corpus), partition=partition, **order, **data.speed(rng))
+    if state is not None:
+        source.load_state_dict(state)
+    return source
+
+
 class Worlds(Scenario):
-    """The parts of all ranks make up the minibatches of one rank, for any previous world."""
+    """The parts of all ranks make up the minibatches of one rank, for any previous world and balance."""
 
     name = "worlds"
     asks = "do worlds of 1 to 8 ranks, changing at random, deliver the one order?"
@@ -31,17 +51,21 @@ class Worlds(Scenario):
         state, worlds, ended = None, [], False
         while not ended:
             world, steps = rng.randint(1, 8), rng.randint(1, 12)
-            worlds.append(world)
+            balance = rng.choice(["samples", "squares", work])
+            open_rank = functools.partial(_open_rank, kind, corpus, order, balance, rng)
+            worlds.append((world, str(balance)))
             what = f"{kind} with {order}, worlds {worlds}"
             case.doing(what)
-            ranks = [
-                fl.MinibatchSource(data.FORMATS[kind](corpus), partition=(i, world), **order, **data.speed(rng))
-                for i in range(world)
-            ]
-            if state is not None:
-                for rank in ranks:
-                    rank.load_state_dict(state)
+            ranks = [open_rank(state, i, world) for i in range(world)]
             for _ in range(steps):
+                if rng.random() < 0.2:  # ranks join or leave in mid-run
+                    world, now = rng.randint(1, 8), ranks[0].state_dict()
+                    worlds.append((world, "repartition"))
+                    for rank in ranks[world:]:
+                        rank.close()
+                    ranks = [*ranks[:world], *(open_rank(now, i, world) for i in range(len(ranks), world))]
+                    for i, rank in enumerate(ranks):
+                        rank.repartition((i, world))
                 size = rng.choice([1, 5, 30, 200])
                 # Ranks run in any order, and one may be ahead of the others.
                 parts = {i: ranks[i].next_minibatch(size) for i in rng.sample(range(world), world)}
@@ -51,8 +75,10 @@ class Worlds(Scenario):
                 if not parts[0]:
                     ended = True
                     break
-                for i in range(world):
-                    got += data.items(parts[i])
+                items = [item for i in range(world) for item in data.items(parts[i])]
+                due = expected[len(got) : len(got) + len(items)]
+                # A balance moves sequences between ranks, and so out of their places in the list of all.
+                got += due if balance != "samples" and sorted(items) == sorted(due) else items
             states = [json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks]
             if len(set(states)) > 1:
                 case.fail("out of place", f"{what}: ranks have different states: {sorted(set(states))[:2]}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Ints,
     Keyed,
+    LengthsOfStreams,
     RandomAccess,
     Verifiable,
     can,
@@ -41,6 +42,7 @@ from feedline.feed.protocol import (
     is_sized,
     keys_of,
     select_by_chunk,
+    stream_lengths,
     verified,
 )
 from feedline.feed.unique import distinct
@@ -48,7 +50,7 @@ from feedline.feed.unique import distinct
 _SAMPLED = 1024  # sequences of each part whose keys and lengths the digest covers
 
 
-class Join(Deserializer, Keyed, Verifiable):
+class Join(Deserializer, Keyed, LengthsOfStreams, Verifiable):
     """Sequences of several corpora, joined by their keys (`Keyed.keys`).
 
     The join has the chunks and the order of the primary, and its ``ChunkInfo.bytes``, as only the primary determines
@@ -129,6 +131,13 @@ class Join(Deserializer, Keyed, Verifiable):
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the joined sequences ``ordinals``, int64 (n,), or None if each has one."""
         return self._part_lengths(list(self._table.rows(ordinals).T))
+
+    def stream_lengths(self, stream: str) -> Callable[[Ints], Ints] | None:
+        """Return the lengths in the part with the stream, see `LengthsOfStreams.stream_lengths`. Those of a broadcast
+        part are unknown, as they depend on another part."""
+        (k,) = (k for k, part in enumerate(self.parts) if stream in part.schema)
+        lengths = None if self.parts[k].capability(Broadcast) is not None else stream_lengths(self.parts[k], stream)
+        return None if lengths is None else lambda ordinals: lengths(self._table.rows(ordinals)[:, k])
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the primary's keys of the joined sequences ``ordinals``, uint64 (n,)."""

@@ -70,9 +70,9 @@ class Unpacking(Transform):
     def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
         began = time.perf_counter()
-        after = self.schema(before)
         count = len(keys.ordinals)
         if not count:
+            after = self.schema(before)
             return Transformed(
                 {name: values[name] if name in values else Value.empty(after[name], True) for name in after}
             )
@@ -109,5 +109,6 @@ class Unpacking(Transform):
             "cu_seqlens": DenseValue(bounds, ends),
             "document": DenseValue(document, pieces.offsets),
         }
-        outputs = {name: added[name] if name in added else values[name] for name in after}
+        others = [name for name in before if name not in (PIECES, self.tokens)]
+        outputs = {name: added[name] if name in added else values[name] for name in (self.tokens, *others, *_MADE)}
         return Transformed(outputs, seconds=time.perf_counter() - began)

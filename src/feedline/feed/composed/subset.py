@@ -8,7 +8,7 @@ sequence.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from feedline.feed.protocol import (
     Fetchable,
     Ints,
     Keyed,
+    LengthsOfStreams,
     Mapped,
     MappedFile,
     OfParts,
@@ -39,6 +40,7 @@ from feedline.feed.protocol import (
     keys_of,
     read_slice,
     require,
+    stream_lengths,
     whole_number,
 )
 from feedline.feed.wrapper import Forwarding
@@ -46,7 +48,7 @@ from feedline.feed.wrapper import Forwarding
 _DIGEST_PIECE = 1 << 20  # ordinals
 
 
-class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfParts):
+class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfParts, LengthsOfStreams):
     """The sequences ``which`` of a corpus, in its order. Their ordinals are counted from 0.
 
     Errors of unreadable sequences name the sequence by its ordinal in the corpus, and keys are the corpus's.
@@ -107,6 +109,11 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if each has one."""
         return self._corpus.lengths(self.original(ordinals))
+
+    def stream_lengths(self, stream: str) -> Callable[[Ints], Ints] | None:
+        """Return the corpus's lengths, see `LengthsOfStreams.stream_lengths`."""
+        lengths = stream_lengths(self._corpus, stream)
+        return None if lengths is None else lambda ordinals: lengths(self.original(ordinals))
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the corpus's keys of the sequences ``ordinals``, uint64 (n,)."""

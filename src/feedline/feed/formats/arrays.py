@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,13 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import mapped_ranges
 from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.lazy_rows import LazyRows, chunk_rows, is_lazy
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Mapped, RandomAccess, Sliceable
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, LengthsOfStreams, Mapped, RandomAccess, Sliceable
 
 _MIN_WARNED_BYTES = 64 << 20  # copies of at least this size cause a warning
 _STRINGS = (str, bytes, bytearray, memoryview)
 
 
-class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
+class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, LengthsOfStreams):
     """Sequences from arrays.
 
     The schema is inferred: a stream has the dtype and shape of its data. The data of a stream may be
@@ -174,6 +174,13 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped):
         for bounds in ragged:
             np.maximum(longest, bounds[ordinals + 1] - bounds[ordinals], out=longest)
         return longest
+
+    def stream_lengths(self, stream: str) -> Callable[[Ints], Ints]:
+        """See `LengthsOfStreams.stream_lengths`."""
+        bounds = self._columns[stream].offsets
+        if bounds is None or self._columns[stream].one_sample_each:
+            return lambda ordinals: np.ones(len(ordinals), np.int64)
+        return lambda ordinals: bounds[ordinals + 1] - bounds[ordinals]
 
     def paths(self) -> list[str]:
         """Return the paths of files that NumPy has mapped."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from feedline.feed.arguments import Weighted
-from feedline.feed.equal_work import work_of
+from feedline.feed.equal_work import streams_of, work_of
 from feedline.feed.loader import order, sampling
 from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.executors import RemainingBatches
@@ -210,7 +210,9 @@ class ItemBatches(PlannedBatches):
             if self._lengths is not by_length.lengths:
                 self.options = self.options.with_checked(by_length=replace(by_length, lengths=self._lengths))
             rule = options.own_partition.partition.rule
-            self._work = None if rule is None else work_of(rule, self._lengths)
+            if rule is not None:
+                streams_of(rule, ())  # refuses functions of several streams
+                self._work = work_of(rule, self._lengths)
         self.in_order = not (options.shuffle or self.order.replaces)
         self._fixed = weighted is not None or by_length is not None
 

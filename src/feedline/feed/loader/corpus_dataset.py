@@ -16,7 +16,7 @@ from feedline.errors import SchemaError
 from feedline.feed.composed.document_cuts import FLAT
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
-from feedline.feed.loader.executors import InProcessExecutor
+from feedline.feed.loader.executors import Executor, InProcessExecutor
 from feedline.feed.loader.fetch import Fetched
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned, batch_count
@@ -27,7 +27,7 @@ from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Ordered, finis
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.wrapper import Forwarding
-from feedline.interop.meshes import MeshShare
+from feedline.interop.meshes import MeshShare, is_jax_placement, is_mesh
 
 # More sequences than any batch of a corpus in batches has, and few enough that a source without end accepts it.
 _WHOLE_BATCHES = 1 << 28
@@ -45,12 +45,12 @@ class CorpusBatches(Batches):
                 "`UserDeserializer.chunk_info`, convert it to a store, or use a MinibatchSource"
             )
         self._corpus = _SequencesAsSamples(corpus) if options.samples is None else corpus
-        self._size = options.samples or options.batch_size
         self._layout = "padded" if options.by_length is None else options.by_length.layout
         finish = finish_of(corpus)
         self._flat = set() if finish is None else set(finish.flat)
         if options.own_partition.partition.cutting() is not None:
             self._flat.update(FLAT)
+        self._balance()  # refuses a rule that this corpus has no lengths for
         self._order_state: dict[str, Any] = {}  # the order in the state that was loaded, if any
         ordered = corpus.capability(Ordered) is not None
         self.places = self._length() if ordered else sum(info.sequences for info in corpus.chunks())
@@ -127,12 +127,11 @@ class CorpusBatches(Batches):
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
-        share, corpus = options.own_partition, options.dataset
-        rule, cut = share.partition.rule, share.partition.cutting()
-        balance = "samples" if rule is None else Balance(rule, corpus, same_number=True)
-        whole = MeshShare(0, 1, *share.cut(), group=share.group or ())
+        share = options.own_partition
+        cut = share.partition.cutting()
+        whole = (0, 1) if cut is None else MeshShare(0, 1, *share.cut())
         source = self._in_order(
-            partition=Partition(whole, balance=balance, cut=cut),
+            partition=Partition(whole, balance=self._balance(), cut=cut),
             max_sweeps=None if self.endless else sweep + 1,
             threads=max(options.num_workers, 2),
             transforms=options.transforms,
@@ -140,9 +139,14 @@ class CorpusBatches(Batches):
         )
         return self._with_loaded_order(source)
 
+    def _balance(self) -> str | Balance:
+        rule, corpus = self.options.own_partition.partition.rule, self.options.dataset
+        return "samples" if rule is None else Balance(rule, corpus, same_number=True)
+
     def global_size(self, partition: tuple[int, int]) -> int:
         """Return the size of a batch over all ranks."""
-        return _WHOLE_BATCHES if self._size is None else self._size * partition[1]
+        size = self.options.samples or self.options.batch_size
+        return _WHOLE_BATCHES if size is None else size * partition[1]
 
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""
@@ -160,35 +164,54 @@ class CorpusBatches(Batches):
         sizes = [planned.global_samples for planned in self._source(number).plan(size, start=Position(number))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
-    def executor(self, place: ResumePoint) -> InProcessExecutor:
-        """Return the executor for the rest of a sweep."""
+    def executor(self, place: ResumePoint, previous: Executor | None = None) -> CorpusExecutor:
+        """Return the executor for the rest of a sweep, with the windows of the previous one if there is one."""
         _, sweep = self.key(place.sweep)
-        self.options.own_partition.resolve()  # its group is known from then on
-        source = self._source(sweep)
-        source.seek(self._position(sweep, place.start))
-        remaining = _Sweep(self, source)
-        return InProcessExecutor(remaining.read, remaining.to_batch)
+        position = self._position(sweep, place.start)
+        source = previous.source if isinstance(previous, CorpusExecutor) else self._source(sweep)
+        if previous is None or source.position[:2] != position[:2]:  # minibatches were read that were not delivered
+            source.seek(position)
+        return CorpusExecutor(self, source)
 
     def batch(self, minibatch: Minibatch) -> Any:
         """Return the batch that the loop gets for a minibatch."""
         collate = self.options.collate_fn
         if collate is None or collating.own_form(collate) is not None:
+            if is_jax_placement(self.options.device):
+                return minibatch
             return _by_stream(minibatch, self._layout, self._flat)
         return collate(_items(minibatch))
+
+
+class CorpusExecutor(InProcessExecutor):
+    """Makes the batches of the rest of a sweep.
+
+    Attributes:
+        source: the source that reads the sweep.
+    """
+
+    def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
+        self.source = source
+        remaining = _Sweep(batches, source)
+        super().__init__(remaining.read, remaining.to_batch)
 
 
 class _Sweep:
     """The rest of a sweep of a source."""
 
     def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
-        self._batches, self._source, self._partition = batches, source, batches.options.own_partition.resolve()
-        self._size = batches.global_size(self._partition)
+        share = batches.options.own_partition
+        pair, ranks = share.resolve(), share.partition.ranks
+        # A mesh also decides the cut, and so does the program's the group.
+        found = MeshShare(*pair, group=share.group or ())
+        source.repartition(Partition(ranks, share.partition.roles) if is_mesh(ranks) else Partition(found))
+        self._batches, self._source, self._size = batches, source, batches.global_size(pair)
         self._stats = source.stats()  # kept, as each call counts the sequences of each corpus of a mixture
 
     def read(self) -> tuple[Position, float, float, Minibatch]:
         """Return the position before the next minibatch, the seconds waited and read until then, and the minibatch."""
         before, waited, read = self._source.position, self._stats.wait_seconds, self._stats.read_seconds
-        return before, waited, read, self._source.next_minibatch(self._size, partition=self._partition)
+        return before, waited, read, self._source.next_minibatch(self._size)
 
     def to_batch(self, read: tuple[Position, float, float, Minibatch]) -> tuple[Planned, Fetched]:
         """Return the batch for the result of `read`.

@@ -6,11 +6,15 @@ Nothing is read before that. With ``persistent_workers=True`` they stay, with th
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from feedline.concurrency.turns import lend
+from feedline.data.minibatch import RankShare
+from feedline.feed.equal_work import by_position
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
 from feedline.feed.loader.executors import (
@@ -27,6 +31,7 @@ from feedline.feed.loader.fetch import Fetch, WorkerStart, unit_of
 from feedline.feed.loader.gather import columns_of
 from feedline.feed.loader.iterable import DatasetPast, IterableExecutor, IterableFetch
 from feedline.feed.loader.options import LoaderOptions
+from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sample_seeds import Seeding
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.partition import ranks
@@ -85,6 +90,11 @@ class Crew:
         stay = options.persistent_workers and self._options is options
         self._options, self._kept = options, self._kept if stay else None
         return not stay
+
+    def follow(self, options: LoaderOptions, changed: LoaderOptions) -> None:
+        """Keep the workers that were started with ``options`` when these change in what workers do not see."""
+        if self._options is options:
+            self._options = changed
 
     def pool(self, options: LoaderOptions, task: Callable[[], Any]) -> Pool:
         """Return the workers of a sweep that has begun."""
@@ -148,14 +158,22 @@ class Epoch:
         self.remaining: RemainingBatches | None = None
         self._pool: Pool | None = None
 
-    def executor(self, place: ResumePoint) -> Executor:
-        """Return the executor for the batches from a place on."""
+    def in_jax(self, batch: Any, planned: Planned) -> Any:
+        """Return a batch with JAX arrays, on the device or sharding of the loader."""
+        options, count = self.batches.options, self.partition[1]
+        sizes = None if options.samples is not None else partial(by_position, planned.stop - planned.start, count)
+        export = importlib.import_module("feedline.interop.jax").export_batch
+        share = RankShare(*self.partition, *options.own_partition.cut(), sizes)
+        return export(batch, options.device, share)
+
+    def executor(self, place: ResumePoint, previous: Executor | None = None) -> Executor:
+        """Return the executor for the batches from a place on, after one of the same sweep if there is one."""
         batches = self.batches
         if batches.options.is_corpus:
             from feedline.feed.loader.corpus_dataset import CorpusBatches
 
             assert isinstance(batches, CorpusBatches)
-            return batches.executor(place)
+            return batches.executor(place, previous)
         if isinstance(batches, IterableBatches):
             return self._iterable(batches, place)
         assert isinstance(batches, PlannedBatches)
@@ -195,6 +213,23 @@ class Epoch:
         if self.batches.seed_sweep is not None:  # the seed goes with the sweep under its new number
             self.batches = self.batches.with_seed(self.batches.seed, place.sweep)
         return self.executor(place if begun is None else place._replace(memo=begun))
+
+    def repartition(
+        self, before: LoaderOptions, after: LoaderOptions, executor: Executor, place: ResumePoint
+    ) -> Executor:
+        """Return an executor for another share of the batches from a place on, in place of the present one. Workers
+        stay, as do the windows of a corpus.
+
+        Args:
+            before, after: options of the loader before and after the change of its share. The epoch may have others.
+            executor: the present executor.
+            place: place of the first batch.
+        """
+        executor.close()
+        batches, share = self.batches, after.own_partition
+        options = after if batches.options is before else batches.options.repartitioned(share)
+        self.batches, self.partition = batches.with_options(options), share.resolve()
+        return self.executor(place, executor)
 
     def close(self) -> None:
         """End the workers, unless they are persistent."""

@@ -27,6 +27,7 @@ from feedline.feed.loader.sweeps import SweepProgress, Sweeps
 from feedline.feed.progress_bar import Progress
 from feedline.feed.quarantine import QuarantineFile
 from feedline.interop.lightning import check_restored
+from feedline.interop.meshes import is_jax_placement
 
 _Base: Any = collating.torch_class("BaseIterator")  # frameworks do not copy iterators of this class
 
@@ -58,14 +59,14 @@ class LoaderIterator(_Base):
         check_length: Callable[[int], None] | None,
     ) -> None:
         batches, sweep = epoch.batches, progress.place.sweep
-        self._length = None if batches.options.is_iterable else lambda: batches.count(sweep)
+        self._length = None if batches.options.is_iterable else lambda: epoch.batches.count(sweep)
         self._shown = ShownSweep(show, stats, self._length)
         self._epoch, self._executor, self._draws = epoch, epoch.executor(progress.place), draws
         begun = getattr(epoch.remaining, "begun", None)
         if begun is not None and not progress.place.start:
             progress.place = progress.place._replace(memo={**(progress.place.memo or {}), **begun})
         progress.epoch = batches.epoch()  # now that workers have begun
-        self._sweeps, self._progress = sweeps, progress
+        self._sweeps, self._progress, self._divided = sweeps, progress, sweeps.divided
         self._stats, self._quarantine, self._check_length = stats, quarantine, check_length
         self._delivered_at: float | None = None
         self._yielded = 0
@@ -73,7 +74,8 @@ class LoaderIterator(_Base):
         options, torch = batches.options, collating.torch_side()
         self._pin = bool(options.pin_memory) and torch is not None and torch.pins(options.pin_memory_device)
         self._transfer = None
-        if options.device is not None:
+        self._in_jax = is_jax_placement(options.device)
+        if options.device is not None and not self._in_jax:
             if torch is None:
                 raise ModuleNotFoundError(f"device= requires torch; run {install_line('torch')}")
             self._transfer = torch.Transfer(options.device)
@@ -109,6 +111,8 @@ class LoaderIterator(_Base):
                 check_restored()
             if not self._progress.asked:
                 self._begin()
+            if self._sweeps.divided is not self._divided:
+                self._repartition()
             if self._draws is not None:
                 self._draws.draw_for(self._yielded + 1)
             if self._yielded:
@@ -155,12 +159,27 @@ class LoaderIterator(_Base):
             sweeps.note_first_request(progress)
             progress.asked = True
 
+    def _repartition(self) -> None:
+        """Go on after the last batch delivered, with the share that the loader has now."""
+        divided, place = self._sweeps.divided, self._progress.place
+        assert divided is not None
+        if place.done:
+            raise ValueError(
+                f"expected all batches up to the last one before another share, got none from {place.start}, as one of "
+                "them failed at this rank: load the state from before it on all ranks"
+            )
+        self._executor = self._epoch.repartition(*divided, self._executor, place)
+        self._received = self._moving = self._failed = self._hand = None
+        self._divided = divided  # until here, an interrupt leads here again
+
     def _next(self) -> tuple[Planned, Fetched, Any]:
         planned, fetched = self._next_with_items()
         batch = fetched.batch
-        if self._pin or self._transfer is not None:
+        if self._pin or self._in_jax or self._transfer is not None:
             began = time.perf_counter()
             try:
+                if self._in_jax:
+                    batch = self._epoch.in_jax(batch, planned)
                 if self._pin:
                     batch = collating.torch_side().pinned(batch)
                 if self._transfer is not None:

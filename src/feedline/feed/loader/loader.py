@@ -90,7 +90,9 @@ class DataLoader(_Base):
             the same number of batches, of which the last may be empty. None: no shares.
         on_error: "raise", "skip", or a `Quarantine`. The last two drop items that raise from their batch, and list
             them. They keep their place in the order.
-        device: device to deliver tensors on. To CUDA they are copied ahead, overlapping with computation.
+        device: device to deliver tensors on. To CUDA they are copied ahead, overlapping with computation. A device or
+            sharding of JAX: batches hold JAX arrays, with a sharding over several processes global ones, and those of a
+            corpus are as by `Minibatch.jax`.
         transforms: for a corpus, as for `MinibatchSource`: changes of its streams, such as decoding pictures. Not
             part of a state.
         snapshot_every_n_steps: no effect, for torchdata's `StatefulDataLoader`: a state is available at any time.
@@ -339,6 +341,42 @@ class DataLoader(_Base):
             if before is not None and sweeps.now.newest is progress:
                 sweeps.now = before
             raise
+
+    def repartition(self, partition: PartitionLike) -> None:
+        """Take another share of each batch from the next one on, as ranks have joined or left.
+
+        Batches of all ranks together stay what they are: ``batch_size`` becomes what each of the new ranks gets of
+        them. Iterators in use go on, with their workers. What workers have made of the old shares is dropped. Loops
+        over the loader's samplers are not changed. Every rank has to do this after the same batch. A step that was not
+        completed is delivered again, to the new ranks, from the state before it.
+
+        Args:
+            partition: see the class. A `Partition` with the balance of the loader, or without one.
+
+        Raises:
+            ValueError: the number of ranks does not divide the batch, the balance is another one, ranks would follow
+                different orders for lack of a seed, or the dataset is iterable or has its own sampler.
+        """
+        self._notice()
+        sweeps = self._sweeps
+        with sweeps.lock():
+            before, batch_sampler = self._batches.options, self.batch_sampler
+            was, share = before.own_partition, before.own_partition.renewed(partition)
+            options = before
+            if share.resolve() != was.peek() or share.partition != was.partition:
+                options = before.repartitioned(share)
+                if not sweeps.agreed:
+                    options.expect_seed(share.resolve())
+                self._crew.follow(before, options)
+                batches, divided, size = self._batches.with_options(options), (before, options), options.indices
+                # No calls, and so no interrupts: sizes that differ would be taken for a change by the program.
+                sweeps.batches, sweeps.divided = batches, divided
+                if size is not None:
+                    batch_sampler.batch_size = size
+            self._keep(partition=options.partition, batch_size=options.indices)
+            if before.partition is None and options.partition is not None:
+                sampler, batch_sampler = samplers_of(sweeps)
+                self._keep(sampler=sampler, batch_sampler=batch_sampler)
 
     # ---- state -------------------------------------------------------------------------------------
 

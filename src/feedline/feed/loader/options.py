@@ -5,9 +5,9 @@ Errors have torch's types and key words, which programs and their tests look for
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import importlib
+import math
 import multiprocessing
 import multiprocessing.context
 import numbers
@@ -24,7 +24,7 @@ from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarantine_of
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
-from feedline.feed.partition import FixedShare, PartitionLike, partition_of, ranks, refuse_cut
+from feedline.feed.partition import FixedShare, IndexAndCount, PartitionLike, partition_of, ranks, refuse_cut
 from feedline.feed.progress_bar import Progress, expect_progress
 from feedline.feed.protocol import Deserializer, check_seed, says_where_batches_end, whole_number
 from feedline.feed.timeline import Window
@@ -146,9 +146,53 @@ class LoaderOptions:
 
     def with_checked(self, **checked: Any) -> LoaderOptions:
         """Return a copy with other values of some arguments, which have been checked."""
-        options = copy.copy(self)
-        options.__dict__.update(checked)
+        options = object.__new__(type(self))
+        options.__dict__.update(self.__dict__, **checked)
         return options
+
+    def repartitioned(self, share: FixedShare) -> LoaderOptions:
+        """Return a copy with another share of the same batches of all ranks.
+
+        Raises:
+            ValueError: the number of ranks does not divide them, or ranks cannot share them.
+        """
+        options = self.with_checked(partition=share.partition, own_partition=share)
+        if self.partition is None:  # else it was checked
+            options._check_own()
+        if not self.in_order:
+            raise ValueError(
+                "expected in_order=True for a loader whose ranks come and go, got False: its ranks deliver different "
+                "batches at a step, so no place is the same for all"
+            )
+        if self.by_length is not None and self.samples is not None:
+            options.by_length = dataclasses.replace(self.by_length, samples=self._divided(self.samples, share))
+        elif self.batch_size is not None:
+            options.batch_size = self._divided(self.batch_size, share)
+        return options
+
+    def _divided(self, size: int, share: FixedShare) -> int:
+        """Return the size for each rank of another number of ranks."""
+        (_, before), (_, count) = self.own_partition.peek(), share.resolve()
+        total, unit = size * before, "samples" if self.samples is not None else "items"
+        if total % count:
+            raise ValueError(
+                f"expected a number of ranks that divides the {total} {unit} of a batch of all ranks ({size} for each "
+                f"of {before}), got {count}. Make the loader for batches that every number of ranks divides, such as "
+                f"{math.lcm(total, count)} {unit}, or use a MinibatchSource, whose shares may differ in size"
+            )
+        return total // count
+
+    def expect_seed(self, share: IndexAndCount) -> None:
+        """Check that ranks with this share follow one order.
+
+        Raises:
+            ValueError: each of them would draw a seed.
+        """
+        if share[1] > 1 and self.seed is None and (self.shuffle or self.weighted is not None):
+            raise ValueError(
+                f"expected a seed with partition={share} and a random order, got none: ranks that draw separate "
+                'seeds would follow different orders. Pass seed=, or partition="auto"'
+            )
 
     @property
     def batched(self) -> bool:
@@ -323,12 +367,7 @@ class LoaderOptions:
             refuse_cut(partition, "a DataLoader over a dataset, whose batches have no known axis of tokens", "cut them")
         if partition.is_auto:
             return FixedShare(partition)
-        pair = partition.share()
-        if pair[1] > 1 and self.seed is None and (self.shuffle or self.weighted is not None):
-            raise ValueError(
-                f"expected a seed with partition={pair} and a random order, got none: ranks that draw separate "
-                'seeds would follow different orders. Pass seed=, or partition="auto"'
-            )
+        self.expect_seed(partition.share())
         return FixedShare(partition)
 
 

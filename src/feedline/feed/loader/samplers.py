@@ -23,6 +23,7 @@ from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sampling import BegunOrder, active, after
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
+from feedline.interop.accelerate import check_undivided
 
 
 class SweepSampler:
@@ -103,6 +104,7 @@ class SweepSampler:
             if again is not None:
                 sweeps.follow(again)
             partition = sweeps.resolve_partition()
+            check_undivided(partition[1])
             batches, progress = self._batches(sweeps.batches), sweeps.begin()
         rule, place = batches.rule(partition), progress.place
         seed, number = batches.key(place.sweep)

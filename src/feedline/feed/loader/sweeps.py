@@ -15,6 +15,7 @@ from feedline.errors import StateError
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import ProgramGenerator, SamplerDraws, draw, seed_at
+from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sampling import BegunOrder
 from feedline.feed.loader.state import LIMIT, ResumePoint
@@ -117,6 +118,8 @@ class Sweeps:
         now: position of the loader.
         batches: batches of the sweeps.
         agreed: whether all ranks have the same seed, from an argument, a state or rank 0.
+        divided: options before and after the latest change of the share, which iterators in use follow. None if there
+            was none.
         generator: generator of the loader's sampler, for the order of the next sweep. None: the global one.
         program: the global generator.
     """
@@ -124,6 +127,7 @@ class Sweeps:
     def __init__(self, now: LoaderPosition, batches: Batches) -> None:
         self.now, self.batches, self._named = now, batches, False
         self.agreed = batches.options.seed is not None
+        self.divided: tuple[LoaderOptions, LoaderOptions] | None = None
         self.program = ProgramGenerator()
         self.follow_generator(batches.options.generator)
         self._lock: PerProcess[Any] = PerProcess(threading.RLock)
@@ -285,7 +289,7 @@ class Sweeps:
         torch = torch_side()
         if torch is None or not torch.in_group():
             raise ValueError(
-                "expected a seed, as the ranks that mpiexec or srun has started would draw separate ones and follow "
+                "expected a seed, as the ranks that mpiexec, srun or Ray has started draw separate ones and follow "
                 "different orders, got none. Pass seed=, or call torch.distributed.init_process_group first"
             )
         self.batches, self.agreed = self.batches.with_seed(torch.seed_of_rank_0(self.batches.sure_seed)), True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.feed.packing.axis import SegmentSlice
 from feedline.feed.timeline import Segment
 
 Ints = NDArray[np.int64]
@@ -56,12 +58,20 @@ class Ownership:
         if by_chunk:
             numbers = segment.plan.position + segment.place.astype(np.int64)
         else:
-            numbers = segment.plan.first + segment.start + np.arange(segment.n)
-        if self._arcs is not None:
-            numbers %= self._arcs
+            numbers = self._numbers(segment, 0, segment.n)
         which = np.flatnonzero(numbers % count == index)
         mine, part = segment.take(which), segment.plan.part(index, count)
         mine.place, mine.plan = part.renumber(mine.place), part  # a plan with only the chunks that it needs
         owned = Owned(mine, which)
         self._last = (segment, index, count, owned)
         return owned
+
+    def sizes(self, parts: Sequence[SegmentSlice], count: int) -> Ints:
+        """Return how many sequences of ``parts`` each of ``count`` ranks owns, int64 (count,)."""
+        numbers = np.concatenate([self._numbers(*part) for part in parts])
+        return np.bincount(numbers % count, minlength=count)
+
+    def _numbers(self, segment: Segment, a: int, b: int) -> Ints:
+        """Return the numbers of the sequences ``a:b`` by which ranks own them."""
+        numbers = segment.plan.first + segment.start + np.arange(a, b)
+        return numbers if self._arcs is None else numbers % self._arcs

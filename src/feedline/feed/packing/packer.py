@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.packing.runs import LaneRun, RunPiece
@@ -22,6 +26,8 @@ class Plan(NamedTuple):
         entered: runs that enter this reader's lanes here and must be read now.
         pieces: pieces of runs of this reader's part, in lane order. None if sequences stay whole.
         held: segment that this reader needs in memory although its part is empty. None: the segment of ``start``.
+        share_sizes: function that returns the number of sequences of each part, int64 (count,). None if this reader
+            does not plan the other parts, or there are none.
     """
 
     start: Cursor
@@ -33,6 +39,7 @@ class Plan(NamedTuple):
     entered: tuple[LaneRun, ...] = ()
     pieces: tuple[RunPiece, ...] | None = None
     held: Segment | None = None
+    share_sizes: Callable[[], NDArray[np.int64]] | None = None
 
 
 class Packer(Protocol):

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline.feed.equal_work import by_position
 from feedline.feed.packing.axis import Axis, Cursor, SegmentSlice
 from feedline.feed.packing.balance import Balance
 from feedline.feed.packing.ownership import Ownership
@@ -86,7 +88,20 @@ class Whole:
                     slices.append(SegmentSlice(owned.segment, low, high))
             mine = tuple(slices)
             needed = None if mine else self._ownership.of(start.segment, index, count).segment
-        return Plan(start, mine, total, sweep_end, current, held=needed)
+        sizes = None if count == 1 else partial(self._share_sizes, parts, total, count)
+        return Plan(start, mine, total, sweep_end, current, held=needed, share_sizes=sizes)
+
+    def _share_sizes(self, parts: Sequence[SegmentSlice], samples: int, count: int) -> Ints:
+        """Return the number of sequences of each share."""
+        if self._balance is not None:
+            return np.bincount(self._balance.owners(self._balance.work(parts), count), minlength=count)
+        if self._ownership is not None:
+            return self._ownership.sizes(parts, count)
+        if all(segment.ends is None for segment, _, _ in parts):
+            return by_position(samples, count)
+        starts = _all_starts(parts)
+        borders = np.searchsorted(starts, -(-np.arange(count, dtype=np.int64) * samples // count))
+        return np.diff(borders, append=len(starts))
 
 
 def _next(breaks: list[int], k: int) -> int | None:
@@ -113,11 +128,7 @@ def fit(segment: Segment, k: int, limit: int, room: int, first: bool) -> int:
 def _by_place(parts: Sequence[SegmentSlice], samples: int, index: int, count: int) -> tuple[SegmentSlice, ...]:
     """Return the sequences of part ``index`` of ``count`` of a minibatch of ``samples`` samples: a run of
     neighbours."""
-    starts = np.concatenate([_starts(part) for part in parts]) if len(parts) > 1 else _starts(parts[0])
-    if len(parts) > 1:
-        # _starts counts from the part's own first sequence.
-        widths = [part.samples for part in parts]
-        starts = starts + np.repeat(np.cumsum([0, *widths[:-1]]), [part.b - part.a for part in parts])
+    starts = _all_starts(parts)
     lo = int(np.searchsorted(starts, -(-index * samples // count), side="left"))
     hi = len(starts)
     if index + 1 < count:
@@ -130,6 +141,16 @@ def _by_place(parts: Sequence[SegmentSlice], samples: int, index: int, count: in
             mine.append(SegmentSlice(part.segment, part.a + a, part.a + b))
         at += size
     return tuple(mine)
+
+
+def _all_starts(parts: Sequence[SegmentSlice]) -> Ints:
+    """Return the sample at which each sequence starts, counted from the first one."""
+    if len(parts) == 1:
+        return _starts(parts[0])
+    widths = [part.samples for part in parts]  # _starts counts from the part's own first sequence
+    befores = np.repeat(np.cumsum([0, *widths[:-1]]), [part.b - part.a for part in parts])
+    starts: Ints = np.concatenate([_starts(part) for part in parts]) + befores
+    return starts
 
 
 def _starts(part: SegmentSlice) -> Ints:

@@ -186,6 +186,12 @@ class CopyAhead:
         self._waiting.clear()
         self._asked = None
 
+    def repartition(self, index: int, count: int) -> None:
+        """Drop all copies, and expect requests of the same size for another share."""
+        asked = self._asked
+        self.drop()
+        self._asked = asked and (asked[0], index, count)
+
     def _start(self, parts: tuple[SegmentSlice, ...]) -> BegunAhead:
         reader = self._reader
         if not parts or not reader.ready(parts):

@@ -33,6 +33,10 @@ class Stats:
         fetched_bytes, cached_bytes: bytes of chunks that came from object stores, and that the cache of objects had.
         corpora: for each corpus of a mixture, its share of the sequences since the beginning of the order, over all
             ranks, and the share that its weights declare. Empty for other corpora.
+        balance: balance of the source: "samples", "squares", or "function" for the user's.
+        unevenness: of the last minibatch before the call of `MinibatchSource.stats`, see
+            `PlannedMinibatch.unevenness`. Empty with one rank, where ranks cannot be balanced, for corpora of
+            unknown sizes, and for rows of `Packed` without a balance, as their documents would have to be looked up.
     """
 
     chunks_read: int = 0
@@ -51,6 +55,8 @@ class Stats:
     fetched_bytes: int = 0
     cached_bytes: int = 0
     corpora: dict[str, Share] = field(default_factory=dict)
+    balance: str = "samples"
+    unevenness: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""

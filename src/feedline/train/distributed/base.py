@@ -138,7 +138,9 @@ class DistributedStrategy(Strategy, KeepsState, ABC):
         """Overwrite parameters, buffers and states of learners with the values of rank 0."""
         tensors = {name: t for name, t in self._model.state_dict().items() if isinstance(t, torch.Tensor)}
         shapes = "; ".join(f"{name} {tuple(t.shape)} {_dtype(t)}" for name, t in tensors.items())
-        self.ranks.agree(f"learn by {self.settings()} {shapes}")
+        # Each rank has a group object of its own, which no other rank knows.
+        settings = {name: value for name, value in self.settings().items() if name != "group"}
+        self.ranks.agree(f"learn by {settings} {shapes}")
         self.ranks.broadcast([t for t in tensors.values() if t.numel()])
         self._copy_learners_of_rank_0()
         self._in_sync = True

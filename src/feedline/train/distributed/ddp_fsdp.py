@@ -29,7 +29,7 @@ from feedline.collective.ranks import Ranks
 from feedline.data import Minibatch
 from feedline.train.distributed.gradients import remove_hooks
 from feedline.train.strategy import Contribution, Decision, ExchangesInBackward, HoldsParts, Strategy, Total
-from feedline.train.summary import NOTHING, Summary
+from feedline.train.summary import NOTHING, Summary, counted_ranks
 from feedline.train.unwrap import unwrap_compiled
 from feedline.updates.native_tensors import is_sharded
 
@@ -109,7 +109,9 @@ class ThroughModel(Strategy, ExchangesInBackward):
         return decision
 
     def _decision(self, minibatch: Minibatch) -> Decision:
-        rows = self._ranks.gather([float(not minibatch), float(minibatch.num_sequences), float(minibatch.num_samples)])
+        rows = self._ranks.gather(
+            [float(not minibatch), float(minibatch.num_sequences), float(minibatch.global_samples)]
+        )
         ended = [r for r, row in enumerate(rows) if row[0]]
         empty = [r for r, row in enumerate(rows) if not row[1]]
         if len(ended) == len(rows):
@@ -121,7 +123,7 @@ class ThroughModel(Strategy, ExchangesInBackward):
         if self._ranks.rank == 0:
             _log.warning(
                 "all ranks skip %d samples: ranks %s have %s at %s, and %s",
-                sum(row[2] for row in rows),
+                max(row[2] for row in rows),
                 ended or empty,
                 "no more data" if ended else "no part in the minibatch",
                 minibatch.position,
@@ -138,16 +140,19 @@ class ThroughModel(Strategy, ExchangesInBackward):
     def reduce(self, part: Contribution) -> Total:
         """See `Strategy`. The model has computed the mean over ranks of the sums of their parts."""
         self._decided = False
-        rows = self._ranks.gather([part.samples, part.shared, part.sweeps, part.ended, self._joined_without_data])
-        counts, shared_flags, sweeps, ended, joined = zip(*rows, strict=True)
+        rows = self._ranks.gather(
+            [part.share, part.shares, part.samples, part.sweeps, part.ended, self._joined_without_data]
+        )
+        _, _, samples, sweeps, ended, joined = zip(*rows, strict=True)
         if self._optional and any(joined):
             self._drop_unused()
-        shared = all(shared_flags)  # then the samples of rank 0 count alone
-        counted = round(counts[0] if shared else sum(counts))
+        counting = counted_ranks([(row[0], row[1], row[2]) for row in rows])
+        counted = round(sum(samples[r] for r in counting))
         if counted:
+            # The model may exchange among ranks with different shares alone, of which there are equally many copies.
             gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-            torch._foreach_mul_(gradients, len(rows) / sum(counts))
-        reports = part.samples and not (shared and self._ranks.rank)
+            torch._foreach_mul_(gradients, len(rows) / sum(samples))
+        reports = part.samples and self._ranks.rank in counting
         summary = Summary(part.loss_sum, part.metric_sum, int(part.samples)) if reports else NOTHING
         return Total(counted, counted, True, min(sweeps), all(ended), summary)
 

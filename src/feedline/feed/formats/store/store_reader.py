@@ -39,6 +39,7 @@ from feedline.feed.protocol import (
     Extent,
     Fetchable,
     Ints,
+    LengthsOfStreams,
     Mapped,
     Piece,
     RandomAccess,
@@ -48,7 +49,9 @@ from feedline.feed.protocol import (
 )
 
 
-class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Verifiable, PickledByArguments):
+class StoreDeserializer(
+    Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, LengthsOfStreams, Verifiable, PickledByArguments
+):
     """A store written by `StoreWriter` or `feedline.convert`.
 
     Nothing in the files is trusted: counts and sizes are checked when the store is opened, offsets when a chunk is
@@ -225,6 +228,17 @@ class StoreDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         for name in ragged:
             np.maximum(longest, self._open_lengths(name).take(ordinals), out=longest)
         return longest
+
+    def stream_lengths(self, stream: str) -> Callable[[Ints], Ints]:
+        """See `LengthsOfStreams.stream_lengths`."""
+        if stream not in self._manifest.lengths:
+            return lambda ordinals: np.ones(len(ordinals), np.int64)
+
+        def of(ordinals: Ints) -> Ints:
+            lengths: Ints = self._open_lengths(stream).take(np.ascontiguousarray(ordinals, np.int64)).astype(np.int64)
+            return lengths
+
+        return of
 
     def digest(self) -> str:
         """Return 32 hex digits over the sizes and checksums of all chunks, for any choice of streams."""
