@@ -30,7 +30,7 @@ PATIENCE_S, PATIENCE_TIMES = 2.0, 3.0
 #: Minibatches in a row that did not come, after which a follower reads ahead for itself, and asks less often.
 MISSES = 2
 #: At most so many minibatches pass between two requests.
-PAUSE = 32
+LONGEST_GAP = 32
 _TRIES, _TRY_AGAIN_S = 3, 0.01
 #: Variables that name the job of a rank.
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID")
@@ -134,7 +134,7 @@ class Group:
             return self._ask(key, place)
         if memory is None:
             self._misses += 1
-            self._pause = min(1 << max(self._misses - MISSES, 0), PAUSE + 1) - 1
+            self._pause = min(1 << max(self._misses - MISSES, 0), LONGEST_GAP + 1) - 1
             return None
         self._misses = 0
         return self._memory.read(memory)

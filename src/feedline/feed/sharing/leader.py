@@ -37,7 +37,7 @@ _PAGE_BYTES = 1 << 12
 _END_S = 1.0
 
 
-class _Segment:
+class _KeptMinibatch:
     """Shared memory for a minibatch.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Segment:
 
 
 @dataclass(slots=True)
-class _Connection:
+class _ConnectedFollower:
     """A follower.
 
     Attributes:
@@ -86,8 +86,8 @@ class Leader:
     def __init__(self, listener: socket.socket, memory: ValueMemory) -> None:
         self._listener, self._memory = listener, memory
         self._lock = threading.Lock()  # guards all of the following
-        self._connections: dict[int, _Connection] = {}  # by descriptor
-        self._segments: list[_Segment] = []  # oldest first
+        self._connections: dict[int, _ConnectedFollower] = {}  # by descriptor
+        self._segments: list[_KeptMinibatch] = []  # oldest first
         self._next: int | None = None  # place of the minibatch that is made next. None: unknown
         self._is_worth_it = False  # so far. The last minibatch of a sweep is small, but would cost followers a window
         self._refused = b""  # digest of a minibatch that could not be made or shared
@@ -134,7 +134,7 @@ class Leader:
 
     # ---- memory -----------------------------------------------------------------------------------
 
-    def _copy(self, values: Mapping[str, Value]) -> _Segment | None:
+    def _copy(self, values: Mapping[str, Value]) -> _KeptMinibatch | None:
         arrays = self._memory.arrays(values)
         if arrays is None:
             return None
@@ -150,7 +150,7 @@ class Leader:
         self._memory.write(arrays, segment.view)
         return segment
 
-    def _take(self, size: int) -> _Segment:
+    def _take(self, size: int) -> _KeptMinibatch:
         """Take a segment that is not lent out of the list, or make one."""
         tables = [connection.table for connection in self._connections.values()]
         free = []
@@ -171,7 +171,7 @@ class Leader:
         used = {segment.number for segment in self._segments}
         for number in range(TABLE_BYTES):
             if number not in used and all(table[number] == FREE for table in tables):
-                return _Segment(number, size + size // 4)  # the next one may be larger
+                return _KeptMinibatch(number, size + size // 4)  # the next one may be larger
         raise MemoryError("expected followers to return segments, got none back")
 
     # ---- requests, in the thread and in the source ------------------------------------------------
@@ -206,7 +206,7 @@ class Leader:
         except (OSError, MemoryError):
             channel.close()
             return
-        self._connections[channel.fileno()] = _Connection(channel, table)
+        self._connections[channel.fileno()] = _ConnectedFollower(channel, table)
         self._poller.register(channel, select.EPOLLIN)
 
     def _hear(self, fd: int) -> None:
