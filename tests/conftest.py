@@ -47,6 +47,7 @@ LONGEST = (
     "examples/test_workers",
     "train/test_elastic",
     "torture",
+    "feed/test_group",
     "feed/workers/test_ends",
     "feed/workers/test_death",
     "cli",

@@ -72,6 +72,7 @@ from feedline.feed.formats.tokens import TokensDeserializer as TokensDeserialize
 from feedline.feed.formats.user import UserDeserializer as UserDeserializer
 from feedline.feed.loader import DataLoader as DataLoader
 from feedline.feed.loader import sample_rng as sample_rng
+from feedline.feed.loader.shared_dataset import shared as shared
 from feedline.feed.open_corpus import open_corpus as open_corpus
 from feedline.feed.partition import Cut as Cut
 from feedline.feed.partition import Partition as Partition

@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from feedline.concurrency.turns import lend
-from feedline.data.minibatch import RankShare
 from feedline.feed.equal_work import by_position
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
@@ -160,6 +159,8 @@ class Epoch:
 
     def in_jax(self, batch: Any, planned: Planned) -> Any:
         """Return a batch with JAX arrays, on the device or sharding of the loader."""
+        from feedline.data.minibatch import RankShare  # with all of `data`
+
         options, count = self.batches.options, self.partition[1]
         sizes = None if options.samples is not None else partial(by_position, planned.stop - planned.start, count)
         export = importlib.import_module("feedline.interop.jax").export_batch

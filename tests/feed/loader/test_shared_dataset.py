@@ -1,0 +1,199 @@
+"""`fl.shared`: the same data as before, once in memory, read-only, under every start method."""
+
+from __future__ import annotations
+
+import gc
+import operator
+import pickle
+from collections import OrderedDict, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import feedline as fl
+
+PLAIN = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(max_size=9)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+KEYS = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.binary(max_size=5), st.tuples(st.text()))
+
+
+class Annotations:
+    """A dataset as people write them, with lists of dictionaries in its attributes."""
+
+    def __init__(self, count):
+        self.records = [{"file": f"img_{i:08d}.jpg", "box": [i, i + 1], "class": i % 80} for i in range(count)]
+        self.by_name = {record["file"]: i for i, record in enumerate(self.records)}
+        self.splits = {"train": list(range(count)), "few": [1, 2]}
+        self.pixels = np.arange(count * 8).reshape(count, 8)
+        self.other = Other(self)
+
+    def __len__(self):
+        return len(self.records)
+
+    def __getitem__(self, i):
+        record = self.records[i]
+        place = self.by_name[record["file"]]
+        return np.array([*record["box"], record["class"], place, self.splits["train"][i], self.pixels[i, 3]])
+
+
+class Other:
+    """An object that a dataset refers to, and that refers back."""
+
+    def __init__(self, owner):
+        self.owner, self.paths = owner, tuple(Path(f"{i}") for i in range(2000))
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=30))
+def test_a_shared_list_is_the_list(entries):
+    entries *= 1 + 1024 // len(entries)
+    shared = fl.shared(entries)
+    assert shared == entries
+    assert entries == shared
+    assert list(shared) == entries
+    assert len(shared) == len(entries)
+    assert [type(entry) for entry in shared[:50]] == [type(entry) for entry in entries[:50]]
+    for at in (0, -1, len(entries) - 1, np.int64(3), slice(2, 9), slice(None, None, -7), slice(-3, None)):
+        assert shared[at] == entries[at]
+    assert entries[5] in shared
+    assert shared.index(entries[7]) == entries.index(entries[7])
+    assert [*shared, 1] == [*entries, 1]
+    assert operator.add([1], shared) == [1, *entries]
+    assert fl.shared(tuple(entries)) == tuple(entries)
+    assert fl.shared(tuple(entries)) != entries
+    assert shared != entries[1:]
+    for past in (len(entries), -len(entries) - 1):
+        with pytest.raises(IndexError, match="list index out of range"):
+            _ = shared[past]
+
+
+@given(st.dictionaries(KEYS, PLAIN, min_size=1, max_size=20), st.lists(KEYS, max_size=5))
+def test_a_shared_dictionary_is_the_dictionary(entries, others):
+    entries = {**{("row", str(i)): i for i in range(1024)}, **entries}
+    shared = fl.shared(entries)
+    assert shared == entries
+    assert entries == shared
+    assert list(shared.items()) == list(entries.items())
+    assert list(shared.values()) == list(entries.values())
+    assert list(shared) == list(entries)
+    for key in [*entries, *others]:
+        assert (key in shared) == (key in entries)
+        assert shared.get(key, "none") == entries.get(key, "none")
+    with pytest.raises(KeyError, match="nothing"):
+        _ = shared["nothing"]
+    with pytest.raises(TypeError, match="unhashable"):
+        _ = shared[[1]]
+    assert shared | {"new": 1} == entries | {"new": 1}
+
+
+def test_equal_keys_of_other_types_and_defaults():
+    shared = fl.shared(defaultdict(list, {i: [i] for i in range(3000)}))
+    assert shared[5] == shared[5.0] == shared[np.int64(5)] == [5]
+    assert shared[True] == [1]
+    assert shared[5000] == []
+    assert 5000 not in shared
+    ordered = fl.shared(OrderedDict((str(i), i) for i in reversed(range(2000))))
+    assert list(ordered)[:2] == ["1999", "1998"]
+    assert ordered[np.str_("7")] == 7
+
+
+def test_large_parts_are_found_and_the_original_stays():
+    original = Annotations(3000)
+    shared = fl.shared(original)
+    assert type(shared) is Annotations
+    assert shared.records == original.records
+    assert type(original.records) is list
+    assert type(shared.records) is not list
+    assert type(shared.splits) is dict
+    assert shared.splits["few"] is original.splits["few"]
+    assert shared.splits["train"] == original.splits["train"]
+    assert shared.other.owner is shared
+    assert shared.other.paths == original.other.paths
+    assert isinstance(shared.pixels, np.ndarray)
+    assert np.array_equal(shared.pixels, original.pixels)
+    assert type(shared.pixels[1:3]) is type(shared.pixels + 1) is np.ndarray
+    original.records[0] = None
+    assert shared.records[0] == {"file": "img_00000000.jpg", "box": [0, 1], "class": 0}
+    small = Annotations(5)
+    assert fl.shared(small).records is small.records
+
+
+def test_writes_raise():
+    shared = fl.shared(Annotations(2000))
+    for write in (
+        lambda: shared.records.append(1),
+        lambda: shared.records.sort(),
+        lambda: shared.records.__setitem__(0, 1),
+        lambda: shared.by_name.update({}),
+        lambda: shared.by_name.pop("a"),
+        lambda: shared.by_name.__setitem__("a", 1),
+    ):
+        with pytest.raises(TypeError, match="expected no changes of shared data"):
+            write()
+    with pytest.raises(ValueError, match="read-only"):
+        shared.pixels[0] = 1
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        shared.pixels.flags.writeable = True
+    with pytest.raises(AttributeError):
+        _ = shared.records.no_such_method
+
+
+def test_what_cannot_be_shared_is_named():
+    dataset = Annotations(3)
+    dataset.splits["train"] = [*range(2000), lambda: None]
+    with pytest.raises(TypeError, match=r"entries of Annotations.splits\['train'\] that can be pickled.*\[2000\]"):
+        fl.shared(dataset)
+    dataset.splits["train"] = {Path(str(i)): i for i in range(2000)}
+    with pytest.raises(TypeError, match=r"keys of Annotations.splits\['train'\] that are numbers.*Path"):
+        fl.shared(dataset)
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_a_copy_by_pickle_is_equal(protocol):
+    shared = fl.shared(Annotations(2000))
+    for _ in range(2):
+        shared = pickle.loads(pickle.dumps(shared, protocol))
+    assert shared.records == Annotations(2000).records
+    assert shared.by_name == Annotations(2000).by_name
+    assert np.array_equal(shared.pixels, Annotations(2000).pixels)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_read_the_same(method):
+    pytest.importorskip("torch", reason="torch is not installed")
+    original = Annotations(1500)
+    options = {"batch_size": 300, "shuffle": True, "seed": 3}
+    expected = [batch.tolist() for batch in fl.DataLoader(original, **options)]
+    loader = fl.DataLoader(fl.shared(original), **options, num_workers=2, multiprocessing_context=method)
+    assert [batch.tolist() for batch in loader] == expected
+
+
+def private_bytes(pid):
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
+
+
+def test_forked_workers_stay_small():
+    pytest.importorskip("torch", reason="torch is not installed")
+
+    def grown(dataset):
+        """Return the private bytes of a worker after it has read everything."""
+        gc.collect()
+        loader = fl.DataLoader(dataset, batch_size=500, shuffle=True, seed=1, num_workers=2)
+        for number, _ in enumerate(loader):
+            if number == len(loader) - 2:
+                return max(map(private_bytes, loader.pids))
+        return None
+
+    original = Annotations(60_000)
+    shared = fl.shared(original)
+    assert grown(shared) < grown(original) / 2
