@@ -1,11 +1,11 @@
 """What does a rank pay whose group reads once: ranks of a machine that get the same samples, as tensor parallelism has?
 
-Processes that read in step, each minibatch looked at page by page. CPU: two processes, milliseconds a minibatch of
-processor time of the follower, all threads counted, over pictures decoded to bytes and to floats, Parquet in Zstandard,
-and JSON Lines. Peer: the same process reading the same for itself, in turn. Of the leader, what handing on adds.
-Target: a third. Bytes: eight processes in two groups of four go through a sweep of a store and of Parquet, evicted
-before. Read: bytes from the disk by all processes, as the kernel counts them, over the bytes of the files, which are
-what the shares of the groups add up to. Target: 1.05.
+Processes that read in step, each minibatch looked at page by page. Processor time: two ranks, over pictures decoded to
+bytes and to floats, Parquet in Zstandard, and JSON Lines. Peer: the same process reading the same for itself, in turn.
+Of the follower (target: a third), and of the leader, which hands minibatches on. Bytes: eight ranks in two groups of
+four, a sweep of a store and of Parquet, evicted before. Limit: 1.05 copies of the shares of the groups, which add up to
+the files. Unit: milliseconds of processor time a minibatch, copies. Measured: CPU time of all threads of a process, and
+bytes that the kernel has read from the disk for all processes.
 """
 
 from __future__ import annotations
