@@ -147,6 +147,18 @@ class LoaderIterator(_Base):
         finally:
             self._inside = None
 
+    @property
+    def is_newest(self) -> bool:
+        """Whether its sweep is the loader's newest, with no other place to go on from."""
+        now = self._sweeps.now
+        return now.newest is self._progress and now.resume is None
+
+    def abandon(self) -> None:
+        """End the work for an iterator that was never asked for a batch."""
+        self._ended = True
+        self._executor.close()
+        self._epoch.close()
+
     def _begin(self) -> None:
         """Before the first batch, go to the sweep that `set_epoch` has chosen since the iterator was created."""
         sweeps, progress = self._sweeps, self._progress

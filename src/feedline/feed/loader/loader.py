@@ -178,6 +178,7 @@ class DataLoader(_Base):
         self._keep(batch_size=options.indices, sampler=sampler, batch_sampler=batch_sampler)
         # Attributes of torch's loader that subclasses and frameworks use.
         self._iterator = self._IterableDataset_len_called = None
+        self._begun: LoaderIterator | None = None  # by `prefetch`
         torch = collating.torch_side()
         self._dataset_kind = None if torch is None else torch.kind_of(options.is_iterable)
         self.__initialized = True  # from here on attributes are guarded
@@ -300,7 +301,24 @@ class DataLoader(_Base):
     def __iter__(self) -> LoaderIterator:
         """Begin the next sweep, or after `load_state_dict` the rest of the saved one. A corpus without end has one
         sweep, which goes on after the last batch delivered."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            if begun.is_newest:
+                return begun
+            begun.abandon()  # a state has been loaded since
         return self._get_iterator()
+
+    def prefetch(self) -> None:
+        """Start the workers of the next ``iter`` and their reading now, while the program is busy with something else.
+
+        This counts as the ``iter``: what the program changes afterwards, in the dataset or the loader's attributes,
+        belongs to the sweep after, and its generators are drawn from now. Loading a state drops what was read. Without
+        workers, nothing is read before the first batch is needed.
+        """
+        if self._foreign:
+            raise TypeError("expected a loader whose constructor was called, to prefetch, got one without")
+        if self._begun is None or not self._begun.is_newest:
+            self._begun = iter(self)
 
     def _get_iterator(self) -> LoaderIterator:
         """Implement `__iter__`: subclasses override torch's method of this name."""
@@ -462,6 +480,9 @@ class DataLoader(_Base):
 
     def close(self) -> None:
         """Shut the workers down. The loader remains usable and starts new ones. Idempotent."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.is_newest:  # its sweep is still to come
+            self._sweeps.now = self._sweeps.now._replace(resume=self._sweeps.place, newest=None)
         self._crew.close()
 
     def __enter__(self) -> DataLoader:
@@ -477,7 +498,7 @@ class DataLoader(_Base):
         sweeps = copy.copy(self._sweeps)
         sampler, batch_sampler = samplers_of(sweeps)
         shown = {"sampler": sampler, "batch_sampler": batch_sampler}
-        copied = {"_crew": Crew(), "_sweeps": sweeps, "_set": {**self._set, **shown}}
+        copied = {"_begun": None, "_crew": Crew(), "_sweeps": sweeps, "_set": {**self._set, **shown}}
         return {**self.__dict__, **copied, **shown}
 
     def __repr__(self) -> str:
