@@ -72,7 +72,6 @@ from feedline.feed.formats.tokens import TokensDeserializer as TokensDeserialize
 from feedline.feed.formats.user import UserDeserializer as UserDeserializer
 from feedline.feed.loader import DataLoader as DataLoader
 from feedline.feed.loader import sample_rng as sample_rng
-from feedline.feed.loader.shared_dataset import shared as shared
 from feedline.feed.open_corpus import open_corpus as open_corpus
 from feedline.feed.partition import Cut as Cut
 from feedline.feed.partition import Partition as Partition
@@ -83,6 +82,7 @@ from feedline.feed.protocol import Feed as Feed
 from feedline.feed.protocol import Keyed as Keyed
 from feedline.feed.protocol import RandomAccess as RandomAccess
 from feedline.feed.protocol import Sliceable as Sliceable
+from feedline.feed.sharing.shared_dataset import shared as shared
 from feedline.feed.source import MinibatchSource as MinibatchSource
 from feedline.feed.timeline import Window as Window
 from feedline.feed.transforms import Map as Map

@@ -1,1 +1,1 @@
-"""Minibatches handed on between the ranks of one machine that get the same sequences."""
+"""What processes of one machine have once: minibatches of ranks that get the same, and datasets of workers."""

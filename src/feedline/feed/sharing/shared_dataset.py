@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from feedline.feed.loader.shared_records import (
+from feedline.feed.sharing.shared_records import (
     Memory,
     MemoryWriter,
     Records,
