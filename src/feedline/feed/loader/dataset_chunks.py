@@ -19,6 +19,7 @@ from feedline.feed.argument_errors import refuse
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.loader.gather import ColumnItems, columnar
 from feedline.feed.loader.loader import DataLoader
+from feedline.feed.loader.next_items import next_items
 from feedline.feed.loader.options import is_iterable_style
 from feedline.feed.loader.sample_schema import Fields, Misfit, Unreadable
 
@@ -110,8 +111,8 @@ class DatasetChunks:
         """Return the places of some items, and the items."""
         if self._iterable:
             iterator = iter(self._items)
-            samples = list(islice(iterator, LOOKED_AT))
-            self._rest = chain(samples, iterator)
+            samples = list(next_items(iterator, LOOKED_AT))
+            self._rest = chain(samples, next_items(iterator))
             return range(len(samples)), samples
         last = (self._total or 0) - 1
         places = sorted({last * i // (LOOKED_AT - 1) for i in range(LOOKED_AT)}) if last >= 0 else []

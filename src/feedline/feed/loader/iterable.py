@@ -16,9 +16,9 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count, repeat
+from itertools import count
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ from feedline.errors import StateError
 from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.fetch import Fetched, WorkerStart
+from feedline.feed.loader.next_items import next_items
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.pipes import for_thread, keep_part, seed_pipe
 from feedline.feed.loader.sample_seeds import WORKER, GlobalStates, SweepKey, seed_process
@@ -248,14 +249,6 @@ class IterableFetch:
         return WorkerBatch(Fetched(batch, len(samples), [], read - began, time.perf_counter() - read), saved, ended)
 
 
-def _next(iterator: Iterator[Any], n: int) -> Iterator[Any]:
-    """Return the next ``n`` items, or as many as there are.
-
-    Unlike ``islice``, this does not call ``iter``: an iterator that is the dataset itself would restart.
-    """
-    return map(next, repeat(iterator, n))
-
-
 class _Reader:
     """One iteration of a dataset.
 
@@ -290,7 +283,7 @@ class _Reader:
             if not self._ended and len(samples) < size:
                 self._reading = True
                 try:
-                    samples.extend(_next(self._iterator, size - len(samples)))  # an interrupt keeps these samples
+                    samples.extend(next_items(self._iterator, size - len(samples)))  # an interrupt keeps these samples
                 except Exception as error:
                     if samples or not self._untried or not _is_hugging_face(self._dataset):
                         raise
@@ -300,7 +293,7 @@ class _Reader:
                     )
                     self._begin(turn, size, replay=True)
                     self._at = at
-                    samples.extend(_next(self._iterator, size))
+                    samples.extend(next_items(self._iterator, size))
                 self._reading = self._untried = False
                 self._ended = len(samples) < size
             saved = self._worker_state()
@@ -350,7 +343,7 @@ class _Reader:
         if restored and base.saved.random is not None and self._generators is not None:
             self._generators.load(base.saved.random)
         self._ended = False
-        while skip > 0 and (passed := len(list(_next(iterator, min(skip, 1 << 10))))):  # Ctrl-C works in between
+        while skip > 0 and (passed := len(list(next_items(iterator, min(skip, 1 << 10))))):  # Ctrl-C works in between
             skip -= passed
         self._iterator, self._reading, self._untried = iterator, False, restored
         self._past.loaded = self._past.loaded or restored
@@ -381,14 +374,14 @@ class _Reader:
         early, failed, reflected = hasattr(dataset, "load_state_dict"), None, False
         if early:
             try:
-                dataset.load_state_dict(state)
+                dataset.load_state_dict(copy.deepcopy(state))
                 reflected = _reports(dataset, state)
             except AttributeError as error:
                 failed = error
         iterator = iter(dataset)
         if early and (failed is not None or (reflected and not _reports(dataset, state))):
             try:
-                dataset.load_state_dict(state)
+                dataset.load_state_dict(copy.deepcopy(state))
             except AttributeError as error:
                 raise StateError(
                     f"{type(dataset).__name__}.load_state_dict raised {error!r}, before __iter__ and after it",
@@ -399,7 +392,7 @@ class _Reader:
             owner = next((o for o in (iterator, dataset) if hasattr(o, "load_state_dict")), None)
             if owner is None:
                 return early, iterator
-            owner.load_state_dict(saved.state)
+            owner.load_state_dict(copy.deepcopy(saved.state))
         return True, iterator
 
     def _worker_state(self) -> WorkerState:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any
 
 from feedline.feed.loader import order
 from feedline.feed.loader.batches import Batches, ItemBatches, SamplerBatches
 from feedline.feed.loader.collate import torch_class, torch_side
 from feedline.feed.loader.draws import SamplerDraws
+from feedline.feed.loader.next_items import next_items
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sampling import BegunOrder, active, after
@@ -227,7 +228,7 @@ class ListSampler:
 
     def __iter__(self) -> Iterator[list[Any]]:
         indices = iter(self.sampler)
-        while batch := list(islice(indices, self.batch_size)):
+        while batch := list(next_items(indices, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
 

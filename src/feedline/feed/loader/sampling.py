@@ -22,7 +22,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from types import GeneratorType
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from feedline.errors import StateError
 from feedline.feed.loader import state
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import ProgramGenerator
+from feedline.feed.loader.next_items import next_items
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sample_seeds import SAMPLER, At, GlobalStates, Seeding, SweepKey
 from feedline.feed.loader.state import ResumePoint, is_hex, whole
@@ -185,7 +185,7 @@ class SampledBatches:
         saved = memo.get("sampler")
         loads = hasattr(sampler, "load_state_dict")
         if saved is not None and loads:
-            sampler.load_state_dict(saved)
+            sampler.load_state_dict(copy.deepcopy(saved))  # it may take the parts out
             if memo.get("ended"):
                 raise StopIteration
         elif not self._begun and not self._at:
@@ -210,16 +210,16 @@ class SampledBatches:
                         saved={"sampler": saved},
                         hint="pass the same sampler",
                     )
-                iterator.load_state_dict(saved)
+                iterator.load_state_dict(copy.deepcopy(saved))
             self._stateful = next((each for each in (sampler, iterator) if hasattr(each, "state_dict")), None)
             self._begun = True
             if iterator is sampler and not self._at:
                 # It cannot be restarted after an interrupt, so keep its iterator and first value.
                 self._iterator, self._drawing = iterator, True
-                self._drawn.extend(islice(iterator, 1))
+                self._drawn.extend(next_items(iterator, 1))
                 return
             # A generator function runs, and may shuffle, when its first value is drawn.
-            self._drawn = list(islice(iterator, 1))
+            self._drawn = list(next_items(iterator, 1))
             self._starting = iterator
 
         def start_and_pass() -> None:
@@ -242,7 +242,7 @@ class SampledBatches:
         if positioned or not self._at:
             return
         skip, self._drawn = self._at - len(self._drawn), []
-        while skip > 0 and (passed := list(islice(self._starting, min(skip, 1 << 12)))):  # Ctrl-C works here
+        while skip > 0 and (passed := list(next_items(self._starting, min(skip, 1 << 12)))):  # Ctrl-C works here
             skip -= len(passed)
         if skip > 0:
             raise StateError(
@@ -256,7 +256,7 @@ class SampledBatches:
         if len(indices) < count:
             self._drawing = True
             with _noting_orders(self._orders, self._again, self._epochs is not None):
-                indices.extend(islice(self._iterator, count - len(indices)))  # an interrupt keeps them
+                indices.extend(next_items(self._iterator, count - len(indices)))  # an interrupt keeps them
             self._drawing = False
         return indices
 
