@@ -125,6 +125,12 @@ class Crew:
             lend(self.mark, pool.close)
             pool.close()
 
+    def dismiss(self, pool: Pool) -> None:
+        """Shut down the workers of a sweep, even if they are persistent: the next sweep starts others."""
+        if self._kept is pool:
+            self._options = self._kept = None
+        self.release(pool)
+
     @property
     def pids(self) -> list[int]:
         """Process ids of the newest workers, empty if they have ended."""
@@ -237,6 +243,16 @@ class Epoch:
         pool, self._pool = self._pool, None
         if pool is not None:
             self._crew.release(pool)
+
+    @property
+    def processes(self) -> list[Any]:
+        """Processes of the workers, if they are processes of this machine."""
+        return [] if self._pool is None else self._pool.processes
+
+    def dismiss(self) -> None:
+        """End the workers, also persistent ones. Batches that are not made yet cannot be."""
+        if self._pool is not None:
+            self._crew.dismiss(self._pool)
 
     def __del__(self) -> None:
         # Workers' threads may be waiting for the turn of this thread, which would wait for them in vain.

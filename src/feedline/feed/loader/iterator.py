@@ -274,5 +274,22 @@ class LoaderIterator(_Base):
         self._shown.close()  # an interrupt here comes before the end of the sweep, not after it
         progress.place, self._ended = place, True
 
+    # ---- names of torch's iterator, by which programs end workers early ------------------------------
+
+    @property
+    def _workers(self) -> list[Any]:
+        self._expect_workers("_workers")
+        return self._epoch.processes
+
+    @property
+    def _shutdown_workers(self) -> Callable[[], None]:
+        self._expect_workers("_shutdown_workers")
+        return self._epoch.dismiss
+
+    def _expect_workers(self, name: str) -> None:
+        """Programs ask for a name to learn whether there are workers."""
+        if not self._epoch.batches.options.num_workers:
+            raise AttributeError(f"an iterator without workers has no {name}")
+
     def __getstate__(self) -> Any:
         raise NotImplementedError("a LoaderIterator cannot be pickled; pickle the loader, or its state_dict()")

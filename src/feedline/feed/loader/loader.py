@@ -243,7 +243,7 @@ class DataLoader(_Base):
         if names & (_REPLACING | _ORDERING):
             batches = batches_of(options, before.seed if options.seed is None else options.seed)
             if names & _REPLACING:
-                self.close()
+                self._crew.close()  # a subclass may have a `close` of its own
                 # The old samplers keep the old sweeps: the new ones may well read them.
                 self._sweeps, self._crew = Sweeps(LoaderPosition(), batches), Crew()
             else:

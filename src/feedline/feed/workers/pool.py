@@ -117,6 +117,11 @@ class Pool:
         """Process ids, by worker."""
         return list(self.backend.pids)
 
+    @property
+    def processes(self) -> list[Any]:
+        """Processes of `multiprocessing`, by worker. Empty for threads and actors, and once the pool is closed."""
+        return list(self.backend.processes)
+
     def submit(self, unit: Any, worker: int | None = None) -> int:
         """Queue ``unit`` and return its ticket: 0, 1, 2, ... Never blocks.
 

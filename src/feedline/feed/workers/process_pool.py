@@ -90,6 +90,11 @@ class ProcessPool:
         """Process ids, by worker."""
         return [member.pid for member in self._members]
 
+    @property
+    def processes(self) -> list[Any]:
+        """Processes of `multiprocessing`, by worker. Empty once the pool is closed."""
+        return [member.process for member in self._members]
+
     def put(self, ticket: int, unit: Any, worker: int | None) -> None:
         """Queue a unit. Never blocks."""
         text = pickle.dumps(unit, 5)

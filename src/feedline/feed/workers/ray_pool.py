@@ -114,6 +114,7 @@ class RayPool:
         outcomes: finished units that have not been collected.
         figures: counts and times, by worker.
         pids: process ids, by worker, maybe on other machines. 0 for a worker that has not started yet.
+        processes: none, as Ray starts them.
         events: events that the thread waits for: a member and the number of its life, or None to check everything.
         wanted: units without a result.
         queue, own: unsent tickets, for any worker and by worker.
@@ -139,7 +140,7 @@ class RayPool:
         self.open, self.full = True, False
         self.broken: WorkerError | None = None
         self.closed, self.deadline_s = False, 0.0
-        self.pids = [0] * workers
+        self.pids, self.processes = [0] * workers, ()
         self.figures = [WorkerStats(index=i) for i in range(workers)]
 
     def start(self) -> None:

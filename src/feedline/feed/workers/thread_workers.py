@@ -38,6 +38,7 @@ class ThreadPool:
         wanted: tickets of units that are not finished.
         figures: counts and times, by thread.
         pids: this process, once for each thread.
+        processes: none.
     """
 
     def __init__(self, task: Any, workers: int) -> None:
@@ -51,7 +52,7 @@ class ThreadPool:
         self.outcomes: deque[tuple[int, Outcome]] = deque()
         self.wanted: set[int] = set()
         self._closed = False
-        self.pids = [self._pid] * workers
+        self.pids, self.processes = [self._pid] * workers, ()
         self.figures = [WorkerStats(index=i, pid=self._pid) for i in range(workers)]
         self.threads = [NamedThread(f"worker-{i}", functools.partial(self._work, i)) for i in range(workers)]
 

@@ -48,6 +48,7 @@ class WorkerHandle:
 
     Attributes:
         index, pid: number of the worker, and its process id.
+        process: the process, as `multiprocessing` represents it.
         backlog: unsent records of units pinned to this worker.
         ready: whether it has started the task.
         gone: whether it is dead and `end` has run, which closes its descriptors.
@@ -68,7 +69,7 @@ class WorkerHandle:
             self._start(terms, queue)
         except OSError as error:
             raise limits.descriptors_short(error) from error
-        self.pid: int = self._child.pid
+        self.pid: int = self.process.pid
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when it has sent a message or closed its channel. -1 when it is gone."""
@@ -125,7 +126,7 @@ class WorkerHandle:
 
     def kill(self) -> None:
         """Kill the process."""
-        self._child.kill()
+        self.process.kill()
 
     def shut(self) -> None:
         """Shut down its channel. It exits after its current unit, whose result is lost."""
@@ -136,12 +137,12 @@ class WorkerHandle:
         """Wait for its exit, forward the rest of its stderr, and close the descriptors. Idempotent."""
         if self.gone:
             return
-        self._child.join()
+        self.process.join()
         with contextlib.suppress(OSError):  # nothing left, or our own stderr is closed
             while text := os.read(self._stderr, 1 << 16):
                 self._control.write(text)
                 os.write(2, text)
-        self.exitcode, self.tail = self._child.exitcode or 0, self._control.tail
+        self.exitcode, self.tail = self.process.exitcode or 0, self._control.tail
         self.release()
 
     def release(self) -> None:
@@ -190,8 +191,8 @@ class WorkerHandle:
             forks = terms.context.get_start_method() == "fork"
             foreign = (self._channel.fileno(), self._stderr, writing, shared) if forks else ()
             options = terms.options._replace(worker=self.index, foreign=foreign)
-            self._child = start.launch(terms.context, (end, terms.parcel, options))
-            ours.callback(self._child.kill)
+            self.process = start.launch(terms.context, (end, terms.parcel, options))
+            ours.callback(self.process.kill)
             fds = [queue.reader, queue.store, shared, self._stderr, writing]
             # Its stderr becomes this process's, not the one that the fork server was started with.
             fds += [2] if _is_open(2) else []
@@ -199,7 +200,7 @@ class WorkerHandle:
                 socket.send_fds(self._channel, [b"descriptors"], fds)
             self._channel.setblocking(False)
             os.set_blocking(self._stderr, False)
-            self._ended = _end_of(self._child)
+            self._ended = _end_of(self.process)
             ours.pop_all()
 
     def _understand(self, sent: WorkerMessage, fds: list[int]) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
