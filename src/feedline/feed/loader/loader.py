@@ -46,6 +46,8 @@ _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "per
 _SAMPLING = frozenset(("shuffle", "partition"))
 _ORDERING = _SAMPLING | {"seed", "batch_size", "drop_last"}
 _REPLACING = frozenset(("dataset", *SAMPLERS))
+# Arguments that torch's loader does not have. A subclass of it may well have attributes of these names.
+_ADDED = ("seed", "workers", "partition", "on_error", "device", "transforms", "snapshot_every_n_steps", "progress")
 
 
 class DataLoader(_Base):
@@ -172,6 +174,9 @@ class DataLoader(_Base):
         self._quarantine = QuarantineFile.of(options.quarantine)
         self._stats = LoaderStats()
         self._sweeps, self._crew = Sweeps(LoaderPosition(), batches), Crew()
+        # Names that a subclass defines, or has set before it called this constructor, keep its meaning.
+        earlier = self.__dict__.keys() - self.__dict__.get("_set", {}).keys()
+        self._own = {name for name in _ADDED if name in earlier or hasattr(type(self), name)}
         self._set: dict[str, Any] = {}  # attributes as they were set
         self._keep(**{name: getattr(options, name) for name in _ARGUMENTS})
         sampler, batch_sampler = samplers_of(self._sweeps)
@@ -202,7 +207,7 @@ class DataLoader(_Base):
         torch's loader has no ``shuffle``: a subclass may keep its own argument under this name, or something else if
         it has a sampler.
         """
-        if "_sweeps" not in self.__dict__:
+        if "_set" not in self.__dict__ or name in self._own:
             return False
         if name != "shuffle":
             return name in _ARGUMENTS
@@ -267,9 +272,10 @@ class DataLoader(_Base):
 
     def _keep(self, **attributes: Any) -> None:
         """Set attributes that are arguments, without changing the order."""
-        for name, value in attributes.items():
+        kept = {name: value for name, value in attributes.items() if name not in self._own}
+        for name, value in kept.items():
             object.__setattr__(self, name, value)
-        self._set.update(attributes)
+        self._set.update(kept)
 
     @property
     def _foreign(self) -> bool:
@@ -352,7 +358,7 @@ class DataLoader(_Base):
                     draws=draws,
                     stats=self._stats,
                     quarantine=self._quarantine,
-                    show=self.progress,
+                    show=batches.options.progress,
                     check_length=None if size is None else partial(warn_of_more, self.dataset, size, self.num_workers),
                 )
         except BaseException:  # after a failure or an interrupt, the caller may retry
