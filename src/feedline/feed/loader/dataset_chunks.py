@@ -17,9 +17,9 @@ from feedline.data.value import as_arrays
 from feedline.errors import DataError
 from feedline.feed.argument_errors import refuse
 from feedline.feed.files.digest import ContentDigest
+from feedline.feed.loader.fetch import next_items
 from feedline.feed.loader.gather import ColumnItems, columnar
 from feedline.feed.loader.loader import DataLoader
-from feedline.feed.loader.next_items import next_items
 from feedline.feed.loader.options import is_iterable_style
 from feedline.feed.loader.sample_schema import Fields, Misfit, Unreadable
 

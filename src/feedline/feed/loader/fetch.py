@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -254,3 +255,12 @@ def reads_batches(dataset: Any) -> bool:
 def _plain(index: Any) -> Any:
     """Return an integer of NumPy as Python's, for messages."""
     return index.item() if isinstance(index, np.generic) else index
+
+
+def next_items(iterator: Iterator[Any], n: int | None = None) -> Iterator[Any]:
+    """Return the next ``n`` items, or as many as there are. None: all.
+
+    Unlike `islice`, `chain` and a ``for`` loop, this does not call ``iter``: an iterator that is the dataset or the
+    sampler itself may start again then.
+    """
+    return map(next, repeat(iterator) if n is None else repeat(iterator, n))

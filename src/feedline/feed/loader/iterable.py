@@ -28,8 +28,7 @@ from feedline.concurrency.turns import lend
 from feedline.errors import StateError
 from feedline.feed.loader import blame
 from feedline.feed.loader import collate as collating
-from feedline.feed.loader.fetch import Fetched, WorkerStart
-from feedline.feed.loader.next_items import next_items
+from feedline.feed.loader.fetch import Fetched, WorkerStart, next_items
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.pipes import for_thread, keep_part, seed_pipe
 from feedline.feed.loader.sample_seeds import WORKER, GlobalStates, SweepKey, seed_process

@@ -18,7 +18,7 @@ from feedline.feed.loader import order
 from feedline.feed.loader.batches import Batches, ItemBatches, SamplerBatches
 from feedline.feed.loader.collate import torch_class, torch_side
 from feedline.feed.loader.draws import SamplerDraws
-from feedline.feed.loader.next_items import next_items
+from feedline.feed.loader.fetch import next_items
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sampling import BegunOrder, active, after

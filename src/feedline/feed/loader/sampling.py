@@ -29,7 +29,7 @@ from feedline.errors import StateError
 from feedline.feed.loader import state
 from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import ProgramGenerator
-from feedline.feed.loader.next_items import next_items
+from feedline.feed.loader.fetch import next_items
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sample_seeds import SAMPLER, At, GlobalStates, Seeding, SweepKey
 from feedline.feed.loader.state import ResumePoint, is_hex, whole
