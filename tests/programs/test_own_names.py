@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 from torch.utils.data import RandomSampler
 
 import feedline as fl

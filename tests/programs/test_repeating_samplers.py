@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
 from torch.utils.data import BatchSampler, Dataset, Sampler
 
 from tests.programs.comparing import as_torch, torch, workers
