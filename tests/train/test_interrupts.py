@@ -46,7 +46,7 @@ CODE = (
 class Minibatch:
     """The parts of a minibatch that a trainer uses."""
 
-    num_sequences = 4
+    num_sequences, partition = 4, (0, 1)
 
     def __init__(self, rank, step):
         self.sweep_end = step % 3 == 2

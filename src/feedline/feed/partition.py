@@ -209,8 +209,8 @@ class FixedShare:
         if self._share is None:
             # Reading the variables of launchers takes longer than a small minibatch, and none appears later.
             self._find = ranks if launcher_rank() else _ranks_of_group
-            share, self._ranks = self._fix(), self._find()
-            return share
+            self._ranks = self._find()
+            return self._fix()
         if (share := self._find()) != self._ranks:
             raise StateError(
                 "expected the partition of the first read, but torch.distributed has changed since. Initialise it "
@@ -247,7 +247,8 @@ class FixedShare:
 
     def _fix(self) -> IndexAndCount:
         share = self._check(self.partition.mesh_share())
-        self._share, self._cut, self._group = share[:2], share[2:4], _on_this_machine(share.group)
+        self._cut, self._group = share[2:4], _on_this_machine(share.group)
+        self._share = share[:2]  # last: after an interrupt before it, the share is looked for again
         return self._share
 
     def _override(self, override: PartitionLike) -> MeshShare:
