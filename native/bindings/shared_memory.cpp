@@ -19,9 +19,9 @@ using namespace nb::literals;
 namespace {
 
 struct SharedBuffer {
-    SharedBuffer(int fd, std::size_t size, bool own) {
+    SharedBuffer(int fd, std::size_t size, bool copy_on_write) {
         try {
-            memory = SharedMemory::map(fd, size, own);
+            memory = SharedMemory::map(fd, size, copy_on_write);
         } catch (const std::system_error& error) {
             const std::string what =
                 join({error.code().message(), " while mapping ", size, " bytes of shared memory"});
@@ -56,8 +56,9 @@ PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buff
 void bind_shared_memory(nb::module_& m) {
     nb::class_<SharedBuffer>(m, "SharedMemory", nb::type_slots(buffer_slots<SharedBuffer>),
                        "Memory mapped from a file descriptor, as a writable buffer. It is unmapped once this object\n"
-                       "and all views of it are gone. If it is `own`, what is written to it stays in this mapping.")
-        .def(nb::init<int, std::size_t, bool>(), "fd"_a, "size"_a, "own"_a = false)
+                       "and all views of it are gone. With `copy_on_write`, what is written\n"
+                       "to it stays in this mapping.")
+        .def(nb::init<int, std::size_t, bool>(), "fd"_a, "size"_a, "copy_on_write"_a = false)
         .def_prop_ro("address",
                      [](const SharedBuffer& self) { return reinterpret_cast<std::uintptr_t>(self.memory->data()); })
         .def_prop_ro("size", [](const SharedBuffer& self) { return self.memory->size(); });

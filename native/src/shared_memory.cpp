@@ -10,9 +10,9 @@
 
 namespace feedline {
 
-std::shared_ptr<SharedMemory> SharedMemory::map(int fd, std::size_t size, bool own) {
+std::shared_ptr<SharedMemory> SharedMemory::map(int fd, std::size_t size, bool copy_on_write) {
     // Populating a private mapping would copy every page.
-    const int flags = own ? MAP_PRIVATE : MAP_SHARED | MAP_POPULATE;
+    const int flags = copy_on_write ? MAP_PRIVATE : MAP_SHARED | MAP_POPULATE;
     void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (data == MAP_FAILED) throw std::system_error(errno, std::generic_category());
     return std::shared_ptr<SharedMemory>(new SharedMemory(static_cast<std::byte*>(data), size));

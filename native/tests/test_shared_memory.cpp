@@ -51,15 +51,15 @@ static void test_owners_go_in_any_order() {
     } while (std::next_permutation(order.begin(), order.end()));
 }
 
-static void test_an_own_mapping_keeps_what_is_written_to_it() {
+static void test_a_copy_on_write_mapping_keeps_what_is_written_to_it() {
     const int fd = memfd_create("feedline-test", MFD_CLOEXEC);
     CHECK(fd >= 0 && ftruncate(fd, kSize) == 0);
-    const auto shared = SharedMemory::map(fd, kSize), own = SharedMemory::map(fd, kSize, true);
+    const auto shared = SharedMemory::map(fd, kSize), copied = SharedMemory::map(fd, kSize, true);
     close(fd);
     byte(shared, 3) = 5;
-    CHECK(byte(own, 3) == 5);
-    byte(own, 4) = 6;
-    CHECK(byte(own, 4) == 6 && byte(shared, 4) == 0);
+    CHECK(byte(copied, 3) == 5);
+    byte(copied, 4) = 6;
+    CHECK(byte(copied, 4) == 6 && byte(shared, 4) == 0);
 }
 
 static void test_what_has_not_begun_gives_nothing_back() {
@@ -110,7 +110,7 @@ static void test_refusals() {
 
 int main() {
     test_owners_go_in_any_order();
-    test_an_own_mapping_keeps_what_is_written_to_it();
+    test_a_copy_on_write_mapping_keeps_what_is_written_to_it();
     test_what_has_not_begun_gives_nothing_back();
     test_a_fork_forgets();
     test_refusals();

@@ -6,7 +6,9 @@ import gc
 import operator
 import pickle
 from collections import OrderedDict, defaultdict
+from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -106,6 +108,60 @@ def test_equal_keys_of_other_types_and_defaults():
     assert ordered[np.str_("7")] == 7
 
 
+class Color(str, Enum):  # noqa: UP042 - older than StrEnum, and still written
+    RED = "red"
+
+
+class Point(NamedTuple):
+    name: str
+    x: int
+
+
+def test_keys_are_found_under_equal_ones_of_subclasses():
+    entries = {Color.RED: 1, Point("a", 2): 2, b"red": 3, **{i: i for i in range(2000)}}
+    shared = fl.shared(entries)
+    assert shared["red"] == shared[Color.RED] == shared[np.str_("red")] == 1
+    assert shared["a", 2] == shared[Point("a", 2)] == 2
+    assert shared[b"red"] == shared[np.bytes_(b"red")] == 3
+    with pytest.raises(TypeError, match=r"numbers but not NaN, .* got nan"):
+        fl.shared({float("nan"): 1, **entries})
+
+
+def test_a_few_large_entries_do_not_keep_a_list_from_being_shared():
+    uneven = [list(range(1 + 3000 * (i % 500 == 0))) for i in range(2000)]
+    arrays = [np.arange(5) + i for i in range(2000)]
+    assert fl.shared(uneven) == uneven
+    assert type(fl.shared(uneven)) is not list
+    shared = fl.shared(arrays)
+    assert type(shared) is not list
+    assert all(map(np.array_equal, shared, arrays))
+    long = [list(range(5000))] * 2 + [list(range(4000)) for _ in range(1100)]
+    shared = fl.shared(long)
+    assert type(shared) is list
+    assert shared[0] is shared[1]
+    assert all(type(row) is not list for row in shared)
+    assert shared == long
+
+
+class Only:
+    """An object of which there is one, as a logger."""
+
+    def __init__(self):
+        self.records = list(range(2000))
+
+    def __copy__(self):
+        return self
+
+
+def test_objects_that_copy_to_themselves_stay_as_they_are():
+    dataset = Annotations(2000)
+    dataset.only = Only()
+    shared = fl.shared(dataset)
+    assert shared.only is dataset.only
+    assert type(dataset.only.records) is list
+    assert type(shared.records) is not list
+
+
 def test_large_parts_are_found_and_the_original_stays():
     original = Annotations(3000)
     shared = fl.shared(original)
@@ -133,6 +189,7 @@ def test_writes_raise():
         lambda: shared.records.append(1),
         lambda: shared.records.sort(),
         lambda: shared.records.__setitem__(0, 1),
+        lambda: shared.records.__delitem__(0),
         lambda: shared.by_name.update({}),
         lambda: shared.by_name.pop("a"),
         lambda: shared.by_name.__setitem__("a", 1),

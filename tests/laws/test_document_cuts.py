@@ -102,6 +102,54 @@ def test_the_pieces_of_packed_rows_are_the_rows(lengths, cuts, parts, rule, meth
         assert all(state == whole.state_dict() for _, _, state in ranks)
 
 
+#: Shape, names of dimensions, and the dimensions of the slice that is passed.
+MESHES = [
+    ((2, 2, 2), ("dp_shard", "tp", "cp"), None),
+    ((2, 2, 2), ("dp_replicate", "dp_shard", "cp"), None),
+    ((2, 2, 2, 2), ("dp_replicate", "dp_shard", "tp", "cp"), None),
+    ((2, 3, 2), ("pp", "cp", "dp"), None),
+    ((2, 2), ("sequence", "tensor"), None),
+    ((2, 2, 2), ("cp", "sp", "batch"), None),
+    ((2, 2, 2), ("pp", "dp", "cp"), ("dp", "cp")),
+    ((2, 2, 2), ("dp", "cp", "tp"), ("cp",)),
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("shape", "names", "slice_of"), MESHES, ids=str)
+def test_meshes_of_all_roles(shape, names, slice_of, rule):
+    corpus = packed(np.random.default_rng(0).integers(1, 40, 60))
+    used = slice_of or names
+
+    def read(mesh):
+        partition = fl.Partition(mesh if slice_of is None else mesh[slice_of], cut=rule, balance="squares")
+        source = fl.MinibatchSource(corpus, max_sweeps=1, seed=4, partition=partition)
+        place = {name: i for name, i in zip(names, mesh.get_coordinate(), strict=True) if name in used}
+        return place, list(source.minibatches(144)), source.state_dict()
+
+    def along(place, role):
+        return tuple(i for name, i in place.items() if ROLES.get(name, "data") == role)
+
+    groups, states = {}, []
+    for place, minibatches, state in by_rank(shape, names, read):
+        states.append(state)
+        copies = groups.setdefault(along(place, "data"), {}).setdefault(along(place, "context"), [])
+        copies.append(minibatches)
+        assert minibatches == copies[0]  # whatever its place along dimensions of the model
+    whole = [
+        fl.MinibatchSource(corpus, max_sweeps=1, seed=4, partition=fl.Partition((i, len(groups)), balance="squares"))
+        for i in range(len(groups))
+    ]
+    for part, (_, cuts) in zip(whole, sorted(groups.items()), strict=True):
+        pieces = [copies[0] for _, copies in sorted(cuts.items())]
+        for *step, expected in zip(*pieces, list(part.minibatches(144)), strict=True):
+            assert_cut(step, expected, rule, CUT, {"tokens": 7, "labels": -100})
+        assert all(state == part.state_dict() for state in states)
+
+
+ROLES = {"tp": "model", "pp": "model", "tensor": "model"} | dict.fromkeys(("cp", "sp", "sequence"), "context")
+
+
 @given(SIZES, st.integers(1, 4), st.sampled_from(RULES))
 def test_a_sequence_without_rows_is_a_document(lengths, cuts, rule):
     corpus = documents(lengths)

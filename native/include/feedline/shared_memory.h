@@ -18,9 +18,9 @@ namespace feedline {
 // A mapping of shared memory, readable and writable. Unmapped with the last reference.
 class SharedMemory {
 public:
-    // Maps `size` bytes of the descriptor `fd`, which may be closed afterwards. The pages are already present, unless the
-    // mapping is `own`: then what is written to it stays in this mapping. Throws std::system_error.
-    static std::shared_ptr<SharedMemory> map(int fd, std::size_t size, bool own = false);
+    // Maps `size` bytes of the descriptor `fd`, which may be closed afterwards. The pages are already present, except
+    // with `copy_on_write`: then what is written to it stays in this mapping. Throws std::system_error.
+    static std::shared_ptr<SharedMemory> map(int fd, std::size_t size, bool copy_on_write = false);
     ~SharedMemory();
     SharedMemory(const SharedMemory&) = delete;
     SharedMemory& operator=(const SharedMemory&) = delete;

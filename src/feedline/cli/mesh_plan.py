@@ -177,10 +177,10 @@ def plan_mesh(mesh: MeshDescription, source: MinibatchSource, size: int, first: 
         ranks = list(range(start, start + mesh.ranks_per_machine))
         read = sorted({mesh.share(rank).part for rank in ranks})
         machines.append(MeshMachine(ranks, read, stored.of([each for part in read for each in ids[part]])))
-    own = planned[min(planned)]
-    uneven = mean_of([m.unevenness() for m in own])
+    minibatches = planned[min(planned)]
+    uneven = mean_of([m.unevenness() for m in minibatches])
     nbytes = stored.of([each for part in ids.values() for each in part])
-    return MeshPlan(mesh, groups, machines, len(own), nbytes, uneven)
+    return MeshPlan(mesh, groups, machines, len(minibatches), nbytes, uneven)
 
 
 class StoredBytes:

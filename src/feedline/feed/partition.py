@@ -107,8 +107,8 @@ class Partition:
                 raise TypeError(f"expected a cut with a mesh, got {self.ranks!r}")
             object.__setattr__(self, "cut", Cut(self.cut) if isinstance(self.cut, str) else self.cut)
         if not self.is_auto:
-            kept = is_mesh(self.ranks) or isinstance(self.ranks, MeshShare)
-            object.__setattr__(self, "ranks", self.ranks if kept else check_partition(self.ranks))
+            if not (is_mesh(self.ranks) or isinstance(self.ranks, MeshShare)):
+                object.__setattr__(self, "ranks", check_partition(self.ranks))
             self.mesh_share()
 
     @property
@@ -258,13 +258,13 @@ class FixedShare:
 
     def _of_feed(self, value: PartitionLike) -> Partition:
         """Return another partition of the same feed, with its balance and cut."""
-        partition, own = partition_of(value), self.partition
-        if partition.balance not in ("samples", own.balance):
+        partition, current = partition_of(value), self.partition
+        if partition.balance not in ("samples", current.balance):
             raise ValueError(
-                f"expected the balance of the feed, {own.balance!r}, got {partition.balance!r}: pass it where the feed "
-                "is made"
+                f"expected the balance of the feed, {current.balance!r}, got {partition.balance!r}: pass it where the "
+                "feed is made"
             )
-        cut = own.cutting()
+        cut = current.cutting()
         if partition.cut not in (None, cut) or (cut is None and partition.cutting() is not None):
             raise ValueError(
                 f"expected the cut of the feed, {cut!r}, got {partition.cutting()!r}, which would change the streams "
@@ -272,9 +272,9 @@ class FixedShare:
             )
         if cut is not None and not (partition.is_auto or is_mesh(partition.ranks)):  # a pair leaves the cut as it is
             partition = Partition(MeshShare(*partition.share(), *self.cut(), partition.mesh_share().group))
-        if partition.balance is own.balance and partition.cut == cut:
+        if partition.balance is current.balance and partition.cut == cut:
             return partition
-        return replace(partition, balance=own.balance, cut=cut)
+        return replace(partition, balance=current.balance, cut=cut)
 
     def _check(self, share: MeshShare) -> MeshShare:
         if self._arcs is not None and share.parts > self._arcs:

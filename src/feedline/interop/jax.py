@@ -42,10 +42,10 @@ def export_streams(streams: Mapping[str, Value], sharding: Any, share: RankShare
     placer = functools.cache(lambda sharding: _placer(sharding, share, next(iter(streams.values())).num_sequences))
     arrays: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
-    for name, own in shardings.items():
-        value, length, place = streams[name], pad_to.get(name), placer(own)
+    for name, stream_sharding in shardings.items():
+        value, length, place = streams[name], pad_to.get(name), placer(stream_sharding)
         if length is not None or not value.one_sample_each:
-            if length is None and share.parts > 1 and _spans_processes(own):
+            if length is None and share.parts > 1 and _spans_processes(stream_sharding):
                 raise ValueError(
                     f"expected a padded length of the ragged stream {name}, got none: each process knows only its own "
                     f'sequences. Write minibatch.jax(sharding, pad_to={{"{name}": length}}) with the length of the '
@@ -84,12 +84,12 @@ def _placer(sharding: Any, share: RankShare, rows: int) -> Callable[[NDArray[Any
         _check_divides(sharding, rows)
         return lambda array: jax.device_put(array, _cut_to(sharding, array.ndim))
     sizes = _sizes(sharding, share, rows)
-    own, total = int(sizes[share.part]), int(sizes.sum())
+    size, total = int(sizes[share.part]), int(sizes.sum())
 
     def place(array: NDArray[Any]) -> Any:
-        if array.shape[:1] != (own,):
+        if array.shape[:1] != (size,):
             raise ValueError(
-                f"expected the {own} sequences of this share along the first axis, got shape {array.shape}. If "
+                f"expected the {size} sequences of this share along the first axis, got shape {array.shape}. If "
                 'unreadable ones were skipped, leave them out of the corpus: fl.convert(..., on_error="skip")'
             )
         cut = _cut_to(sharding, array.ndim)
@@ -107,11 +107,12 @@ def _sizes(sharding: Any, share: RankShare, rows: int) -> NDArray[np.int64]:
             f"expected whole sequences, got them cut in {share.cuts}: give the dimension that cuts them the role "
             f'"model", and JAX cuts them by {_described(sharding)}: partition=fl.Partition(mesh, roles=...)'
         )
-    expected, own = _part(sharding), (share.part, share.parts)
-    if own != expected:
+    expected, partition = _part(sharding), (share.part, share.parts)
+    if partition != expected:
         raise ValueError(
-            f"expected partition={expected} of this process, as {_described(sharding)} divides the batch, got {own}: "
-            "pass partition=mesh to the source or loader, and name the axes of the spec in the order of the mesh"
+            f"expected partition={expected} of this process, as {_described(sharding)} divides the batch, got "
+            f"{partition}: pass partition=mesh to the source or loader, and name the axes of the spec in the order of "
+            "the mesh"
         )
     if share.parts == 1:
         sizes = np.array([rows])
@@ -149,14 +150,14 @@ def _part(sharding: NamedSharding) -> tuple[int, int]:
     """Return (index, count) of the part of the batch that the devices of this process hold."""
     parts = math.prod(sharding.mesh.shape[name] for name in _batch_axes(sharding))
     places = _cut_to(sharding, 1).addressable_devices_indices_map((parts,)).values()
-    held = sorted({place.indices(parts)[0] for (place,) in places}) if parts > 1 else [0] * bool(places)
-    if not held:
+    parts_here = sorted({place.indices(parts)[0] for (place,) in places}) if parts > 1 else [0] * bool(places)
+    if not parts_here:
         raise ValueError(f"expected a sharding with devices of this process, got {sharding}")
-    first, size = held[0], len(held)
-    if held[-1] - first + 1 != size or first % size or parts % size:
+    first, size = parts_here[0], len(parts_here)
+    if parts_here[-1] - first + 1 != size or first % size or parts % size:
         raise ValueError(
-            f"expected the devices of a process to hold one block of the batch, got parts {held} of {parts}: order the "
-            "devices of the mesh by process"
+            f"expected the devices of a process to hold one block of the batch, got parts {parts_here} of {parts}: "
+            "order the devices of the mesh by process"
         )
     return first // size, parts // size
 

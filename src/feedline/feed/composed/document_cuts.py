@@ -136,23 +136,23 @@ class DocumentCuts:
         return {name: outputs[name] for name in self.schema}, int(layout.lengths.sum())
 
     def _check_lengths(self, values: dict[str, Value], tokens: Value, ids: Ints) -> None:
-        wanted = tokens.lengths
+        token_lengths = tokens.lengths
         for name, value in values.items():
             if name in self._padding:
                 if value is not tokens and not np.array_equal(value.offsets, tokens.offsets):
-                    at = int(np.flatnonzero(value.lengths != wanted)[0])
+                    at = int(np.flatnonzero(value.lengths != token_lengths)[0])
                     raise DataError(
-                        f"expected {wanted[at]} samples in stream `{name}`, as in `{self._tokens}`, got "
+                        f"expected {token_lengths[at]} samples in stream `{name}`, as in `{self._tokens}`, got "
                         f"{value.lengths[at]}",
                         path=self._corpus.name,
                         sequence=int(ids[at]),
                         stream=name,
                         hint="leave streams out of fl.Cut that have no sample for each token",
                     )
-            elif name not in self._whole and not value.one_sample_each and np.array_equal(value.lengths, wanted):
+            elif name not in self._whole and not value.one_sample_each and np.array_equal(value.lengths, token_lengths):
                 raise DataError(
                     f"expected stream `{name}`, which is not cut, to differ from `{self._tokens}` in length, got "
-                    f"{wanted[0]} samples",
+                    f"{token_lengths[0]} samples",
                     path=self._corpus.name,
                     sequence=int(ids[0]),
                     stream=name,
@@ -175,12 +175,12 @@ def _layout(
     """
     index, count = share
     numbers = np.array([index, 2 * count - 1 - index] if zigzag else [index], np.int64)
-    own = piece * len(numbers)
-    first = np.cumsum(own) - own  # of each document in the samples of this rank
+    taken = piece * len(numbers)
+    first = np.cumsum(taken) - taken  # of each document in the samples of this rank
     begin = np.minimum(piece[:, None] * numbers, lengths[:, None])
     stop = np.minimum(begin + piece[:, None], lengths[:, None])
     places = first[:, None] + piece[:, None] * np.arange(len(numbers))
-    offsets = np.concatenate([[0], np.cumsum(own)])[np.searchsorted(row, np.arange(n + 1))]
+    offsets = np.concatenate([[0], np.cumsum(taken)])[np.searchsorted(row, np.arange(n + 1))]
     runs = stop > begin
     return _Layout((starts[:, None] + begin)[runs], (stop - begin)[runs], places[runs], offsets)
 
@@ -192,10 +192,10 @@ def _kept(value: Value, layout: _Layout, fill: float) -> DenseValue:
     if not total:
         return DenseValue(rows[:0], layout.offsets)
     zeros = np.zeros(len(layout.starts), np.int64)
-    kept = _native.packed_values(
+    samples = _native.packed_values(
         rows, zeros, layout.places, layout.starts, layout.lengths, count=1, row=total, fill=np.array(fill, rows.dtype)
     )
-    return DenseValue(kept.reshape(total, *rows.shape[1:]), layout.offsets)
+    return DenseValue(samples.reshape(total, *rows.shape[1:]), layout.offsets)
 
 
 def _bounds(lengths: Ints, row: Ints, n: int) -> DenseValue:

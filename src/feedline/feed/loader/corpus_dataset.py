@@ -203,8 +203,8 @@ class _Sweep:
         share = batches.options.own_partition
         pair, ranks = share.resolve(), share.partition.ranks
         # A mesh also decides the cut.
-        own = ranks if is_mesh(ranks) else MeshShare(*pair, group=share.group or ())
-        source.repartition(Partition(own, share.partition.roles))  # there are roles only with a mesh
+        resolved = ranks if is_mesh(ranks) else MeshShare(*pair, group=share.group or ())
+        source.repartition(Partition(resolved, share.partition.roles))  # there are roles only with a mesh
         self._batches, self._source, self._size = batches, source, batches.global_size(pair)
         self._stats = source.stats()  # kept, as each call counts the sequences of each corpus of a mixture
 

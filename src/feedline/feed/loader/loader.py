@@ -272,10 +272,10 @@ class DataLoader(_Base):
 
     def _keep(self, **attributes: Any) -> None:
         """Set attributes that are arguments, without changing the order."""
-        kept = {name: value for name, value in attributes.items() if name not in self._own}
-        for name, value in kept.items():
+        arguments = {name: value for name, value in attributes.items() if name not in self._own}
+        for name, value in arguments.items():
             object.__setattr__(self, name, value)
-        self._set.update(kept)
+        self._set.update(arguments)
 
     @property
     def _foreign(self) -> bool:

@@ -78,7 +78,9 @@ class Follower:
         if fd < 0 or self._table is None:
             return None
         try:
-            loan = _native.Loan(_native.SharedMemory(fd, size, own=True), self._table, segment, FREE, FORGOTTEN)
+            loan = _native.Loan(
+                _native.SharedMemory(fd, size, copy_on_write=True), self._table, segment, FREE, FORGOTTEN
+            )
         finally:
             os.close(fd)
         loan.begin()

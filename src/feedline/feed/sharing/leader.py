@@ -114,8 +114,7 @@ class Leader:
             values: its values. None: followers have to make it themselves.
             after: place of the next minibatch.
         """
-        wanted = values is not None and self._unasked < UNASKED
-        segment = self._copy(values) if wanted and values is not None else None
+        segment = None if values is None or self._unasked >= UNASKED else self._copy(values)
         with self._lock:
             self._unasked += 1
             self._next, self._refused = after, key if segment is None else b""

@@ -66,7 +66,7 @@ def shared(dataset: Dataset) -> Dataset:
 
     Raises:
         TypeError: an entry of a large list or dictionary cannot be pickled, or a key is not a number, a string, bytes,
-            None or a tuple of these.
+            None or a tuple of these, or is NaN.
         MemoryError: there is not enough memory.
     """
     parts = _LargeParts(dataset)
@@ -125,15 +125,17 @@ class _LargeParts:
         if number in self._rebuilt:
             return self._rebuilt[number]
         if number in self.by_id:
-            made = self._rebuilt[number] = self._makers[number](memory)
+            copied = self._rebuilt[number] = self._makers[number](memory)
         elif type(value) is tuple:
-            made = self._rebuilt[number] = tuple(self.rebuilt(child, memory) for child in value)
+            copied = self._rebuilt[number] = tuple(self.rebuilt(child, memory) for child in value)
         else:
-            made = self._rebuilt[number] = copy.copy(value)  # before its parts, which may refer to it
-            entries = vars(made) if type(value) not in (list, *_DICTIONARIES) else made
-            for key, child in list(enumerate(made) if type(value) is list else entries.items()):
+            copied = self._rebuilt[number] = copy.copy(value)  # before its parts, which may refer to it
+            if copied is value:  # as of a logger, of which there is one
+                return value
+            entries = vars(copied) if type(value) not in (list, *_DICTIONARIES) else copied
+            for key, child in list(enumerate(copied) if type(value) is list else entries.items()):
                 entries[key] = self.rebuilt(child, memory)
-        return made
+        return copied
 
 
 def _is_large(value: Any) -> bool:
@@ -143,13 +145,17 @@ def _is_large(value: Any) -> bool:
         return value.nbytes >= LARGE_BYTES and not value.dtype.hasobject
     if kind not in (*_LISTS, *_DICTIONARIES) or len(value) < LARGE:
         return False
-    # Large parts of it are shared each on its own, so that an access decodes no more than it needs.
-    entries = value if kind in _LISTS else value.values()
-    return not any(type(entry) is np.ndarray or _is_long(entry) for entry in entries)
+    # If most entries are large, each is shared on its own, so that an access decodes no more than it needs.
+    share = sum(map(_share_of_large, value if kind in _LISTS else value.values()))
+    return share < len(value)
 
 
-def _is_long(value: Any) -> bool:
-    return type(value) in (*_LISTS, *_DICTIONARIES) and len(value) >= LARGE
+def _share_of_large(entry: Any) -> float:
+    """Return the size of an entry, where 1 is a large one."""
+    kind = type(entry)
+    if kind is np.ndarray:
+        return float(entry.nbytes / LARGE_BYTES)
+    return len(entry) / LARGE if kind in (*_LISTS, *_DICTIONARIES) else 0.0
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
@@ -176,7 +182,8 @@ def _written(writer: MemoryWriter, path: str, value: Any) -> Callable[[Memory], 
     keys = list(value)
     if unstable := [key for key in keys if not is_stable(key)]:
         raise TypeError(
-            f"expected keys of {path} that are numbers, strings, bytes, None or tuples of these, got {unstable[0]!r}"
+            f"expected keys of {path} that are numbers but not NaN, strings, bytes, None or tuples of these, got "
+            f"{unstable[0]!r}"
         )
     make_keys, make_values = _records(writer, path, keys), _records(writer, path, list(value.values()), keys)
     make_table = _written(writer, path, hash_table(keys))

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
-from typing import Any, NoReturn, SupportsIndex, overload
+from typing import Any, ClassVar, NoReturn, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,7 +196,35 @@ def _pickled(record: Any) -> bytes:
     return pickle.dumps(record, 5)
 
 
-class SharedList(Sequence[Any]):
+class _ReadOnly:
+    """Says why what changes an ordinary list or dictionary does not work.
+
+    Attributes:
+        ordinary: the ordinary type.
+    """
+
+    __slots__ = ()
+    ordinary: ClassVar[type]
+
+    def __setitem__(self, at: Any, value: Any) -> NoReturn:
+        raise self._refusal(f"[{at!r:.40}] = ...")
+
+    def __delitem__(self, at: Any) -> NoReturn:
+        raise self._refusal(f"del [{at!r:.40}]")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(self.ordinary, name) and not name.startswith("__"):  # append, update and the like
+            raise self._refusal(name)
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute {name!r}")
+
+    def _refusal(self, change: str) -> TypeError:
+        return TypeError(
+            f"expected no changes of shared data, which all workers read, got {change} on a shared "
+            f"{self.ordinary.__name__}: change the original, and pass it to fl.shared again"
+        )
+
+
+class SharedList(_ReadOnly, Sequence[Any]):
     """A list or tuple in shared memory, read-only. Slices are ordinary ones.
 
     Args:
@@ -205,6 +233,7 @@ class SharedList(Sequence[Any]):
     """
 
     __slots__ = ("_count", "_ends", "_kind", "_loads", "_records", "_view")
+    ordinary = list
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, records: Records, kind: type[list[Any] | tuple[Any, ...]]) -> None:
@@ -254,20 +283,12 @@ class SharedList(Sequence[Any]):
         """Return an ordinary list or tuple."""
         return self[:]
 
-    def __setitem__(self, at: Any, value: Any) -> NoReturn:
-        raise _read_only("items of a shared list")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if hasattr(list, name) and not name.startswith("__"):  # append, sort and the like
-            raise _read_only(f"`{name}` on a shared list")
-        raise AttributeError(f"'SharedList' object has no attribute {name!r}")
-
     def __repr__(self) -> str:
         few = ", ".join(map(repr, self[:3]))
         return f"SharedList({len(self)} items: {few}{', ...' if len(self) > 3 else ''})"
 
 
-class SharedDict(Mapping[Any, Any]):
+class SharedDict(_ReadOnly, Mapping[Any, Any]):
     """A dictionary in shared memory, read-only, in its order.
 
     Keys are numbers, strings, bytes, None, or tuples of these.
@@ -279,6 +300,7 @@ class SharedDict(Mapping[Any, Any]):
     """
 
     __slots__ = ("_default", "_keys", "_mask", "_slots", "_table", "_values")
+    ordinary = dict
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
@@ -344,14 +366,6 @@ class SharedDict(Mapping[Any, Any]):
         """Return an ordinary dictionary, as ``dict.copy`` does."""
         return dict(self)
 
-    def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        raise _read_only("entries of a shared dictionary")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if hasattr(dict, name) and not name.startswith("__"):  # update, pop and the like
-            raise _read_only(f"`{name}` on a shared dictionary")
-        raise AttributeError(f"'SharedDict' object has no attribute {name!r}")
-
     def __repr__(self) -> str:
         few = ", ".join(f"{key!r}: {self[key]!r}" for key in list(self)[:3])
         return f"SharedDict({len(self)} entries: {few}{', ...' if len(self) > 3 else ''})"
@@ -372,13 +386,6 @@ class _Items(ItemsView[Any, Any]):
         return zip(self._mapping, self._mapping.values(), strict=True)
 
 
-def _read_only(what: str) -> TypeError:
-    return TypeError(
-        f"expected no changes of shared data, which all workers read, got {what}: change the original, and pass it to "
-        "fl.shared again"
-    )
-
-
 def stable_hash(key: Any) -> int:
     """Return a hash of a key that is the same in every process, unlike ``hash`` of a string. Equal keys have equal
     ones.
@@ -386,23 +393,22 @@ def stable_hash(key: Any) -> int:
     Raises:
         TypeError: the key is not hashable.
     """
-    kind = type(key)
-    if kind is str:
-        return zlib.crc32(key.encode("utf-8", "surrogatepass"))
-    if kind is bytes:
+    if isinstance(key, str):
+        return zlib.crc32(str.encode(key, "utf-8", "surrogatepass"))
+    if isinstance(key, bytes):
         return zlib.crc32(key)
-    if kind is tuple:
+    if isinstance(key, tuple):
         return hash(tuple(map(stable_hash, key)))
-    if isinstance(key, (str, bytes)):  # of NumPy, for example
-        return stable_hash(str(key) if isinstance(key, str) else bytes(key))
     return 0 if key is None else hash(key)
 
 
 def is_stable(key: object) -> bool:
-    """Return whether `stable_hash` is the same in every process."""
-    if type(key) is tuple:
+    """Return whether `stable_hash` is the same in every process, and finds the key again."""
+    if isinstance(key, tuple):
         return all(map(is_stable, key))
-    return key is None or isinstance(key, (str, bytes, int, float, complex, np.number))
+    if isinstance(key, (float, complex, np.number)):
+        return bool(key == key)
+    return key is None or isinstance(key, (str, bytes, int))
 
 
 def hash_table(keys: Sequence[Any]) -> NDArray[np.int64]:
