@@ -33,5 +33,21 @@ def waits(name):
         time.sleep(60)
 
 
+def shuts_down(name):
+    """Shut Ray down under an open store. Return the errors of its methods, and whether they have started a Ray."""
+    store = fl.kvstore.create("dist_async", name=name)
+    store.init("w", torch.zeros(1))
+    ray = sys.modules["ray"]
+    ray.shutdown()
+    time.sleep(1.5)  # more than the time between heartbeats
+    errors = []
+    for method in (lambda: store.push("w", torch.ones(1)), store.barrier, store.close, store.close):
+        try:
+            method()
+        except fl.StoreError as error:
+            errors.append(str(error))
+    return {"errors": errors, "started": ray.is_initialized()}
+
+
 if __name__ == "__main__":
     print(json.dumps(globals()[sys.argv[1]](sys.argv[2])), flush=True)

@@ -451,6 +451,16 @@ def test_a_killed_driver_leaves_nothing(monkeypatch):
     assert eventually(lambda: not Path(started["folder"]).exists())
 
 
+def test_a_shutdown_of_ray_is_an_error_and_starts_no_other_ray(monkeypatch):
+    """Calls of Ray without a connection start a Ray."""
+    for name in [name for name in os.environ if name.startswith(("RAY_", "FEEDLINE_STORE_"))]:
+        monkeypatch.delenv(name)
+    outcome = said(start("shuts_down", "shut"))
+    assert len(outcome["errors"]) == 3  # a second close does nothing
+    assert all("ray.shutdown() was called" in error for error in outcome["errors"])
+    assert not outcome["started"]
+
+
 def test_without_ray_the_error_names_the_extra(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find(name, *rest))

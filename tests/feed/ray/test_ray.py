@@ -323,6 +323,7 @@ def test_a_shutdown_of_ray_is_an_error_and_not_a_wait_and_leaving_ends_it():
     with pytest.raises(WorkerError, match=r"ray\.shutdown"):
         pool.result(pool.submit(("echo", 2)))
     pool.close()
+    assert not sys.modules["ray"].is_initialized()  # most calls of Ray would start another one
     with Pool(Task(), 1, kind="ray") as again:
         assert again.result(again.submit(("echo", 3))) == 3
     private = private_ray()

@@ -442,8 +442,7 @@ class _Dispatcher:
         # Results that it returned before it died are valid.
         while member.calls and member.calls[0].future.done() and member.calls[0].future.exception() is None:
             self._deliver(member, member.calls.popleft())
-        with suppress(Exception):
-            self._ray.kill(member.actor)
+        self._kill(member)
         self._deaths_in_row += 1
         calls = list(member.calls)
         member.calls.clear()
@@ -494,12 +493,16 @@ class _Dispatcher:
                 with suppress(Empty):
                     pool.events.get(timeout=min(remaining_s, _LOOK_S))
         for member in self._members:
-            if member.actor is not None:
-                with suppress(Exception):  # Ray was shut down, and its actors with it
-                    self._ray.kill(member.actor)
+            self._kill(member)
             member.actor = None
             member.calls.clear()
         self._parcel = None
+
+    def _kill(self, member: _Member) -> None:
+        """Kill an actor. If Ray was shut down its actors ended with it, and `ray.kill` would start another Ray."""
+        if member.actor is not None and self._ray.is_initialized():
+            with suppress(Exception):
+                self._ray.kill(member.actor)
 
 
 _pools: weakref.WeakSet[RayPool] = weakref.WeakSet()

@@ -18,6 +18,7 @@ from feedline.concurrency.named_threads import begin
 from feedline.errors import StoreError
 from feedline.interop.private_ray import START_S
 from feedline.kvstore.parameter_server import coordinator
+from feedline.kvstore.parameter_server.ray_cluster import is_connected
 from feedline.kvstore.parameter_server.server import BEATS, Server
 
 #: Seconds between polls while other workers have to act first.
@@ -178,6 +179,8 @@ class Membership:
         """Send a heartbeat, and join again if the coordinator was restarted."""
         import ray
 
+        if not is_connected():
+            return
         with contextlib.suppress(ray.exceptions.RayError):  # the store's calls report errors
             if not ray.get(self.coordinator.beat.remote(self.name), timeout=seconds):
                 again = self.coordinator.join.remote(self.name, self.rank, coordinator.host_and_process())
@@ -186,6 +189,8 @@ class Membership:
     def _leave(self) -> None:
         import ray
 
+        if not is_connected():
+            return
         with contextlib.suppress(ray.exceptions.RayError):  # otherwise its silence frees the rank
             ray.get(self.coordinator.leave.remote(self.name), timeout=5)
 

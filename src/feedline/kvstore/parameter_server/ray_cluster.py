@@ -176,6 +176,14 @@ class RayConnection:
         RayConnection._connected = True
 
 
+def is_connected() -> bool:
+    """Return whether Ray is connected. If it is not, most of its calls would start another one without a word."""
+    import ray
+
+    connected: bool = ray.is_initialized()
+    return connected
+
+
 def is_loopback(address: str) -> bool:
     """Return whether ``host:port`` is on this machine's loopback.
 

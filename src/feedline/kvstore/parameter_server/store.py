@@ -51,6 +51,7 @@ from feedline.kvstore.parameter_server.ray_cluster import (
     WORKERS,
     AsyncCluster,
     RayConnection,
+    is_connected,
 )
 from feedline.kvstore.parameter_server.shard import Rule
 from feedline.kvstore.parameter_server.sharded_states import join_states, split_states
@@ -163,6 +164,7 @@ class AsyncStore(KVStore):
             if self._closed:
                 return
             try:
+                _check_connected()
                 self._drain()
                 if self.num_workers > 1:  # as no other worker could replay the last pushes of this one
                     self._call_all("flush")
@@ -330,6 +332,7 @@ class AsyncStore(KVStore):
         with self._lock, DeferredInterrupt(may_leave=True):
             if self._closed:
                 raise RefusedError("expected an open store, got one that was closed")
+            _check_connected()
             yield
 
     def _values(self, arrays: Mapping[Key, Sequence[Any]]) -> list[Group]:
@@ -453,6 +456,15 @@ class AsyncStore(KVStore):
             raise StoreError(f"expected worker 0 to {what} within {self._timeout_s:g} s, but it did not")
         time.sleep(PAUSE_S)
         silence.add(PAUSE_S)
+
+
+def _check_connected() -> None:
+    """Check that the program has not disconnected from the store's Ray."""
+    if not is_connected():
+        raise StoreError(
+            "expected Ray to be connected until the store is closed, but ray.shutdown() was called; close the store "
+            "first, or create another one, which loads what was saved"
+        )
 
 
 def _table(entry: ShardedKey, ids: Any) -> tuple[ShardedKey, Any, Any, Any]:
