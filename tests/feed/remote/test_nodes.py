@@ -14,7 +14,9 @@ import feedline as fl
 from feedline.feed.remote import object_cache as caches
 from tests.docs.pages import ROOT
 from tests.feed.remote.test_object_cache import MIB, rows
+from tests.inside import wait_for_groups
 from tests.namespaces import joined
+from tests.ranks import run
 from tests.servers.object_store import ObjectStoreProcess
 
 NODES, FILES, GROUPS, GROUP_BYTES = 4, 3, 50, 250_000
@@ -51,6 +53,38 @@ def test_arcs_fetch_one_copy_and_shares_by_position_one_for_each_node(
     assert sorted(np.concatenate([np.concatenate(part) for part in ids])) == list(range(FILES * GROUPS * 4))
     assert len({len(part) for part in ids}) == 1
     assert least * files <= store.counters().sent_bytes["GET"] <= most * files
+
+
+def read_in_groups(rank, how, folder, steps):
+    """Deliver minibatches in step with the other ranks. Return their ids, and how many this rank got from another."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+
+    wait_for_groups()
+    torch.distributed.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    corpus = fl.open_corpus("s3://b/*.parquet", remote=fl.Remote(folder, **how))
+    ids = []
+    with fl.MinibatchSource(
+        corpus, seed=3, shuffle=fl.Window(bytes=8 * MIB), order=fl.Arcs(2), partition=mesh
+    ) as source:
+        for _ in range(steps):
+            ids += source.next_minibatch(50).ids.tolist()
+            torch.distributed.barrier()
+        return ids, source.stats().shared_minibatches
+
+
+def test_groups_of_ranks_on_a_machine_fetch_one_copy_together(store, files, tmp_path):
+    """One rank of each group reads. The groups have a cache in common, for pages that chunks of both lie in."""
+    sequences, steps = FILES * GROUPS * 4, FILES * GROUPS * 4 // 50
+    store.reset()
+    results = run(read_in_groups, 4, how={"storage_options": store.s3()}, folder=str(tmp_path / "cache"), steps=steps)
+    ids = [ids for ids, _ in results]
+    assert ids[:2] == ids[1::-1]
+    assert ids[2:] == ids[:1:-1]
+    assert sorted(ids[0] + ids[2]) == list(range(sequences))
+    assert sorted(shared for _, shared in results) == [0, 0, steps, steps]
+    assert files <= store.counters().sent_bytes["GET"] <= 1.05 * files
 
 
 NODE = """
