@@ -149,7 +149,8 @@ def test_ranks_share_each_batch_of_a_corpus_by_work_and_number(world, size, coun
         )
 
     def content(items):
-        return [(np.reshape(item["x"], (-1, 2))[:, 0].tolist(), item["t"]) for item in items]
+        # A sequence of one sample has no dimension for samples if all sequences of the batch's chunks are like that.
+        return [(np.reshape(item["x"], (-1, 2))[:, 0].tolist(), np.reshape(item["t"], -1).tolist()) for item in items]
 
     whole = [content(items) for items in loader(size * count, (0, 1))]
     ranks = [list(loader(size, fl.Partition((i, count), balance="squares"))) for i in range(count)]
