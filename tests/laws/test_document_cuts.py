@@ -79,6 +79,16 @@ def assert_cut(minibatches, expected, rule, names, fills):
         assert all((document[length:] == fills.get(name, 0)).all() for document, length in pieces)
 
 
+def assert_dense(minibatches, expected):
+    """Assert that dense copies of cut rows add no label and no token of their own."""
+    for name, fill in {"tokens": 7, "labels": -100, "segment": 0}.items():
+        dense = np.concatenate([minibatch[name].torch().numpy().reshape(-1) for minibatch in minibatches])
+        assert np.count_nonzero(dense != fill) == np.count_nonzero(expected[name].rows != fill)
+    for minibatch in minibatches:
+        dense = minibatch["tokens"].torch()
+        assert dense.numel() * len(minibatches) == max(minibatch["cu_seqlens_padded"].rows, default=0)
+
+
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any)
 
 
@@ -97,6 +107,7 @@ def test_the_pieces_of_packed_rows_are_the_rows(lengths, cuts, parts, rule, meth
         group = [minibatches for (own, _), minibatches, _ in ranks if own == part]
         for step in zip(*group, list(whole.minibatches(96)), strict=True):
             assert_cut(step[:-1], step[-1], rule, CUT, {"tokens": 7, "labels": -100})
+            assert_dense(step[:-1], step[-1])
             np.testing.assert_array_equal(step[0]["cu_seqlens"].rows, step[-1]["cu_seqlens"].rows)
             assert all(minibatch["document"] == step[-1]["document"] for minibatch in step[:-1])
         assert all(state == whole.state_dict() for _, _, state in ranks)
@@ -144,6 +155,7 @@ def test_meshes_of_all_roles(shape, names, slice_of, rule):
         pieces = [copies[0] for _, copies in sorted(cuts.items())]
         for *step, expected in zip(*pieces, list(part.minibatches(144)), strict=True):
             assert_cut(step, expected, rule, CUT, {"tokens": 7, "labels": -100})
+            assert_dense(step, expected)
         assert all(state == part.state_dict() for state in states)
 
 
@@ -197,6 +209,8 @@ def test_a_loader_delivers_the_same_pieces(rule):
             pieces = joined(rows, bounds, padded, rule)
             tokens = np.concatenate([document[:length] for document, length in pieces])
             np.testing.assert_array_equal(tokens, expected["tokens"].numpy().reshape(-1))
+            labels = sum((batch["labels"] != -100).sum() for batch in (first, second))
+            assert labels == (expected["labels"] != -100).sum()
 
 
 def test_zigzag_gives_every_rank_the_same_causal_attention():

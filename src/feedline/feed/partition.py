@@ -24,7 +24,8 @@ class Cut:
     """How the ranks of a context dimension share each document: a ``cut`` of `Partition`.
 
     Every rank gets as many samples of each document as the others. A document whose length does not divide is padded at
-    its end. In rows of `Packed` the documents of a row are cut one by one, and so is the row's own padding.
+    its end. In rows of `Packed` the documents of a row are cut one by one, and so is the row's own padding. The last
+    document of a row gets more padding, so that all rows of a rank's minibatch have one length.
 
     Minibatches have these streams besides their own, all int32:
 

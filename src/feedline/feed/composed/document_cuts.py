@@ -114,15 +114,16 @@ class DocumentCuts:
         count = share[1]
         pieces = 2 * count if self._cut.pieces == ZIGZAG else count
         piece = -(-lengths // pieces)
-        padded = piece * pieces
-        if self._cut.uneven == "error" and (padded != lengths).any():
-            at = int(np.flatnonzero(padded != lengths)[0])
+        if self._cut.uneven == "error" and (piece * pieces != lengths).any():
+            at = int(np.flatnonzero(piece * pieces != lengths)[0])
             raise DataError(
                 f"expected documents of a multiple of {pieces} tokens to cut, got one of {lengths[at]}",
                 path=self._corpus.name,
                 sequence=int(ids[row[at]]),
                 hint='pad documents with fl.Cut(uneven="pad")',
             )
+        if self._packed is not None:
+            piece = _even(piece, row, len(ids))
         layout = _layout(bounds[:-1], lengths, row=row, piece=piece, share=share, zigzag=pieces != count, n=len(ids))
         outputs = dict(values)
         if self._makes_positions:
@@ -132,7 +133,7 @@ class DocumentCuts:
             outputs[name] = _kept(outputs[name], layout, fill)
         if self._packed is None:
             outputs[BOUNDS] = _bounds(lengths, row, len(ids))
-        outputs[PADDED_BOUNDS] = _bounds(padded, row, len(ids))
+        outputs[PADDED_BOUNDS] = _bounds(piece * pieces, row, len(ids))
         return {name: outputs[name] for name in self.schema}, int(layout.lengths.sum())
 
     def _check_lengths(self, values: dict[str, Value], tokens: Value, ids: Ints) -> None:
@@ -158,6 +159,15 @@ class DocumentCuts:
                     stream=name,
                     hint=f'pass fl.Cut(streams={{"{name}": 0}}), with its value of padding, or None to leave it whole',
                 )
+
+
+def _even(piece: Ints, row: Ints, n: int) -> Ints:
+    """Return the lengths of pieces with which all rows are as long as the longest. Their last documents get more
+    padding. Otherwise dense copies would pad each stream with zeros, also labels."""
+    totals = np.bincount(row, piece, n).astype(np.int64)
+    longer = piece.copy()
+    longer[np.searchsorted(row, np.arange(n), side="right") - 1] += totals.max() - totals
+    return longer
 
 
 def _layout(

@@ -127,8 +127,9 @@ class Leader:
         """Leave the followers to themselves. Idempotent."""
         if self._closed or self._pid != os.getpid():
             return
-        self._closed = True
+        # First, as the thread closes the descriptor once it sees that this is closed.
         os.eventfd_write(self._wake, 1)
+        self._closed = True
         self._thread.end(_END_S)
 
     # ---- memory -----------------------------------------------------------------------------------
