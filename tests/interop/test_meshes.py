@@ -109,7 +109,15 @@ def test_roles_that_do_not_fit_are_refused(ranks, arguments, error, message):
         fl.Partition(mesh, **arguments)
 
 
+@pytest.mark.parametrize("partition", ["dp", 3, fl.Partition((0, 2))], ids=str)
+def test_what_is_no_share_is_refused_with_all_that_is(partition):
+    with pytest.raises(ValueError, match=r'\(index, count\), a mesh, "auto" or an fl\.Partition'):
+        fl.Partition(partition)
+
+
 def test_roles_need_a_mesh():
+    with pytest.raises(TypeError, match=r"expected roles by the names of dimensions, .* got 'squares'"):
+        fl.Partition((0, 2), "squares")
     with pytest.raises(TypeError, match=r"expected roles with a mesh, got \(0, 2\)"):
         fl.Partition((0, 2), roles={"dp": "data"})
 
@@ -119,9 +127,20 @@ def test_several_meshes_are_refused_unless_they_agree(ranks):
     kept.append(init_device_mesh("cpu", (2, 2), mesh_dim_names=("fsdp", "pp")))
     assert len(source().next_minibatch(8).ids) == 4
     kept.append(init_device_mesh("cpu", (4,), mesh_dim_names=("dp",)))
-    with pytest.raises(ValueError, match=r"several meshes \(.*: 2, .*: 2.*\), which give this rank different shares"):
+    with pytest.raises(ValueError, match=r"several meshes \(.*: 2, .*: 2.*\), which give its ranks different shares"):
         source().next_minibatch(8)
     assert len(source().next_minibatch(8, partition=kept[0]).ids) == 4
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_all_ranks_refuse_meshes_that_some_agree_on(rank):
+    """Ranks 0 and 3 have the same shares in both."""
+    with as_rank(rank, 4):
+        meshes = [init_device_mesh("cpu", (2, 2), mesh_dim_names=names) for names in (("dp", "tp"), ("tp", "dp"))]
+        for feed in (source(), loader()):
+            with pytest.raises(ValueError, match="several meshes"):
+                next(iter(feed))
+        del meshes
 
 
 def test_a_mesh_of_some_ranks_is_refused(ranks):
@@ -135,7 +154,8 @@ def test_a_mesh_without_this_rank_is_refused(ranks):
     mesh = DeviceMesh("cpu", [2, 3], mesh_dim_names=("dp",))
     with pytest.raises(ValueError, match="expected a mesh with this rank, got dp: 2 without it"):
         fl.Partition(mesh)
-    assert len(source().next_minibatch(8).ids) == 2
+    with pytest.raises(ValueError, match=r"a mesh of some of its 4 ranks \(dp: 2\)"):  # as on ranks 2 and 3
+        source().next_minibatch(8)
 
 
 def test_a_part_that_is_kept_stands_for_the_whole(ranks):

@@ -81,7 +81,9 @@ class Partition:
             sequences, (n,), for their lengths, int64 (n,), the same on every rank: ``lambda lengths: lengths**1.5`` in
             samples, or ``lambda text, patches: text**2 + patches`` in the streams of the corpus that the parameters
             name. Stores and arrays know the lengths of each stream, other files those of their only one. In a
-            `DataLoader` each rank gets as many sequences as without a balance, which only decides which ones.
+            `DataLoader` ranks get equal numbers of sequences, as far as a batch divides, and a balance only decides
+            which ones. Batches of `BatchByLength` have equal samples instead by default: ``"squares"`` makes the
+            numbers equal.
         cut: ``"contiguous"``, ``"zigzag"``, or a `Cut`: how ranks along a context dimension share each document. None:
             ``"contiguous"`` if the mesh has such a dimension. With ``ranks="auto"`` it has to be given.
 
@@ -99,6 +101,8 @@ class Partition:
     def __post_init__(self) -> None:
         if self.balance not in ("samples", "squares") and not callable(self.balance):
             raise TypeError(f'expected balance to be "samples", "squares" or a function, got {self.balance!r}')
+        if not isinstance(self.roles, (Mapping, type(None))):
+            raise TypeError(f'expected roles by the names of dimensions, such as {{"ep": "data"}}, got {self.roles!r}')
         if self.roles is not None and not is_mesh(self.ranks):
             raise TypeError(f"expected roles with a mesh, got {self.ranks!r}")
         if self.cut is not None:
@@ -329,7 +333,9 @@ def check_partition(partition: Any) -> IndexAndCount:
     try:
         index, count = map(operator.index, partition)
     except (TypeError, ValueError):
-        raise ValueError(f"expected partition=(index, count), got {partition!r}") from None
+        raise ValueError(
+            f'expected partition=(index, count), a mesh, "auto" or an fl.Partition of one of these, got {partition!r}'
+        ) from None
     if not 0 <= index < count:
         raise ValueError(f"expected partition=(index, count) with 0 <= index < count, got {partition!r}")
     return index, count

@@ -156,13 +156,13 @@ def share_of_program(world_size: int) -> MeshShare | None:
     kind = getattr(module, "DeviceMesh", None)
     if kind is None:
         return None
-    meshes = [obj for obj in gc.get_objects() if type(obj) is kind and obj.get_coordinate() is not None]
+    meshes = [obj for obj in gc.get_objects() if type(obj) is kind]
     # Slices of a mesh have fewer ranks than it, or one dimension. A mesh of one dimension may have been reshaped into
     # several, whose names then count.
     roots = [mesh for mesh in meshes if getattr(mesh, "_root_mesh", None) is None]
     parts = [mesh for mesh in meshes if getattr(mesh, "_root_mesh", None) is not None]
     reshaped = [mesh for mesh in parts if mesh.ndim > 1 and mesh.size() == world_size]
-    shares: dict[tuple[int, ...], tuple[MeshShare, str]] = {}
+    shares: dict[bytes, tuple[MeshShare, str]] = {}
     for mesh in [*reshaped, *(mesh for mesh in roots if mesh.ndim > 1 or not reshaped)]:
         shape = _shape(mesh.mesh_dim_names or (None,) * mesh.ndim, mesh.shape)
         if mesh.size() != world_size:
@@ -170,15 +170,27 @@ def share_of_program(world_size: int) -> MeshShare | None:
                 f"expected a partition, as this program has made a mesh of some of its {world_size} ranks ({shape}). "
                 "Pass partition=mesh if only these train together, else partition=(index, count)"
             )
-        share = share_of(mesh)
-        shares.setdefault(share[:4], (share, shape))
+        shares.setdefault(_shares_of_all(mesh), (share_of(mesh), shape))
     if len(shares) > 1:
         shapes = "; ".join(shape for _, shape in shares.values())
         raise ValueError(
-            f"expected a partition, as this program has made several meshes ({shapes}), which give this "
-            "rank different shares. Pass the mesh of the ranks that train together: partition=mesh"
+            f"expected a partition, as this program has made several meshes ({shapes}), which give its "
+            "ranks different shares. Pass the mesh of the ranks that train together: partition=mesh"
         )
     return next((share for share, _ in shares.values()), None)
+
+
+def _shares_of_all(mesh: TorchMesh) -> bytes:
+    """Return the shares of all ranks of a mesh as bytes. All ranks compare these, as the shares of one rank can agree
+    where those of another one do not, and then only some would raise."""
+    sizes, ranks = tuple(mesh.shape), np.asarray(mesh.mesh).reshape(-1)
+    roles = roles_of(mesh.mesh_dim_names or (None,) * len(sizes), sizes)
+    cells = np.argwhere(np.ones(sizes, bool))
+    columns = [ranks]
+    for role in (DATA, CONTEXT):
+        places, total = _places(cells, sizes, [each == role for each in roles])
+        columns += [places, np.full(len(ranks), total)]
+    return np.stack(columns)[:, np.argsort(ranks)].astype(np.int64).tobytes()
 
 
 def _is_torch(value: object) -> bool:
@@ -229,7 +241,7 @@ def roles_of(names: Sequence[str | None], sizes: Sequence[int], roles: Mapping[s
     written = ", ".join(f'"{name}": ...' for name in unknown)
     raise ValueError(
         f"expected known dimensions of the mesh, got {_shape(names, sizes)}, where {' and '.join(map(str, unknown))} "
-        f'may read different samples ("data") or the same ones ("model"). Pass '
+        f'may read different samples ("data"), the same ones ("model") or pieces of them ("context"). Pass '
         f"partition=fl.Partition(mesh, roles={{{written}}})"
     )
 
