@@ -52,6 +52,7 @@ SEVERAL = {
     "inputs": "the nodes or arrays that a network takes",
     "keep": "what is kept: streams, or a number of checkpoints",
     "lengths": "samples of sequences: the numbers, or a range of them",
+    "mask": "which samples are present or count: the mask, or whether a stream has one",
     "max_sweeps": "sweeps until the end, of one corpus or of each",
     "minibatches": "minibatches to look at: themselves, or how many",
     "on_error": "what happens to unreadable sequences",

@@ -32,9 +32,14 @@ class Stream:
         field: the name in the data, if it differs from the stream's.
         defines_size: this stream's length, not the longest one's, counts towards the minibatch budget.
             At most one stream of a schema may set it.
+        missing: value of samples that the data lacks (nulls, absent keys), in declarations for formats that can have
+            such. None: their sequences are unreadable, unless there is a mask. Sparse samples have no entries, so 0.
+        mask: whether the corpus gets a stream ``<name>_present``, bool, False for samples that the data lacks. Without
+            ``missing`` these are 0 or empty.
 
     Raises:
-        ValueError: a negative dimension, a sparse stream that is not a vector, or one of byte strings with a shape.
+        ValueError: a negative dimension, a sparse stream that is not a vector, one of byte strings with a shape, or a
+            value of missing samples that the dtype cannot hold.
         TypeError: a dtype of objects or of no size.
     """
 
@@ -43,6 +48,8 @@ class Stream:
     sparse: bool = False
     field: str | None = None
     defines_size: bool = False
+    missing: Any = None
+    mask: bool = False
 
     def __init__(
         self,
@@ -51,6 +58,9 @@ class Stream:
         sparse: bool = False,
         field: str | None = None,
         defines_size: bool = False,
+        *,
+        missing: Any = None,
+        mask: bool = False,
     ) -> None:
         dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         dims = tuple(int(d) for d in dims)
@@ -75,6 +85,8 @@ class Stream:
             "sparse": bool(sparse),
             "field": field,
             "defines_size": bool(defines_size),
+            "missing": None if missing is None else _missing_value(missing, kind, sparse),
+            "mask": bool(mask),
         }
         for name, value in parts.items():
             object.__setattr__(self, name, value)
@@ -105,7 +117,42 @@ class Stream:
         parts += ["sparse=True"] if self.sparse else []
         parts += [f"field={self.field!r}"] if self.field is not None else []
         parts += ["defines_size=True"] if self.defines_size else []
+        parts += [f"missing={self.missing!r}"] if self.missing is not None else []
+        parts += ["mask=True"] if self.mask else []
         return f"Stream({', '.join(parts)})"
+
+    @property
+    def may_miss(self) -> bool:
+        """Whether samples that the data lacks are not errors."""
+        return self.missing is not None or self.mask
+
+    def delivered(self) -> Stream:
+        """Return the stream without what it declares about samples that the data lacks, as it is delivered."""
+        return Stream(self.shape, self.dtype, self.sparse, self.field, self.defines_size) if self.may_miss else self
+
+
+def _missing_value(value: Any, dtype: np.dtype[Any], sparse: bool) -> Any:
+    """Return the value of missing samples as a Python object of a dtype.
+
+    Raises:
+        ValueError: the dtype cannot hold it.
+    """
+    if dtype.itemsize == 0:
+        if isinstance(value, str if dtype.kind == "U" else bytes):
+            return value
+    elif isinstance(value, (bool, int, float, np.generic)):
+        with np.errstate(all="ignore"):
+            try:
+                stored = np.array(value).astype(dtype)
+            except (OverflowError, TypeError, ValueError):
+                stored = None
+        # A float is rounded to the dtype, anything else has to stay what it is.
+        exact = stored is not None and (dtype.kind == "f" or stored == value)
+        if exact and (not sparse or value == 0):
+            assert stored is not None
+            return stored.item()
+    kind = "0, as sparse samples that are missing have no entries" if sparse else f"a value of {dtype.name}"
+    raise ValueError(f"expected missing to be {kind}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,6 +180,11 @@ class Schema(Mapping[str, Stream]):
                 raise SchemaError(
                     f"expected a feedline.Stream for stream `{name}`, got {type(stream).__name__}; "
                     f"write {name}=fl.Stream(shape=...)"
+                )
+            if stream.may_miss:
+                raise SchemaError(
+                    f"expected a stream whose samples are all in the data, got `{name}` with missing= or mask=, which "
+                    "this format does not take"
                 )
         definers = [name for name, stream in streams.items() if stream.defines_size]
         if len(definers) > 1:

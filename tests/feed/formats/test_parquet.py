@@ -216,7 +216,7 @@ def test_nulls_make_their_sequences_unreadable_and_keep_their_place(tmp_path):
 def test_a_null_list_makes_its_row_unreadable_even_over_numbers():
     inner = pa.FixedSizeListArray.from_arrays(pa.array([1.0] * 6, pa.float32()), 2, mask=pa.array([False, True, False]))
     array = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), inner)
-    value, bad = decode(pa.chunked_array([array]), Column("x", Stream(2), True))
+    value, bad, _ = decode(pa.chunked_array([array]), Column("x", Stream(2), True))
     assert bad.tolist() == [False, True, False]
     assert value.rows.shape == (3, 2)
 

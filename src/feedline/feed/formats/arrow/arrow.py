@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.concurrency.thread_pool import call_each
-from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data import Chunk, Stream, Value
 from feedline.data.chunk import makers, values_of
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
@@ -80,7 +80,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     """Arrow IPC streams and files. A row is a sequence, a record batch a chunk.
 
     Columns are streams as in Parquet, see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
-    that is not UTF-8, is unreadable: it keeps its place.
+    that is not UTF-8, is unreadable: it keeps its place. ``missing`` and ``mask`` of a declared `Stream` make nulls
+    readable.
 
     Args:
         path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order, or a folder: as
@@ -129,7 +130,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         schema = self._files[0].schema
         if streams is None:
             warn_of_unread_columns(self.paths(), path, self.name, schema.names)
-        self.schema = Schema({name: column.stream for name, column in self._columns.items()})
+        self.schema = arrow_columns.schema_of(self._columns)
         self.classes = _class_names(schema, {name: c.field for name, c in self._columns.items()})
         self._memory = memory
         # Files of one dataset may order their columns differently.
@@ -244,7 +245,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         (piece,) = pieces
         if isinstance(piece, Unread):
             file, i = self._locate(chunk)
-            ragged, first = self._ragged_streams(all_streams=True), int(self._starts[chunk])
+            ragged, first = arrow_columns.ragged_of(self._columns), int(self._starts[chunk])
             return lost_chunk(self.schema, ragged, int(file.rows[i]), lambda i: read_error(piece, file.path, first + i))
         return self._decode_batch(chunk, piece)
 
@@ -352,8 +353,9 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             unreadable = arrow_columns.UnreadableRows(self._columns, stop - start, file.path, first)
             for name, column in self._columns.items():
                 items = MappedItems(batch, layout.places[column.field], start, stop)
-                values[name], bad = arrow_columns.value_of(items, column, self._memory)
-                unreadable.mark(name, bad)
+                rows = arrow_columns.value_of(items, column, self._memory)
+                rows.into(values, name)
+                unreadable.mark(name, rows.bad)
         except (ValueError, TooLargeError) as error:
             return self._damaged_chunk(chunk, start, stop, error)
         return Chunk(self.schema, values, unreadable.errors(), seals=file.map().seals)
@@ -369,8 +371,9 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             decoded = decode_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
             for name, column in self._columns.items():
                 items = arrow_columns.ArrowItems(decoded.column(column.field), self._memory)
-                values[name], bad = arrow_columns.value_of(items, column, self._memory)
-                unreadable.mark(name, bad)
+                rows = arrow_columns.value_of(items, column, self._memory)
+                rows.into(values, name)
+                unreadable.mark(name, rows.bad)
         except TooLargeError as error:
             raise DataError(
                 f"expected at most {self._memory} bytes in a decoded batch (memory), got {error.args[0]}",
@@ -399,7 +402,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             # A damaged batch may claim any number of rows.
             raise DataError(reason, path=file.path, byte=byte, hint="restore the file or write it again")
         hint = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
-        ragged, first = self._ragged_streams(all_streams=True), int(self._starts[chunk]) + start
+        ragged, first = arrow_columns.ragged_of(self._columns), int(self._starts[chunk]) + start
 
         def error_of(i: int) -> DataError:
             return DataError(reason, path=file.path, byte=byte, sequence=first + i, hint=hint)
@@ -454,9 +457,9 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     # ---- lengths ------------------------------------------------------------------------------------
 
-    def _ragged_streams(self, all_streams: bool = False) -> list[str]:
-        """Return the ragged streams, by default only streams that count towards the minibatch budget."""
-        size = None if all_streams else self.schema.size_stream
+    def _ragged_streams(self) -> list[str]:
+        """Return the ragged streams that count towards the minibatch budget."""
+        size = self.schema.size_stream
         return [name for name, column in self._columns.items() if column.ragged and size in (None, name)]
 
     def _lengths(self, ordinals: Ints) -> Ints:

@@ -18,6 +18,7 @@ list of struct<index, value>       sparse, if declared (or written from a store)
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import warnings
@@ -27,11 +28,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.data import Stream, Value
+from feedline.data import Schema, Stream, Value
 from feedline.data.chunk import LazyErrors
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
+from feedline.feed.formats.missing import PRESENT, Filling, any_of_sample, fill, filling_of, mask_of, remedy, with_masks
 from feedline.feed.formats.store import stream_columns
 from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import CHUNK_MEMORY, Ints
@@ -56,6 +58,7 @@ class Column(NamedTuple):
         ragged: whether its outermost lists are sequences.
         null_means: reason why it has nulls, if that is known.
         dims: lengths that the inner lists must have, outermost first, where their type does not fix them.
+        filling: what becomes of nulls. None: their sequences cannot be read.
     """
 
     field: str
@@ -63,6 +66,7 @@ class Column(NamedTuple):
     ragged: bool
     dims: tuple[int, ...] = ()
     null_means: str = ""
+    filling: Filling | None = None
 
     @property
     def unreadable(self) -> str:
@@ -104,7 +108,14 @@ class UnreadableRows:
     def _error(self, i: int) -> DataError:
         assert self._at_fault is not None
         name = self._streams[self._at_fault[i]]
-        return DataError(self._columns[name].unreadable, path=self._path, sequence=self._first + i, stream=name)
+        column = self._columns[name]
+        return DataError(
+            f"{column.unreadable} in column {column.field!r}",
+            path=self._path,
+            sequence=self._first + i,
+            stream=name,
+            hint=remedy(name, column.stream) if column.filling is None else None,
+        )
 
 
 class Source(NamedTuple):
@@ -382,7 +393,19 @@ def _apply_declaration(source: Source, name: str, column: Column, declared: Stre
     if declared.sparse != stream.sparse or declared.dtype != stream.dtype or declared.size != stream.size:
         where = f"column {column.field!r} of {source.path}"
         raise SchemaError(f"expected {declared} for stream `{name}`, got {stream} in {where}")
-    return column._replace(stream=declared)
+    return column._replace(stream=declared.delivered(), filling=filling_of(declared))
+
+
+def ragged_of(columns: Mapping[str, Column]) -> set[str]:
+    """Return the names of ragged streams, and of their masks."""
+    ragged = {name for name, column in columns.items() if column.ragged}
+    return ragged | {name + PRESENT for name in ragged}
+
+
+def schema_of(columns: Mapping[str, Column]) -> Schema:
+    """Return the streams of columns, and the masks that they declare."""
+    fillings = {name: column.filling for name, column in columns.items() if column.filling is not None}
+    return with_masks({name: column.stream for name, column in columns.items()}, fillings)
 
 
 def _shorten(kind: Any) -> str:
@@ -404,22 +427,44 @@ def _check_same_types(source: Source, first: Source, by_stream: Mapping[str, Col
 # ---- values of Arrow's arrays ---------------------------------------------------------------------------
 
 
-def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> tuple[Value, Flags]:
-    """Return the rows of a chunked array, and a mask of the unreadable rows.
+class Rows(NamedTuple):
+    """The sequences of a column.
+
+    Attributes:
+        value: their samples.
+        bad: mask of the sequences that cannot be read, or None if all can be.
+        present: bool, one a sample, for a column with a mask, else None.
+    """
+
+    value: Value
+    bad: Flags | None
+    present: Value | None
+
+    def into(self, values: dict[str, Value], name: str) -> None:
+        """Add the samples and their mask to the values of a chunk."""
+        values[name] = self.value
+        if self.present is not None:
+            values[name + PRESENT] = self.present
+
+
+def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> Rows:
+    """Return the rows of a chunked array.
 
     Raises:
         TooLargeError: they take more than ``memory_bytes``.
     """
-    pieces = []
+    pieces: list[Rows] = []
     taken_bytes = 0
     for piece in array.chunks:
         try:
             pieces.append(value_of(ArrowItems(piece, memory_bytes - taken_bytes), column, memory_bytes - taken_bytes))
         except TooLargeError as error:
             raise TooLargeError(error.args[0] + taken_bytes) from None
-        taken_bytes += pieces[-1][0].nbytes
-    bad = [np.zeros(value.num_sequences, np.bool_) if bad is None else bad for value, bad in pieces]
-    return join_values([value for value, _ in pieces]), np.concatenate(bad)
+        taken_bytes += pieces[-1].value.nbytes
+    bad = [np.zeros(value.num_sequences, np.bool_) if bad is None else bad for value, bad, _ in pieces]
+    masks = [present for _, _, present in pieces if present is not None]
+    value = join_values([piece.value for piece in pieces])
+    return Rows(value, np.concatenate(bad), join_values(masks) if masks else None)
 
 
 class FieldItems(Protocol):
@@ -514,42 +559,56 @@ class ArrowItems:
         return array
 
 
-def value_of(items: FieldItems, column: Column, memory_bytes: int) -> tuple[Value, Flags | None]:
-    """Return the sequences of a column, and the mask of the unreadable sequences, or None if all can be read.
+def value_of(items: FieldItems, column: Column, memory_bytes: int) -> Rows:
+    """Return the sequences of a column.
 
     Raises:
         ValueError: buffers contradict each other.
         TooLargeError: they take more than ``memory_bytes``.
         DataError: a mapped file was truncated, or its disk fails.
     """
-    bad: Flags | None = None
+    lost: Flags | None = None  # lists that are null
     offsets: Ints | None = None
     if column.ragged:
-        bad = items.nulls()
+        lost = items.nulls()
         offsets, items = items.lists()
     value: Value
     if column.stream.is_bytes:
-        value, rows_bad = _string_rows(items, column.stream, offsets)
+        value, bad, missing = _string_rows(items, column.stream, offsets)
     elif column.stream.sparse:
-        value, rows_bad = _sparse_rows(items, column.stream, offsets)
+        value, bad, missing = _sparse_rows(items, column.stream, offsets)
     else:
-        value, rows_bad = _dense_rows(items, column, offsets, memory_bytes)
-    if rows_bad is not None and offsets is not None:
-        rows_bad = any_of(rows_bad, offsets)
-    return value, _union(bad, rows_bad)
+        value, bad, missing = _dense_rows(items, column, offsets, memory_bytes)
+    present = None
+    if column.filling is None:
+        bad = _union(bad, None if missing is None else any_of_sample(missing))
+    else:
+        if lost is not None and offsets is not None and lost.any():  # what the list holds is undefined
+            of_lost = np.repeat(lost, np.diff(offsets))
+            missing = of_lost if missing is None else missing | (of_lost if missing.ndim == 1 else of_lost[:, None])
+        value = fill(value, missing, column.filling)
+        present = mask_of(value, missing) if column.filling.mask else None
+        lost = None
+    if bad is not None and offsets is not None:
+        bad = any_of(bad, offsets)
+    return Rows(value, _union(lost, bad), present)
 
 
-def _string_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tuple[BytesValue, Flags | None]:
-    bad = items.nulls()
+def _string_rows(
+    items: FieldItems, stream: Stream, offsets: Ints | None
+) -> tuple[BytesValue, Flags | None, Flags | None]:
+    missing = items.nulls()
     if items.has_fields:
         items = items.field("bytes")
-        bad = _union(bad, items.nulls())
+        missing = _union(missing, items.nulls())
     bounds, data = items.strings()
-    return BytesValue(bounds, data, offsets, text=stream.is_text), bad
+    return BytesValue(bounds, data, offsets, text=stream.is_text), None, missing
 
 
-def _sparse_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tuple[SparseValue, Flags | None]:
-    bad = items.nulls()
+def _sparse_rows(
+    items: FieldItems, stream: Stream, offsets: Ints | None
+) -> tuple[SparseValue, Flags | None, Flags | None]:
+    missing = items.nulls()
     indptr, entries = items.lists()
     index, values = entries.field(0), entries.field(1)
     wrong = _union(entries.nulls(), _union(index.nulls(), values.nulls()))
@@ -560,35 +619,67 @@ def _sparse_rows(items: FieldItems, stream: Stream, offsets: Ints | None) -> tup
         wrong = _union(wrong, outside)
         numbers = np.where(outside, 0, wide).astype(np.int32)
     data = values.numbers(stream.dtype)
+    bad = None
     if wrong is not None:
         # The number in the place of a null is undefined.
         numbers = np.where(wrong, 0, index.to_memory(numbers)).astype(np.int32)
-        bad = _union(bad, any_of(wrong, indptr))
-    return SparseValue(indptr, numbers, data, stream.size, offsets), bad
+        bad = any_of(wrong, indptr)
+    return SparseValue(indptr, numbers, data, stream.size, offsets), bad, missing
 
 
 def _dense_rows(
     items: FieldItems, column: Column, offsets: Ints | None, memory_bytes: int
-) -> tuple[DenseValue, Flags | None]:
+) -> tuple[DenseValue, Flags | None, Flags | None]:
+    """Return rows, the mask of those that cannot be read, and the mask of missing values, (rows, values of a row)."""
     stream, count = column.stream, len(items)
     levels: list[tuple[Ints, Flags]] = []
     for _ in column.dims:
         nulls, length = items.nulls(), len(items)
         bounds, items = items.lists()
         levels.append((bounds, np.zeros(length, np.bool_) if nulls is None else nulls))
-    inner, width, bad = len(items), 1, items.nulls()
+    inner, width, missing = len(items), 1, _column(items.nulls())
     while (fixed := items.fixed_size_lists()) is not None:
         size, items = fixed
         width *= size
-        if (nulls := items.nulls()) is not None:
-            bad = _union(bad, np.asarray(nulls.reshape(inner, width).any(axis=1)))
-    rows = items.numbers(stream.dtype)
-    if levels:
-        flags = np.zeros(inner, np.bool_) if bad is None else bad
-        rows, bad = equal_lists_rows(
-            rows.reshape(inner, width), flags, levels, column.dims, memory_bytes=memory_bytes, to_memory=items.to_memory
+        nulls = items.nulls()
+        missing = _union(
+            None if missing is None else np.repeat(missing, size, axis=1),
+            None if nulls is None else nulls.reshape(inner, width),
         )
-    return DenseValue(rows.reshape(count, *stream.shape), offsets), bad
+    rows, bad = items.numbers(stream.dtype), None
+    if levels:
+        rows, bad, missing = _listed_rows(
+            rows.reshape(inner, width), missing, levels, column=column, items=items, memory_bytes=memory_bytes
+        )
+    return DenseValue(rows.reshape(count, *stream.shape), offsets), bad, missing
+
+
+def _listed_rows(
+    rows: NDArray[Any],
+    missing: Flags | None,
+    levels: Sequence[tuple[Ints, Flags]],
+    *,
+    column: Column,
+    items: FieldItems,
+    memory_bytes: int,
+) -> tuple[NDArray[Any], Flags, Flags | None]:
+    """Return rows of lists that should have equal lengths, as `_dense_rows` does."""
+    fit = functools.partial(
+        equal_lists_rows, levels=levels, dims=column.dims, memory_bytes=memory_bytes, to_memory=items.to_memory
+    )
+    none = np.zeros(len(rows), np.bool_)
+    if column.filling is None:
+        values, bad = fit(rows, none if missing is None else any_of_sample(missing))
+        return values, bad, None
+    values, bad = fit(rows, none)
+    lost = levels[0][1]
+    of_rows = np.zeros(values.shape, np.bool_) if missing is None else np.array(fit(missing, none)[0])
+    of_rows[lost] = True
+    return values, bad & ~lost, of_rows
+
+
+def _column(flags: Flags | None) -> Flags | None:
+    return None if flags is None else flags[:, None]
 
 
 def _union(a: Flags | None, b: Flags | None) -> Flags | None:

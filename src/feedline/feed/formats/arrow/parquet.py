@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data import Chunk, Stream, Value
 from feedline.errors import DataError, shown_path
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.atomic import room_for
@@ -62,7 +62,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
     `feedline.feed.formats.arrow.columns` and the page on Parquet.
 
     A sequence with a null, with a sparse index outside its classes, or with a text that is not UTF-8, is unreadable: it
-    keeps its place.
+    keeps its place. ``missing`` and ``mask`` of a declared `Stream` make nulls readable.
 
     Args:
         path: a file, a folder (all ``*.parquet`` below it, sorted by the bytes of their relative paths, except names
@@ -103,7 +103,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         for name, column in self._columns.items():
             if column.field in hive:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
-        self.schema = Schema({name: column.stream for name, column in self._columns.items()})
+        self.schema = arrow_columns.schema_of(self._columns)
         self._fields = [column.field for column in self._columns.values()]
         self._groups = [group for file in self._files for group in file.groups(self._fields, memory)]
         self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
@@ -154,7 +154,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
     def _lost_chunk(self, chunk: int, failure: Unread) -> Chunk:
         """Return a chunk of unreadable sequences, as each row has a part in the unreadable page."""
         group = self._groups[chunk]
-        ragged, first = {name for name, column in self._columns.items() if column.ragged}, int(self._first[chunk])
+        ragged, first = arrow_columns.ragged_of(self._columns), int(self._first[chunk])
         return lost_chunk(self.schema, ragged, group.rows, lambda i: read_error(failure, group.file.path, first + i))
 
     def _read(self, chunk: int, blocks: list[tuple[int, memoryview]]) -> Chunk:
@@ -172,10 +172,11 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         for name, column in self._columns.items():
             with group.file.source.converting_errors(f"row group {group.number}, column {column.field!r},"):
                 try:
-                    values[name], bad = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
+                    rows = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
                 except TooLargeError as error:
                     raise group.file.size_error(group.number, error.args[0], self._memory_bytes) from None
-            unreadable.mark(name, bad)
+            rows.into(values, name)
+            unreadable.mark(name, rows.bad)
         return Chunk(self.schema, values, unreadable.errors())
 
     def lengths(self, ordinals: Ints) -> Ints | None:

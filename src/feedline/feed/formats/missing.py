@@ -1,0 +1,122 @@
+"""Samples that the data lacks: nulls, absent keys, empty cells.
+
+A declaration says what becomes of them: ``fl.Stream(missing=0.0)`` fills them, ``mask=True`` adds the stream
+``<name>_present``. Without either, their sequences are unreadable. A format finds the missing samples and calls `fill`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import _native
+from feedline.data import Schema, Stream, Value
+from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.errors import SchemaError
+
+Flags = NDArray[np.bool_]
+
+PRESENT = "_present"
+
+
+class Filling(NamedTuple):
+    """What becomes of the missing samples of a stream.
+
+    Attributes:
+        value: their value.
+        mask: whether there is a stream that tells which samples are present.
+    """
+
+    value: Any
+    mask: bool
+
+
+def filling_of(declared: Stream) -> Filling | None:
+    """Return what a declaration says about missing samples, or None if their sequences are unreadable."""
+    if not declared.may_miss:
+        return None
+    if declared.missing is not None:
+        return Filling(declared.missing, declared.mask)
+    return Filling((b"" if not declared.is_text else "") if declared.is_bytes else 0, True)
+
+
+def with_masks(streams: Mapping[str, Stream], fillings: Mapping[str, Filling]) -> Schema:
+    """Return the schema of a corpus: its streams, each followed by its mask.
+
+    Raises:
+        SchemaError: there is another stream with the name of a mask.
+    """
+    schema: dict[str, Stream] = {}
+    for name, stream in streams.items():
+        schema[name] = stream
+        filling = fillings.get(name)
+        if filling is not None and filling.mask:
+            if name + PRESENT in streams:
+                raise SchemaError(
+                    f"expected no stream `{name}{PRESENT}`, which mask=True adds for `{name}`: open that stream under "
+                    "another name"
+                )
+            schema[name + PRESENT] = Stream((), "bool")
+    return Schema(schema)
+
+
+def fill(value: Value, missing: Flags | None, filling: Filling) -> Value:
+    """Return a value with its missing samples filled: a copy if there are any, as the value may be of a mapped file.
+
+    Args:
+        value: samples of a stream.
+        missing: bool (num_samples,) or, for parts of dense samples, (num_samples, values). None if none is missing.
+        filling: what becomes of them.
+    """
+    if missing is None or not missing.any():
+        return value
+    if isinstance(value, DenseValue):
+        rows = _native.copied(np.ascontiguousarray(value.rows)).reshape(*missing.shape, -1)
+        rows[missing] = filling.value
+        return DenseValue(rows.reshape(value.rows.shape), value._offsets)
+    if isinstance(value, SparseValue):
+        lengths = np.diff(value.indptr)
+        entries = np.repeat(~missing, lengths)
+        indptr = np.concatenate([[0], np.cumsum(np.where(missing, 0, lengths))])
+        indices, values = _native.copied(value.indices)[entries], _native.copied(value.values)[entries]
+        return SparseValue(indptr, indices, values, value.shape[0], value._offsets)
+    assert isinstance(value, BytesValue)
+    filler = filling.value.encode() if value.text else filling.value
+    sizes = np.where(missing, 0, value.sizes)
+    kept = _native.copied(value.data)[np.repeat(~missing, value.sizes)]
+    bounds = np.concatenate([[0], np.cumsum(np.where(missing, len(filler), sizes))])
+    if not filler:
+        return BytesValue(bounds, kept, value._offsets, text=value.text)
+    data = np.empty(int(bounds[-1]), np.uint8)
+    of_missing = np.repeat(missing, np.where(missing, len(filler), sizes))
+    data[~of_missing] = kept
+    data[of_missing] = np.tile(np.frombuffer(filler, np.uint8), int(missing.sum()))
+    return BytesValue(bounds, data, value._offsets, text=value.text)
+
+
+def mask_of(value: Value, missing: Flags | None) -> DenseValue:
+    """Return the mask of a value: bool, one a sample, False where a sample or a part of it is missing."""
+    present = np.ones(value.num_samples, np.bool_)
+    if missing is not None:
+        present &= ~any_of_sample(missing)
+    return DenseValue(present, value._offsets)
+
+
+def any_of_sample(missing: Flags) -> Flags:
+    """Return for each sample whether any of its values is missing, bool (num_samples,)."""
+    result: Flags = np.asarray(missing.any(axis=tuple(range(1, missing.ndim))))
+    return result
+
+
+def remedy(name: str, stream: Stream) -> str:
+    """Return what to do about missing samples, for errors."""
+    value = '""' if stream.is_text else 'b""' if stream.is_bytes else "0"
+    shape = f"({stream.shape[0]},)" if len(stream.shape) == 1 else str(stream.shape)
+    sparse = ", sparse=True" if stream.sparse else ""
+    return (
+        f'declare fl.Stream({shape}, "{stream.dtype.name}"{sparse}, missing={value}) for `{name}` to fill them, with '
+        f'mask=True also to get a stream `{name}{PRESENT}`, or on_error="skip" to leave such sequences out'
+    )

@@ -1,0 +1,187 @@
+"""Samples that the data lacks: filled, with or without a mask, as the columns' own Python values say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+import feedline as fl  # noqa: E402
+from tests.effort import examples  # noqa: E402
+
+FLOATS = st.floats(-9, 9, width=32)
+PAIR = st.lists(FLOATS, min_size=2, max_size=2)
+
+
+def optional(values):
+    return st.one_of(st.none(), values)
+
+
+#: By name: Arrow type, values of a row, declaration without `missing`, and the value that fills.
+KINDS = {
+    "float": (pa.float32(), optional(FLOATS), fl.Stream(), -1.5),
+    "int": (pa.int64(), optional(st.integers(-(2**60), 2**60)), fl.Stream((), "int64"), 2**60 + 1),
+    "bool": (pa.bool_(), optional(st.booleans()), fl.Stream((), "bool"), True),
+    "category": (pa.dictionary(pa.int8(), pa.int32()), optional(st.integers(0, 3)), fl.Stream((), "int32"), 7),
+    "text": (pa.string(), optional(st.text(max_size=4)), fl.Stream((), "str"), "häh"),
+    "bytes": (pa.large_binary(), optional(st.binary(max_size=4)), fl.Stream((), "bytes"), b"\0?"),
+    "pair": (
+        pa.list_(pa.float32(), 2),
+        optional(st.lists(optional(FLOATS), min_size=2, max_size=2)),
+        fl.Stream(2),
+        4.0,
+    ),
+    "lists": (
+        pa.list_(pa.list_(pa.float32())),
+        optional(st.lists(st.lists(optional(FLOATS), min_size=2, max_size=2), min_size=3, max_size=3)),
+        fl.Stream((3, 2)),
+        4.0,
+    ),
+    "ragged": (pa.list_(pa.float32()), optional(st.lists(optional(FLOATS), max_size=3)), fl.Stream(), 0.25),
+    "ragged text": (pa.list_(pa.string()), optional(st.lists(optional(st.text(max_size=3)), max_size=3)), None, "?"),
+    "ragged pairs": (pa.list_(pa.list_(pa.float32(), 2)), st.lists(optional(PAIR), max_size=3), fl.Stream(2), 8.0),
+    "sparse": (
+        pa.list_(pa.struct([("index", pa.int32()), ("value", pa.float32())])),
+        optional(st.dictionaries(st.integers(0, 8), FLOATS, max_size=3).map(lambda d: sorted(d.items()))),
+        fl.Stream(9, "float32", sparse=True),
+        0,
+    ),
+}
+NESTED = {"pair": (2,), "lists": (3, 2), "ragged pairs": (2,)}
+
+
+def filled(item, shape, value):
+    """A sample with its missing values filled, and whether all of it was there."""
+    if not shape:
+        return (value, False) if item is None else (item, True)
+    parts = [filled(part, shape[1:], value) for part in ([None] * shape[0] if item is None else item)]
+    return [part for part, _ in parts], all(present for _, present in parts)
+
+
+def expected(kind, rows, value):
+    """The samples of each row, and whether each was there."""
+    ragged, shape = kind.startswith("ragged"), NESTED.get(kind, ())
+    samples = [
+        [filled(item, shape, value) for item in row or []] if ragged else [filled(row, shape, value)] for row in rows
+    ]
+    return [[s for s, _ in row] for row in samples], [[present for _, present in row] for row in samples]
+
+
+def sparse_rows(value):
+    matrices = value.sequences()
+    return [[list(zip(m.indices.tolist(), m.values.tolist(), strict=True))] for m in matrices]
+
+
+def written(folder, form, kind, rows):
+    table = pa.table({"row": pa.array(range(len(rows))), "x": pa.array(rows, KINDS[kind][0])})
+    path = folder / f"data.{form.split()[0]}"
+    if form == "parquet":
+        pq.write_table(table, path, row_group_size=3)
+        return path
+    with pa.OSFile(str(path), "wb") as sink:
+        options = pa.ipc.IpcWriteOptions(compression="lz4" if "compressed" in form else None)
+        with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=3)
+    return path
+
+
+FORMS = ["parquet", "arrow", "arrow compressed"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(8))
+@given(data=st.data(), masked=st.booleans(), fills=st.booleans())
+def test_nulls_are_filled(tmp_path_factory, form, kind, data, masked, fills):
+    _, values, declared, value = KINDS[kind]
+    if not masked and not fills:
+        masked = True
+    if kind == "ragged text":
+        declared = fl.Stream((), "str")
+    rows = data.draw(st.lists(values, min_size=1, max_size=8))
+    path = written(tmp_path_factory.mktemp("data"), form, kind, rows)
+    zero = {"str": "", "bytes": b"", "bool": False}.get(declared.dtype.name.replace("0", ""), 0)
+    stream = fl.Stream(declared.shape, declared.dtype, declared.sparse, missing=value if fills else None, mask=masked)
+    corpus = fl.open_corpus(path, streams={"row": fl.Stream((), "int64"), "x": stream})
+    assert list(corpus.schema) == ["row", "x", *["x_present"] * masked]
+    samples, present = expected(kind, rows, value if fills else zero)
+    with fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=2), seed=3, max_sweeps=1) as source:
+        for minibatch in source.minibatches(4):
+            chosen = minibatch["row"].rows.tolist()
+            if kind == "sparse":
+                assert sparse_rows(minibatch["x"]) == [[rows[i] or []] for i in chosen]
+            else:
+                got = minibatch["x"].sequences()
+                got = [[s] if isinstance(s, (str, bytes)) else s if isinstance(s, list) else s.tolist() for s in got]
+                assert got == [samples[i] for i in chosen]
+            if masked:
+                assert [s.tolist() for s in minibatch["x_present"].sequences()] == [present[i] for i in chosen]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_without_a_declaration_the_error_names_the_column_and_both_remedies(tmp_path, form):
+    path = written(tmp_path, form, "float", [1.0, None, 3.0])
+    renamed = {"price": fl.Stream((), "float32", field="x")}
+    with (
+        fl.MinibatchSource(fl.open_corpus(path, streams=renamed), shuffle=False) as source,
+        pytest.raises(fl.DataError, match=r"null in column 'x'") as caught,
+    ):
+        source.next_minibatch(3)
+    assert 'fl.Stream((), "float32", missing=0) for `price`' in str(caught.value)
+    assert "`price_present`" in str(caught.value)
+
+
+def test_loaders_and_workers_get_the_masks(tmp_path):
+    path = written(tmp_path, "parquet", "ragged", [[1.0, None], None, [], [None], [2.0]])
+    streams = {"x": fl.Stream((), "float32", missing=9.0, mask=True)}
+    for workers in (0, 2):
+        loader = fl.DataLoader(fl.open_corpus(path, streams=streams), batch_size=5, num_workers=workers)
+        (batch,) = loader
+        assert batch["x"].tolist() == [[1, 9], [0, 0], [0, 0], [9, 0], [2, 0]]
+        assert batch["x_present"].tolist() == [[True, False], [False] * 2, [False] * 2, [False] * 2, [True, False]]
+        assert batch["lengths"]["x_present"].tolist() == [2, 0, 0, 1, 1]
+
+
+def test_a_store_keeps_the_values_and_the_masks(tmp_path):
+    path = written(tmp_path, "arrow", "int", [1, None, 3, None])
+    corpus = fl.open_corpus(path, streams={"x": fl.Stream((), "int64", missing=-1, mask=True)})
+    fl.convert(corpus, tmp_path / "out.store")
+    store = fl.open_corpus(tmp_path / "out.store")
+    assert store.schema["x"] == fl.Stream((), "int64")
+    with fl.MinibatchSource(store, shuffle=False) as source:
+        minibatch = source.next_minibatch(4)
+    assert minibatch["x"].rows.tolist() == [1, -1, 3, -1]
+    assert minibatch["x_present"].rows.tolist() == [True, False, True, False]
+
+
+def test_a_stream_with_the_name_of_a_mask_is_refused(tmp_path):
+    path = tmp_path / "data.parquet"
+    pq.write_table(pa.table({"x": [1.0, None], "x_present": [1, 2]}), path)
+    streams = {"x": fl.Stream((), "float64", mask=True), "x_present": fl.Stream((), "int64")}
+    with pytest.raises(fl.SchemaError, match="no stream `x_present`, which mask=True adds for `x`"):
+        fl.open_corpus(path, streams=streams)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dtype": "int32", "missing": 0.5}, "missing to be a value of int32, got 0.5"),
+        ({"dtype": "uint8", "missing": 256}, "missing to be a value of uint8, got 256"),
+        ({"dtype": "str", "missing": b"x"}, "missing to be a value of str, got b'x'"),
+        ({"dtype": "float32", "missing": "x"}, "missing to be a value of float32, got 'x'"),
+        ({"shape": 9, "sparse": True, "missing": 1.0}, "missing to be 0, as sparse samples"),
+    ],
+)
+def test_a_value_that_the_stream_cannot_hold_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fl.Stream(**arguments)
+
+
+def test_formats_without_missing_samples_say_so(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"x": 1.0}\n')
+    with pytest.raises(fl.SchemaError, match="`x` with missing= or mask=, which this format does not take"):
+        fl.open_corpus(tmp_path / "data.jsonl", streams={"x": fl.Stream(missing=0.0)})
