@@ -139,7 +139,7 @@ void bind_rows(nb::module_& m) {
 
     nb::class_<feedline::JsonParser>(m, "JsonParser",
                                      "Parses rows that are JSON objects. Immutable and thread-safe.\n\n"
-                                     "fields: (type, shape, ragged). paths: for each field the keys that lead to it.")
+                                     "fields: (type, shape, ragged, optional). paths: for each field the keys that lead to it.")
         .def(nb::new_(&make_json), "fields"_a, "paths"_a, "memory_bytes"_a)
         .def("parse", &parse<feedline::JsonParser>, "text"_a, "start"_a, "entries"_a, "origin"_a, kParseDoc);
     nb::class_<feedline::CsvParser>(m, "CsvParser",

@@ -35,7 +35,7 @@ nb::object to_array(CtfBytes& bytes) {
     return nb::cast(nb::ndarray<nb::numpy, T>(reinterpret_cast<T*>(data), {n}, owner));
 }
 
-using Field = std::tuple<int, std::vector<std::int64_t>, bool>;
+using Field = std::tuple<int, std::vector<std::int64_t>, bool, bool>;
 
 inline std::vector<RowField> checked_fields(const std::vector<Field>& declared, std::uint64_t memory_bytes) {
     if (declared.empty() || declared.size() > std::numeric_limits<std::int16_t>::max())
@@ -43,13 +43,13 @@ inline std::vector<RowField> checked_fields(const std::vector<Field>& declared, 
     if (memory_bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
         raise<nb::value_error>({"expected memory_bytes below 2**63, got ", memory_bytes});
     std::vector<RowField> fields;
-    for (const auto& [type, shape, ragged] : declared) {
+    for (const auto& [type, shape, ragged, optional] : declared) {
         if (type < 0 || type >= kRowTypes)
             raise<nb::value_error>({"expected a type from 0 to ", kRowTypes - 1, ", got ", type});
         for (const std::int64_t dim : shape)
             if (dim < 0) raise<nb::value_error>({"expected dimensions of at least 0, got ", dim});
         if (shape.size() > 32) raise<nb::value_error>({"expected at most 32 dimensions, got ", shape.size()});
-        fields.push_back({static_cast<RowType>(type), shape, ragged});
+        fields.push_back({static_cast<RowType>(type), shape, ragged, optional});
     }
     return fields;
 }
@@ -58,8 +58,9 @@ constexpr const char* kParseDoc =
     "Parse rows and return (streams, errors).\n\n"
     "Entries are from an indexer. A row is text[start + offset - origin:][:size], so `origin` is the file offset of\n"
     "text[start].\n\n"
-    "streams: for each field (values uint8, bounds, offsets). bounds is None except for strings, offsets except for\n"
-    "ragged streams. errors: uint8 array of 32-byte records, at most one for each row: byte u8 (from text[start]),\n"
+    "streams: for each field (values uint8, bounds, offsets, missing). bounds is None except for strings, offsets\n"
+    "except for ragged streams. missing: None, or for an optional field int64 pairs of the first missing value and\n"
+    "their number, over all samples. errors: uint8 array of 32-byte records, at most one for each row: byte u8 (from text[start]),\n"
     "expected i8, got i8, row u4, stream i2, code u2.";
 
 template <class Parser>
@@ -83,10 +84,11 @@ nb::tuple parse(const Parser& self, Input<std::uint8_t> text, std::int64_t start
     nb::list streams;
     for (std::size_t s = 0; s < columns.streams.size(); ++s) {
         RowColumn& c = columns.streams[s];
-        nb::object bounds = nb::none(), offsets = nb::none();
+        nb::object bounds = nb::none(), offsets = nb::none(), missing = nb::none();
         if (c.bounds.size != 0) bounds = to_array<std::int64_t>(c.bounds);
         if (c.offsets.size != 0) offsets = to_array<std::int64_t>(c.offsets);
-        streams.append(nb::make_tuple(to_array<std::uint8_t>(c.values), bounds, offsets));
+        if (c.missing.size != 0) missing = to_array<std::int64_t>(c.missing);
+        streams.append(nb::make_tuple(to_array<std::uint8_t>(c.values), bounds, offsets, missing));
     }
     return nb::make_tuple(streams, to_array<std::uint8_t>(columns.errors));
 }

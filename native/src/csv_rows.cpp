@@ -158,11 +158,19 @@ struct Machine {
                 if (bad < n) return fail(RowError::cell_text, at, target.stream, where, s[bad]);
             }
             const auto stream = static_cast<std::size_t>(target.stream);
+            if (n == 0 && *at != '"' && fields[target.stream].optional)
+                return sink.absent(stream) || out_of_memory(target.stream);
             return (sink.append(stream, s, n) && sink.end_string(stream)) || out_of_memory(target.stream);
         }
         while (s < e && is_blank(*s)) ++s;
         while (s < e && is_blank(e[-1])) --e;
-        if (s == e) return fail(RowError::empty_cell, at, target.stream, where, 0);
+        if (s == e) {
+            if (!fields[target.stream].optional) return fail(RowError::empty_cell, at, target.stream, where, 0);
+            const std::size_t item = row_item(type);
+            std::memset(samples[target.stream] + static_cast<std::size_t>(target.place) * item, 0, item);
+            return sink.miss(static_cast<std::size_t>(target.stream), static_cast<std::uint64_t>(target.place), 1) ||
+                   out_of_memory(target.stream);
+        }
         RowError error = RowError::bad_cell;
         bool good = false;
         switch (type) {

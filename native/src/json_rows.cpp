@@ -136,8 +136,13 @@ struct Machine {
             return;
         }
         for (std::size_t s = 0; s < seen.size(); ++s) {
-            if (!seen[s]) {
+            if (seen[s]) continue;
+            if (!fields[s].optional) {
                 fail(RowError::missing, begin, static_cast<int>(s));
+                return;
+            }
+            if (!fields[s].ragged && !sink.absent(s)) {
+                out_of_memory(static_cast<int>(s));
                 return;
             }
         }
@@ -176,8 +181,13 @@ struct Machine {
             } else {
                 next = static_cast<std::size_t>(known - node.keys.data()) + 1;
                 if (known->inner != nullptr) {
-                    if (*p != '{') return mismatch('{', -1);
-                    if (!object(*known->inner)) return false;
+                    if (*p == '{') {
+                        if (!object(*known->inner)) return false;
+                    } else if (is_word(p, "null", 4) && all_optional(*known->inner)) {
+                        p += 4;  // its streams stay unseen
+                    } else {
+                        return mismatch('{', -1);
+                    }
                 } else {
                     if (seen[known->stream]) return fail(RowError::twice, at, known->stream);
                     seen[known->stream] = 1;
@@ -194,6 +204,12 @@ struct Machine {
             ++p;
             return true;
         }
+    }
+
+    bool all_optional(const Node& node) const {
+        for (const Node::Key& key : node.keys)
+            if (key.inner != nullptr ? !all_optional(*key.inner) : !fields[key.stream].optional) return false;
+        return true;
     }
 
     bool read_key(const Node& node, const Node::Key*& known) {
@@ -274,7 +290,11 @@ struct Machine {
     bool value(int stream) {
         const RowField& field = fields[stream];
         if (!field.ragged) return sample(stream);
-        if (*p != '[') return mismatch('[', stream);
+        if (*p != '[') {
+            if (!field.optional || !is_word(p, "null", 4)) return mismatch('[', stream);
+            p += 4;
+            return true;
+        }
         ++p;
         blanks();
         if (*p == ']') {
@@ -296,6 +316,10 @@ struct Machine {
     }
 
     bool sample(int stream) {
+        if (__builtin_expect(*p == 'n', 0) && fields[stream].optional && is_word(p, "null", 4)) {
+            p += 4;
+            return sink.absent(static_cast<std::size_t>(stream)) || out_of_memory(stream);
+        }
         switch (fields[stream].type) {
             case RowType::boolean: return numbers<bool>(stream);
             case RowType::int8: return numbers<std::int8_t>(stream);
@@ -408,7 +432,7 @@ struct Machine {
         const std::uint8_t* const start = p;
         if constexpr (std::is_same_v<T, bool>) {
             const bool is_true = is_word(p, "true", 4);
-            if (!is_true && !is_word(p, "false", 5)) return mismatch('t', stream);
+            if (!is_true && !is_word(p, "false", 5)) return missing_value(out, stream) || mismatch('t', stream);
             p += is_true ? 4 : 5;
             out = is_true;
             return true;
@@ -436,6 +460,18 @@ struct Machine {
         }
     }
 
+    // Reads a null within a sample of an optional stream.
+    template <class T>
+    __attribute__((noinline, cold)) bool missing_value(T& out, int stream) {
+        if (stream < 0 || !fields[stream].optional || !is_word(p, "null", 4)) return false;
+        const auto s = static_cast<std::size_t>(stream);
+        const auto place = &out - reinterpret_cast<const T*>(sink.latest(s));
+        out = T{};
+        if (!sink.miss(s, static_cast<std::uint64_t>(place), 1)) return out_of_memory(stream);
+        p += 4;
+        return true;
+    }
+
     template <class T>
     __attribute__((noinline, cold)) bool no_digit(T& out, bool negative, int stream) {
         if constexpr (std::is_floating_point_v<T>) {
@@ -453,7 +489,7 @@ struct Machine {
             return fail(RowError::wrong_type, p, stream, 'i');
         }
         if (negative) return fail(RowError::syntax, p + 1, stream);
-        return mismatch(std::is_integral_v<T> ? 'i' : '0', stream);
+        return missing_value(out, stream) || mismatch(std::is_integral_v<T> ? 'i' : '0', stream);
     }
 
     template <class T>

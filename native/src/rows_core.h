@@ -60,7 +60,7 @@ public:
         used_before_ = used_;
         for (std::size_t s = 0; s < marks_.size(); ++s) {
             const RowColumn& c = out.streams[s];
-            marks_[s] = {c.values.size, c.bounds.size, c.samples};
+            marks_[s] = {c.values.size, c.bounds.size, c.missing.size, c.samples};
         }
     }
 
@@ -95,6 +95,25 @@ public:
         return true;
     }
 
+    // Adds a missing sample to an optional stream.
+    bool absent(std::size_t s) {
+        const std::uint64_t values = is_string(fields_[s].type) ? 1 : bytes_[s] / row_item(fields_[s].type);
+        return (copies_strings(s) ? end_string(s) : zeros(s)) && miss(s, 0, values);
+    }
+    // Marks n values of the latest sample of an optional stream, from `place` on, as missing.
+    bool miss(std::size_t s, std::uint64_t place, std::uint64_t n) {
+        RowColumn& c = out.streams[s];
+        if (!pay(2 * sizeof(std::int64_t))) return false;
+        const std::uint64_t values = is_string(fields_[s].type) ? 1 : bytes_[s] / row_item(fields_[s].type);
+        push(c.missing, static_cast<std::int64_t>((c.samples - 1) * values + place));
+        push(c.missing, static_cast<std::int64_t>(n));
+        return true;
+    }
+    // The values of the latest sample of a stream of numbers.
+    const std::uint8_t* latest(std::size_t s) const {
+        return out.streams[s].values.data + out.streams[s].values.size - bytes_[s];
+    }
+
     // Ends row `i`, whose text begins at `row`. `base` is the offset of that byte. Returns false if the limit is
     // reached.
     bool end_row(std::size_t i, const RowFault& fault, const std::uint8_t* row, std::uint64_t base) {
@@ -119,7 +138,7 @@ public:
 
 private:
     struct Mark {
-        std::size_t values, bounds;
+        std::size_t values, bounds, missing;
         std::uint64_t samples;
     };
 
@@ -141,6 +160,7 @@ private:
             RowColumn& c = out.streams[s];
             c.values.size = marks_[s].values;
             c.bounds.size = marks_[s].bounds;
+            c.missing.size = marks_[s].missing;
             c.samples = marks_[s].samples;
         }
         bool good = fault.code != RowError::memory_limit;

@@ -417,6 +417,7 @@ struct Machine {
 
     bool missing(int s, const std::uint8_t* at) {
         const ExampleSource& source = sources[s];
+        if (fields[s].optional) return fields[s].ragged || sink.absent(s) || out_of_memory(s, at);
         if (!source.optional) return fail(RowError::missing, at, s);
         if (fields[s].ragged) return true;
         const auto* from = reinterpret_cast<const std::uint8_t*>(source.fallback.data());
@@ -511,7 +512,8 @@ ExampleParser::ExampleParser(std::vector<RowField> fields, std::vector<ExampleSo
     : fields_(std::move(fields)), sources_(std::move(sources)), memory_limit_(memory_limit) {
     for (std::size_t s = 0; s < sources_.size(); ++s) {
         names_[sources_[s].list].streams.emplace(sources_[s].name, static_cast<int>(s));
-        views_.push_back(is_string(fields_[s].type) && !fields_[s].ragged && !sources_[s].optional);
+        views_.push_back(is_string(fields_[s].type) && !fields_[s].ragged && !sources_[s].optional &&
+                         !fields_[s].optional);
     }
 }
 

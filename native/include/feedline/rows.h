@@ -63,6 +63,7 @@ struct RowField {
     RowType type;
     std::vector<std::int64_t> shape;  // of a sample; none for text and bytes
     bool ragged;                      // JSON: a row holds a list of samples
+    bool optional = false;            // whether values may be missing, see `RowColumn::missing`
 };
 
 // The columns of one stream over all rows of a call. A bad row has a sample of zeros, or none if the stream is ragged.
@@ -70,6 +71,9 @@ struct RowColumn {
     CtfBytes values;   // numbers; or the bytes of all strings
     CtfBytes bounds;   // strings: int64 (samples + 1,)
     CtfBytes offsets;  // ragged: int64 (rows + 1,), in samples
+    // Of an optional field: pairs of int64, the first missing value and the number of missing ones from there, counted
+    // over all samples, strings one each. They are zeros, or empty strings. A ragged row that is missing has no samples.
+    CtfBytes missing;
     std::uint64_t samples = 0;
 };
 

@@ -26,7 +26,7 @@ class Copy:
 class CsvParser:
     def __init__(
         self,
-        fields: Sequence[tuple[int, Sequence[int], bool]],
+        fields: Sequence[tuple[int, Sequence[int], bool, bool]],
         columns: Sequence[tuple[int, int]],
         delimiter: int,
         memory_bytes: int,
@@ -76,7 +76,7 @@ class CtfParser:
 class ExampleParser:
     def __init__(
         self,
-        fields: Sequence[tuple[int, Sequence[int], bool]],
+        fields: Sequence[tuple[int, Sequence[int], bool, bool]],
         features: Sequence[tuple[bytes, bool, bytes | None]],
         memory_bytes: int,
     ) -> None: ...
@@ -221,7 +221,7 @@ class Inflater:
 class JsonParser:
     def __init__(
         self,
-        fields: Sequence[tuple[int, Sequence[int], bool]],
+        fields: Sequence[tuple[int, Sequence[int], bool, bool]],
         paths: Sequence[Sequence[bytes]],
         memory_bytes: int,
     ) -> None: ...

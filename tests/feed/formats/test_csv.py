@@ -145,12 +145,12 @@ def parsed(text, delimiter, kinds):
     entries = np.concatenate([*batches, indexer.finish()])
     buffer = np.full(len(text) + 128, ord("1"), np.uint8)
     buffer[64:-64] = block
-    fields = parser_fields(schema, frozenset(), 1 << 30, "CSV")
+    fields = parser_fields(schema, frozenset(), memory_bytes=1 << 30, what="CSV")
     parser = _native.CsvParser(fields, [(k, 0) for k in range(len(kinds))], ord(delimiter), 1 << 30)
     arrays, errors = parser.parse(buffer, 64, entries, 0)
     bad = set(errors.view("<u4").reshape(-1, 8)[:, 6].tolist())
     columns = []
-    for stream, (data, bounds, _) in zip(schema.values(), arrays, strict=True):
+    for stream, (data, bounds, _, _) in zip(schema.values(), arrays, strict=True):
         value = fl.Value.from_buffer(data, bounds, "str").tolist() if stream.is_bytes else data.view(stream.dtype)
         columns.append(list(value))
     return [BAD if i in bad else list(row) for i, row in enumerate(zip(*columns, strict=True))]

@@ -205,7 +205,7 @@ def parsed(lines, streams, ragged=()):
     buffer = np.full(len(text) + 128, ord("0"), np.uint8)
     buffer[64:-64] = np.frombuffer(text, np.uint8)
     schema = fl.Schema(streams)
-    fields = parser_fields(schema, frozenset(ragged), 1 << 30, "JSON")
+    fields = parser_fields(schema, frozenset(ragged), memory_bytes=1 << 30, what="JSON")
     routes = [[key.encode() for key in keys_of(stream.field or name)] for name, stream in streams.items()]
     parser = _native.JsonParser(fields, routes, 1 << 30)
     entries = np.zeros(len(lines), [("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
@@ -214,7 +214,7 @@ def parsed(lines, streams, ragged=()):
     parsed_streams, errors = parser.parse(buffer, 64, entries.view(np.uint8), 0)
     bad = set(errors.view("<u4").reshape(-1, 8)[:, 6].tolist())
     out = {}
-    for (name, stream), (data, bounds, offsets) in zip(streams.items(), parsed_streams, strict=True):
+    for (name, stream), (data, bounds, offsets, _) in zip(streams.items(), parsed_streams, strict=True):
         if stream.is_bytes:
             value = fl.Value.from_buffer(data, bounds, "str" if stream.is_text else "bytes", offsets)
         else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 import feedline as fl  # noqa: E402
 from tests.effort import examples  # noqa: E402
+from tests.oracles.tfrecord import example, tfrecords  # noqa: E402
 
 FLOATS = st.floats(-9, 9, width=32)
 PAIR = st.lists(FLOATS, min_size=2, max_size=2)
@@ -92,23 +96,10 @@ def written(folder, form, kind, rows):
 FORMS = ["parquet", "arrow", "arrow compressed"]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=examples(8))
-@given(data=st.data(), masked=st.booleans(), fills=st.booleans())
-def test_nulls_are_filled(tmp_path_factory, form, kind, data, masked, fills):
-    _, values, declared, value = KINDS[kind]
-    if not masked and not fills:
-        masked = True
-    if kind == "ragged text":
-        declared = fl.Stream((), "str")
-    rows = data.draw(st.lists(values, min_size=1, max_size=8))
-    path = written(tmp_path_factory.mktemp("data"), form, kind, rows)
-    zero = {"str": "", "bytes": b"", "bool": False}.get(declared.dtype.name.replace("0", ""), 0)
-    stream = fl.Stream(declared.shape, declared.dtype, declared.sparse, missing=value if fills else None, mask=masked)
-    corpus = fl.open_corpus(path, streams={"row": fl.Stream((), "int64"), "x": stream})
+def assert_filled(corpus, kind, rows, value, masked):
+    """Assert that a source delivers the filled samples of the rows, and their masks."""
     assert list(corpus.schema) == ["row", "x", *["x_present"] * masked]
-    samples, present = expected(kind, rows, value if fills else zero)
+    samples, present = expected(kind, rows, value)
     with fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=2), seed=3, max_sweeps=1) as source:
         for minibatch in source.minibatches(4):
             chosen = minibatch["row"].rows.tolist()
@@ -120,6 +111,101 @@ def test_nulls_are_filled(tmp_path_factory, form, kind, data, masked, fills):
                 assert got == [samples[i] for i in chosen]
             if masked:
                 assert [s.tolist() for s in minibatch["x_present"].sequences()] == [present[i] for i in chosen]
+
+
+def declaration(kind, masked, fills):
+    """The stream of a kind, and the value of its missing samples."""
+    _, _, declared, value = KINDS[kind]
+    declared = declared or fl.Stream((), "str")
+    nothing = "" if declared.is_text else b"" if declared.is_bytes else 0
+    options = {"missing": value if fills else None, "mask": masked or not fills}
+    return fl.Stream(declared.shape, declared.dtype, declared.sparse, **options), value if fills else nothing
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(8))
+@given(data=st.data(), masked=st.booleans(), fills=st.booleans())
+def test_nulls_are_filled(tmp_path_factory, form, kind, data, masked, fills):
+    rows = data.draw(st.lists(KINDS[kind][1], min_size=1, max_size=8))
+    path = written(tmp_path_factory.mktemp("data"), form, kind, rows)
+    stream, value = declaration(kind, masked, fills)
+    corpus = fl.open_corpus(path, streams={"row": fl.Stream((), "int64"), "x": stream})
+    assert_filled(corpus, kind, rows, value, stream.mask)
+
+
+@pytest.mark.parametrize("kind", ["float", "int", "bool", "text", "pair", "ragged", "ragged text", "nested"])
+@settings(max_examples=examples(20))
+@given(data=st.data(), masked=st.booleans(), fills=st.booleans())
+def test_nulls_and_absent_keys_of_json_are_filled(tmp_path_factory, kind, data, masked, fills):
+    nested, kind = kind == "nested", "float" if kind == "nested" else kind
+    rows = data.draw(st.lists(KINDS[kind][1], min_size=1, max_size=8))
+    path = tmp_path_factory.mktemp("data") / "data.jsonl"
+    lines = []
+    for i, row in enumerate(rows):
+        absent = row is None and data.draw(st.booleans())
+        inner = {} if absent else {"x": row}
+        if nested:
+            inner = {"a": data.draw(st.sampled_from([inner, None])) if absent else inner}
+        lines.append({"row": i, **inner})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    stream, value = declaration(kind, masked, fills)
+    stream = fl.Stream(
+        stream.shape, stream.dtype, field="a.x" if nested else None, missing=stream.missing, mask=stream.mask
+    )
+    sequences = ["x"] if kind.startswith("ragged") else []
+    streams = {"row": fl.Stream((), "int64"), "x": stream}
+    corpus = fl.JSONLinesDeserializer(path, streams, sequences=sequences, chunk_size=40, cache=False)
+    assert_filled(corpus, kind, rows, value, stream.mask)
+
+
+@pytest.mark.parametrize("kind", ["float", "int", "bool", "text", "pair"])
+@settings(max_examples=examples(20))
+@given(data=st.data(), masked=st.booleans(), fills=st.booleans())
+def test_empty_cells_are_filled(tmp_path_factory, kind, data, masked, fills):
+    """A text in quotes is there, even if it is empty."""
+
+    def cell(value):
+        if value is None:
+            return data.draw(st.sampled_from(["", " "])) if kind != "text" else ""
+        return '"' + value.replace('"', '""') + '"' if kind == "text" else json.dumps(value)
+
+    rows = data.draw(st.lists(KINDS[kind][1], min_size=1, max_size=8))
+    path = tmp_path_factory.mktemp("data") / "data.csv"
+    wide = kind == "pair"
+    lines = ["row,x,y"] + [
+        f"{i},{cell(row if not wide else row and row[0])},{cell(row[1] if wide and row else None)}"
+        for i, row in enumerate(rows)
+    ]
+    path.write_text("".join(line + "\n" for line in lines), newline="")
+    stream, value = declaration(kind, masked, fills)
+    columns = {"x": ["x", "y"]} if wide else None
+    streams = {"row": fl.Stream((), "int64"), "x": stream}
+    corpus = fl.CSVDeserializer(path, streams, columns=columns, header=True, chunk_size=20, cache=False)
+    assert_filled(corpus, kind, [row or [None] * 2 for row in rows] if wide else rows, value, stream.mask)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_absent_features_of_tfrecord_are_filled(tmp_path, masked):
+    rows = [{"x": [1.5], "t": [b"a"], "r": [1, 2]}, {}, {"t": [b""], "r": []}]
+    path = tmp_path / "data.tfrecord"
+    path.write_bytes(tfrecords([example(row=[i], **row) for i, row in enumerate(rows)]))
+    streams = {
+        "row": fl.Stream((), "int64"),
+        "x": fl.Stream((), "float32", missing=-1.0, mask=masked),
+        "t": fl.Stream((), "str", missing="?", mask=masked),
+        "r": fl.Stream((), "int64", missing=0, mask=masked),
+    }
+    corpus = fl.TFRecordDeserializer(path, streams, sequences=["r"], cache=False)
+    with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1) as source:
+        minibatch = source.next_minibatch(9)
+    assert minibatch["x"].tolist() == [1.5, -1.0, -1.0]
+    assert minibatch["t"].tolist() == ["a", "?", ""]
+    assert minibatch["r"].tolist() == [[1, 2], [], []]
+    if masked:
+        assert minibatch["x_present"].tolist() == [True, False, False]
+        assert minibatch["t_present"].tolist() == [True, False, True]
+        assert minibatch["r_present"].tolist() == [[True, True], [], []]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -182,6 +268,15 @@ def test_a_value_that_the_stream_cannot_hold_is_refused(arguments, message):
 
 
 def test_formats_without_missing_samples_say_so(tmp_path):
-    (tmp_path / "data.jsonl").write_text('{"x": 1.0}\n')
+    np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
     with pytest.raises(fl.SchemaError, match="`x` with missing= or mask=, which this format does not take"):
-        fl.open_corpus(tmp_path / "data.jsonl", streams={"x": fl.Stream(missing=0.0)})
+        fl.Schema({"x": fl.Stream(missing=0.0)})
+
+
+def test_the_digest_names_the_filled_values(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"x": 1.0}\n{}\n')
+    pq.write_table(pa.table({"x": pa.array([1.0, None], pa.float32())}), tmp_path / "data.parquet")
+    for name in ("data.jsonl", "data.parquet"):
+        streams = [fl.Stream(missing=value, mask=mask) for value in (None, 0.0, 1.0) for mask in (False, True)]
+        digests = [fl.open_corpus(tmp_path / name, streams={"x": stream}).digest() for stream in streams]
+        assert len(set(digests)) == len(digests)

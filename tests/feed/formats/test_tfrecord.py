@@ -401,7 +401,7 @@ def test_a_later_record_that_differs_keeps_its_tick(tmp_path):
         assert (error.path, error.sequence, error.line) == (str(path), i, None)
         assert starts[i] <= error.byte < starts[i + 1]
     assert "sequences=" in str(chunk.errors[111])
-    assert "defaults=" in str(chunk.errors[103])
+    assert "missing=0" in str(chunk.errors[103])
     source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, on_error="skip")
     assert [n for m in source.minibatches(9) for n in m.ids.tolist()] == [i for i in range(120) if i not in bad]
     with pytest.raises(fl.DataError, match="in record 103"):

@@ -28,6 +28,10 @@ class ContentDigest:
         """Add integers."""
         self._hash.update((",".join(map(str, values)) + ";").encode())
 
+    def text(self, text: bytes) -> None:
+        """Add a text. An empty one changes nothing."""
+        self._hash.update(text)
+
     def array(self, array: Any) -> None:
         """Add the size of an array, or of an object that slices like an array, and complete rows from its head, middle
         and tail."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline import _native
-from feedline.data import Schema, Stream
+from feedline.data import Stream
 from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, name_of
@@ -28,7 +28,6 @@ from feedline.feed.formats.indexed.rows import (
     head_text,
     index_error,
     packing_of_text,
-    parser_fields,
     utf16_error,
 )
 from feedline.feed.progress_bar import Progress
@@ -122,7 +121,7 @@ class CSVDeserializer(RowsDeserializer):
             declared[name], places[name] = _resolve_stream(name, what, head, (columns or {}).get(name), str(paths[0]))
         if unknown := (columns or {}).keys() - declared.keys():
             raise SchemaError(f"expected columns= only for declared streams, got it for {', '.join(sorted(unknown))}")
-        self.schema = Schema(declared)
+        self._take_streams(declared)
         order = {name: k for k, name in enumerate(declared)}
         targets: list[tuple[int, int]] = [(-1, 0)] * len(head.names)
         for name, cells in places.items():
@@ -131,9 +130,7 @@ class CSVDeserializer(RowsDeserializer):
                 if targets[at][0] >= 0:
                     raise SchemaError(f"expected a column in one stream, got {cell!r} in several, one of them `{name}`")
                 targets[at] = (order[name], k)
-        self._parser = _native.CsvParser(
-            parser_fields(self.schema, frozenset(), memory, "CSV"), targets, ord(head.delimiter), memory
-        )
+        self._parser = _native.CsvParser(self._fields("CSV"), targets, ord(head.delimiter), memory)
         skip = int(head.header)
         kind = IndexKind(
             self._chunk_size,
@@ -153,7 +150,7 @@ class CSVDeserializer(RowsDeserializer):
         column = f"column {self._names[expected]!r} ({expected + 1})"
         cell = shown if byte == b'"' else shown.split(self._arguments["delimiter"])[0]
         if code == "empty_cell":
-            return f"expected a number in {column}, got an empty cell", None
+            return f"expected a number in {column}, got an empty cell", self._remedy(stream)
         if code == "open_quote":
             return f"expected a quote that closes the cell in {column}, got none: `{shown}`", None
         if code == "cell_text":

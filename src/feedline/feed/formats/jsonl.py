@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline import _native
-from feedline.data import Schema, Stream
+from feedline.data import Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
@@ -27,7 +27,6 @@ from feedline.feed.formats.indexed.rows import (
     head_text,
     index_error,
     packing_of_text,
-    parser_fields,
 )
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
@@ -88,7 +87,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         if not declared:
             declared, shown = _infer_streams(rows, paths[0])
             warn_of_unread_columns(paths, path, self.name, {key for row in rows for key in row})
-        self.schema = Schema(declared)
+        self._take_streams(declared)
         keys = {name: keys_of(stream.field or name) for name, stream in declared.items()}
         _check_paths(keys)
         if sequences is None:
@@ -96,10 +95,10 @@ class JSONLinesDeserializer(RowsDeserializer):
         elif unknown := set(sequences) - declared.keys():
             raise SchemaError(f"expected names of streams in `sequences`, got {', '.join(sorted(unknown))}")
         self._ragged = frozenset(shown if sequences is None else sequences)
-        fields = parser_fields(self.schema, self._ragged, memory, "JSON")
+        fields = self._fields("JSON")
         routes = [[key.encode() for key in path] for path in keys.values()]
         self._parser = _native.JsonParser(fields, routes, memory)
-        size_at = self.schema.size_at
+        size_at = self._streams.size_at
         # Only lists of samples make the index depend on the declarations.
         counter = _native.JsonParser(fields, routes, CHUNK_MEMORY) if self._ragged else None
         counted: Any = [[list(keys.values()), fields, size_at]] if self._ragged else []
@@ -123,11 +122,11 @@ class JSONLinesDeserializer(RowsDeserializer):
             return f"expected a JSON object, {actual}", None
         if code == "missing":
             field = self.schema[stream or ""].field or stream
-            return f"expected the key `{field}`{where}, got none in the row", None
+            return f"expected the key `{field}`{where}, got none in the row", self._remedy(stream)
         if code == "twice":
             return f"expected a key once{where}, got it again: `{shown}`", None
         if code == "null_value":
-            return f"expected {kind}{where}, got null", None
+            return f"expected {kind}{where}, got null", self._remedy(stream)
         if code == "wrong_type":
             deeper = "if rows hold lists of samples, name the stream in sequences=" if byte == b"[" else None
             return f"expected {kind}{where}, {actual}", deeper

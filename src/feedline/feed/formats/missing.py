@@ -63,6 +63,11 @@ def with_masks(streams: Mapping[str, Stream], fillings: Mapping[str, Filling]) -
     return Schema(schema)
 
 
+def identity_of(fillings: Mapping[str, Filling]) -> bytes:
+    """Return what a corpus adds to its digest: nothing if its streams fill nothing."""
+    return repr(sorted(fillings.items())).encode() if fillings else b""
+
+
 def fill(value: Value, missing: Flags | None, filling: Filling) -> Value:
     """Return a value with its missing samples filled: a copy if there are any, as the value may be of a mapped file.
 
@@ -97,6 +102,23 @@ def fill(value: Value, missing: Flags | None, filling: Filling) -> Value:
     return BytesValue(bounds, data, value._offsets, text=value.text)
 
 
+def from_runs(runs: NDArray[np.int64] | None, samples: int, size: int) -> Flags | None:
+    """Return the missing values that a native parser has found, bool (samples, size), or None if there are none.
+
+    Args:
+        runs: pairs of the first missing value and the number of missing ones, ascending, int64 (2n,). None: none.
+        samples: number of samples.
+        size: number of values of a sample.
+    """
+    if runs is None:
+        return None
+    first, count = runs.reshape(-1, 2).T
+    places = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+    flags = np.zeros(samples * size, np.bool_)
+    flags[places] = True
+    return flags.reshape(samples, size)
+
+
 def mask_of(value: Value, missing: Flags | None) -> DenseValue:
     """Return the mask of a value: bool, one a sample, False where a sample or a part of it is missing."""
     present = np.ones(value.num_samples, np.bool_)
@@ -118,5 +140,5 @@ def remedy(name: str, stream: Stream) -> str:
     sparse = ", sparse=True" if stream.sparse else ""
     return (
         f'declare fl.Stream({shape}, "{stream.dtype.name}"{sparse}, missing={value}) for `{name}` to fill them, with '
-        f'mask=True also to get a stream `{name}{PRESENT}`, or on_error="skip" to leave such sequences out'
+        f"mask=True also to get a stream `{name}{PRESENT}`"
     )

@@ -16,14 +16,14 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from feedline import _native
-from feedline.data import Schema, Stream
+from feedline.data import Stream
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.compressed_text import head_of
 from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.formats.detect_tfrecord import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowsDeserializer, parser_fields
+from feedline.feed.formats.indexed.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowsDeserializer
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
@@ -124,20 +124,21 @@ class TFRecordDeserializer(RowsDeserializer):
                     f"expected declared streams with `lists`, or `lists` of {had}, as the first records of "
                     f"{first.path} have, got {got}"
                 )
-        self.schema = Schema(declared)
+        self._take_streams(declared)
         for what, names in (("sequences", sequence_names), ("lists", list_names), ("defaults", defaults)):
             if unknown := set(names) - declared.keys():
                 raise SchemaError(f"expected names of streams in `{what}`, got {', '.join(sorted(unknown))}")
         self._ragged = frozenset(sequence_names | list_names)
-        fields = parser_fields(self.schema, self._ragged, memory, "TFRecord")
+        fields = self._fields("TFRecord")
         sources = [
             (_key(stream.field or name), name in list_names, _default_bytes(name, stream, self._ragged, defaults))
             for name, stream in declared.items()
         ]
         _check_duplicates(dict(zip(declared, sources, strict=True)))
         self._parser = _native.ExampleParser(fields, sources, memory)
-        self._views = any(s.is_bytes and name not in self._ragged | defaults.keys() for name, s in declared.items())
-        size_at = self.schema.size_at
+        copied = self._ragged | defaults.keys() | self._fillings.keys()
+        self._views = any(stream.is_bytes and name not in copied for name, stream in declared.items())
+        size_at = self._streams.size_at
         # Only sequences make the index depend on the declarations.
         counter = _native.ExampleParser(fields, sources, CHUNK_MEMORY) if self._ragged else None
         read = [[key.hex(), in_lists, None if default is None else default.hex()] for key, in_lists, default in sources]
@@ -168,7 +169,7 @@ class TFRecordDeserializer(RowsDeserializer):
             return f"expected a message of at most {expected} bytes, got one of {got % 2**64}", None
         if code == "missing":
             field = self.schema[stream or ""].field or stream
-            return f"expected the feature `{field}`{where}, got none", "pass defaults={...} with a value for it"
+            return f"expected the feature `{field}`{where}, got none", self._remedy(stream)
         if code == "feature_kind":
             return f"expected {_KINDS[expected]}{where}, got {_KINDS[got]}", None
         if code == "out_of_range":

@@ -50,6 +50,7 @@ from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
 from feedline.feed.formats.detect_shards import folder_of, is_litdata
 from feedline.feed.formats.fetched_views import check_room_for_bounds, page_runs
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
+from feedline.feed.formats.missing import identity_of
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.unreadable import lost_chunk, read_error
@@ -277,6 +278,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
     def digest(self) -> str:
         """Return 32 hex digits over the rows of all batches, and three blocks of each file."""
         digest = ContentDigest()
+        digest.text(identity_of(arrow_columns.fillings_of(self._columns)))
         for file in self._files:
             digest.numbers(*file.rows.tolist())
             with open_file(file.path, -1) as handle:

@@ -114,7 +114,9 @@ class UnreadableRows:
             path=self._path,
             sequence=self._first + i,
             stream=name,
-            hint=remedy(name, column.stream) if column.filling is None else None,
+            hint=f'{remedy(name, column.stream)}, or on_error="skip" to leave such sequences out'
+            if column.filling is None
+            else None,
         )
 
 
@@ -402,10 +404,14 @@ def ragged_of(columns: Mapping[str, Column]) -> set[str]:
     return ragged | {name + PRESENT for name in ragged}
 
 
+def fillings_of(columns: Mapping[str, Column]) -> dict[str, Filling]:
+    """Return what becomes of nulls, by stream."""
+    return {name: column.filling for name, column in columns.items() if column.filling is not None}
+
+
 def schema_of(columns: Mapping[str, Column]) -> Schema:
     """Return the streams of columns, and the masks that they declare."""
-    fillings = {name: column.filling for name, column in columns.items() if column.filling is not None}
-    return with_masks({name: column.stream for name, column in columns.items()}, fillings)
+    return with_masks({name: column.stream for name, column in columns.items()}, fillings_of(columns))
 
 
 def _shorten(kind: Any) -> str:

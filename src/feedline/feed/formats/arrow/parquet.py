@@ -40,6 +40,7 @@ from feedline.feed.formats.arrow.file import unknown_types
 from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.hive_folders import NULL, hive_columns
+from feedline.feed.formats.missing import identity_of
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.protocol import (
@@ -194,6 +195,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
     def digest(self) -> str:
         """Return 32 hex digits over row counts, sizes and three blocks of each file, including its footer."""
         digest = ContentDigest()
+        digest.text(identity_of(arrow_columns.fillings_of(self._columns)))
         for file in self._files:
             digest.numbers(*(group.rows for group in self._groups if group.file is file))
             with file.open() as handle:

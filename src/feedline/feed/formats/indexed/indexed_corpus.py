@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.concurrency.fork_local import PerProcess
-from feedline.data import Chunk
+from feedline.data import Chunk, Stream
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, size_of, status_of
@@ -251,10 +251,14 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         """Return sequences of one file. ``local`` are their numbers there, ascending."""
         raise NotImplementedError
 
+    def _declarations(self) -> dict[str, Stream]:
+        """Return the streams as they were declared, or inferred."""
+        return dict(self.schema.streams)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Each process opens the files for itself.
         kind: Callable[..., Any] = type(self)
-        return functools.partial(kind, self.paths(), dict(self.schema.streams), **self._arguments), ()
+        return functools.partial(kind, self.paths(), self._declarations(), **self._arguments), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}: {self._starts[-1]} {self._unit}s, {len(self._infos)} chunks)"

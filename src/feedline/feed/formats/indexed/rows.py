@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.data import Chunk, Schema, Value
+from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.chunk import LazyErrors
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue, DenseValue
@@ -38,6 +38,17 @@ from feedline.feed.formats.indexed.indexed_corpus import (
     IndexedFile,
     Ordinals,
     merge_reads,
+)
+from feedline.feed.formats.missing import (
+    PRESENT,
+    Filling,
+    fill,
+    filling_of,
+    from_runs,
+    identity_of,
+    mask_of,
+    remedy,
+    with_masks,
 )
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Extent, Fetchable, Ints, Piece, Unread
@@ -308,10 +319,26 @@ class RowsDeserializer(TextCorpus):
     _parser: _native.JsonParser | _native.CsvParser | _native.ExampleParser
     _ragged: frozenset[str] = frozenset()
     _identity: str
+    _streams: Schema  # without masks
+    _fillings: Mapping[str, Filling]
+
+    def _take_streams(self, declared: Mapping[str, Stream]) -> None:
+        """Take the declarations of the streams."""
+        self._declared = dict(declared)
+        self._fillings = {name: filling for name, s in declared.items() if (filling := filling_of(s)) is not None}
+        self._streams = Schema({name: stream.delivered() for name, stream in declared.items()})
+        self.schema = with_masks(self._streams, self._fillings)
+
+    def _declarations(self) -> dict[str, Stream]:
+        return self._declared
+
+    def _fields(self, what: str) -> list[tuple[int, tuple[int, ...], bool, bool]]:
+        """Return the fields of a parser. Raises the errors of `parser_fields`."""
+        return parser_fields(self._streams, self._ragged, self._fillings, memory_bytes=self._memory_bytes, what=what)
 
     def digest(self) -> str:
         """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
-        return self._digest(self._identity)
+        return self._digest(self._identity + identity_of(self._fillings).decode())
 
     def _check_text_size(self, size: int, file: RowText) -> None:
         if size > self._memory_bytes:
@@ -340,7 +367,7 @@ class RowsDeserializer(TextCorpus):
                 hint="raise memory=, or lower chunk_size=",
             )
         values: dict[str, Value] = {}
-        for (name, stream), (data, bounds, offsets) in zip(self.schema.items(), streams, strict=True):
+        for (name, stream), (data, bounds, offsets, missing) in zip(self._streams.items(), streams, strict=True):
             if stream.is_bytes and bounds is None:
                 spans = data.view(np.int64).reshape(-1, 2)
                 values[name] = ScatteredBytes(spans, buffer[PAD:], text=stream.is_text)
@@ -349,6 +376,13 @@ class RowsDeserializer(TextCorpus):
             else:
                 count = len(ordinals) if offsets is None else int(offsets[-1])
                 values[name] = DenseValue(data.view(stream.dtype).reshape(count, *stream.shape), offsets)
+            if (filling := self._fillings.get(name)) is not None:
+                flags = from_runs(missing, values[name].num_samples, stream.size)
+                if stream.is_bytes and flags is not None:
+                    flags = flags[:, 0]
+                values[name] = fill(values[name], flags, filling)
+                if filling.mask:
+                    values[name + PRESENT] = mask_of(values[name], flags)
         without_gaps(values, buffer)
         if len(records) == 0 and not holes:
             return Chunk(self.schema, values)
@@ -357,7 +391,7 @@ class RowsDeserializer(TextCorpus):
         gaps = [np.flatnonzero((begin < high) & (end > low)) for low, high, _ in holes]
         of_records = records["row"].astype(np.int64)
         rows = np.unique(np.concatenate([of_records, *gaps]))
-        names = list(self.schema)
+        names = list(self._streams)
         # If there are many errors, each is created on access, as a row can be shorter than its error. This needs a copy
         # of the text, as the buffer is reused.
         snapshot = buffer.copy() if len(rows) > MAX_AT_ONCE else buffer
@@ -390,6 +424,10 @@ class RowsDeserializer(TextCorpus):
         errors: Mapping[int, DataError] = LazyErrors(rows, row_error)
         return Chunk(self.schema, values, errors if len(rows) > MAX_AT_ONCE else dict(errors))
 
+    def _remedy(self, name: str | None) -> str | None:
+        """Return what to do about values that a stream lacks."""
+        return None if name is None else remedy(name, self._streams[name])
+
     def _line(self, entries: NDArray[Any], row: int) -> int | None:
         """Return the line of a row, if keys are numbers of lines."""
         return int(entries["key"][row]) if self._numbers_lines else None
@@ -406,9 +444,9 @@ def excerpt(text: bytes) -> str:
 
 
 def parser_fields(
-    schema: Schema, ragged: frozenset[str], memory_bytes: int, what: str
-) -> list[tuple[int, tuple[int, ...], bool]]:
-    """Return the fields of a parser for the streams of a schema.
+    schema: Schema, ragged: frozenset[str], optional: Collection[str] = (), *, memory_bytes: int, what: str
+) -> list[tuple[int, tuple[int, ...], bool, bool]]:
+    """Return the fields of a parser for the streams of a schema, of which ``optional`` may lack values.
 
     Raises:
         SchemaError: text in rows cannot fill a stream, or a sample exceeds the memory.
@@ -432,7 +470,7 @@ def parser_fields(
             raise SchemaError(
                 f"expected samples of at most {memory_bytes} bytes (memory) for stream `{name}`, got {stream.shape}"
             )
-        fields.append((kind, stream.shape, name in ragged))
+        fields.append((kind, stream.shape, name in ragged, name in optional))
     return fields
 
 
