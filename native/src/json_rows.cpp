@@ -207,8 +207,8 @@ struct Machine {
     }
 
     bool all_optional(const Node& node) const {
-        for (const Node::Key& key : node.keys)
-            if (key.inner != nullptr ? !all_optional(*key.inner) : !fields[key.stream].optional) return false;
+        for (const Node::Key& each : node.keys)
+            if (each.inner != nullptr ? !all_optional(*each.inner) : !fields[each.stream].optional) return false;
         return true;
     }
 
@@ -432,7 +432,7 @@ struct Machine {
         const std::uint8_t* const start = p;
         if constexpr (std::is_same_v<T, bool>) {
             const bool is_true = is_word(p, "true", 4);
-            if (!is_true && !is_word(p, "false", 5)) return missing_value(out, stream) || mismatch('t', stream);
+            if (!is_true && !is_word(p, "false", 5)) return missing_value(out, stream, 't');
             p += is_true ? 4 : 5;
             out = is_true;
             return true;
@@ -460,10 +460,10 @@ struct Machine {
         }
     }
 
-    // Reads a null within a sample of an optional stream.
+    // Reads a null within a sample of an optional stream. Anything else is a mismatch.
     template <class T>
-    __attribute__((noinline, cold)) bool missing_value(T& out, int stream) {
-        if (stream < 0 || !fields[stream].optional || !is_word(p, "null", 4)) return false;
+    __attribute__((noinline, cold)) bool missing_value(T& out, int stream, char expected) {
+        if (stream < 0 || !fields[stream].optional || !is_word(p, "null", 4)) return mismatch(expected, stream);
         const auto s = static_cast<std::size_t>(stream);
         const auto place = &out - reinterpret_cast<const T*>(sink.latest(s));
         out = T{};
@@ -489,7 +489,7 @@ struct Machine {
             return fail(RowError::wrong_type, p, stream, 'i');
         }
         if (negative) return fail(RowError::syntax, p + 1, stream);
-        return missing_value(out, stream) || mismatch(std::is_integral_v<T> ? 'i' : '0', stream);
+        return missing_value(out, stream, std::is_integral_v<T> ? 'i' : '0');
     }
 
     template <class T>

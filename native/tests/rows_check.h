@@ -89,6 +89,16 @@ inline void check_columns(const RowColumns& columns, const std::vector<RowField>
         CHECK(c.samples == samples);
         const bool string = fields[s].type == RowType::text || fields[s].type == RowType::bytes;
         CHECK(c.values.size == (string ? last_of(c.bounds, samples) : samples * size));
+        const std::size_t values = string ? samples : c.values.size / sizes[static_cast<int>(fields[s].type)];
+        CHECK(c.missing.size % 16 == 0 && (fields[s].optional || c.missing.size == 0));
+        std::size_t missing = 0;
+        for (std::size_t k = 0; k < c.missing.size; k += 16) {
+            std::int64_t run[2];
+            std::memcpy(run, c.missing.data + k, sizeof run);
+            CHECK(run[0] >= 0 && run[1] >= 0 && static_cast<std::size_t>(run[0] + run[1]) <= values);
+            missing += static_cast<std::size_t>(run[1]);
+        }
+        CHECK(missing <= values);
     }
 }
 

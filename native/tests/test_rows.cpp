@@ -22,6 +22,7 @@ using namespace feedline;
 const std::vector<std::string> kJson{
     R"({"a": 1, "b": {"c": [1.5, -2e-3]}, "t": "x\u00e9\ud83d\ude00"})" "\n",
     R"({"a":-0,"t":"","b":{"c":[NaN,Infinity]}})" "\n",
+    R"({"a":null,"b":{"c":[null,1]},"t":null})" "\n", R"({"b":null})" "\n",
     R"({"z": [[{}], null, true, "\\"], "a": 255, "b": {"c": [0, 1]}, "t": ""})" "\r\n",
     "\n", " \r\n", "[1]\n", "{}\n", "\xEF\xBB\xBF", R"(\ud800)", "\"", "\\", "}", "]", "[", "{", ",", ":", "1e",
     "99999999999999999999", "null", "\xff", "-"};
@@ -37,22 +38,22 @@ std::string made(Random& random, bool csv) {
 }
 
 void rows(Random& random) {
-    const bool csv = random.below(2) == 0;
+    const bool csv = random.below(2) == 0, optional = random.below(2) == 0;
     const std::string text = made(random, csv);
     const std::uint64_t limit = random.below(6) == 0 ? random.below(400) : std::uint64_t{1} << 30;
     const auto number = [&](std::size_t least) { return static_cast<RowType>(least + random.below(11 - least)); };
     if (csv) {
         const std::vector<RowField> fields{
-            {number(0), {}, false}, {number(9), {1}, false}, {RowType::text, {}, false}};
+            {number(0), {}, false, optional}, {number(9), {1}, false}, {RowType::text, {}, false, optional}};
         const RowIndexer indexer(',', random.below(2), random.below(3) ? 1 << 20 : random.below(60));
         parse(CsvParser(fields, {{0, 0}, {1, 0}, {2, 0}}, ',', limit), text, index_of(indexer, text, random), random, 64);
         return;
     }
     const bool ragged = random.below(2) == 0;
     const std::vector<RowField> fields{
-        {number(0), {}, false},
-        {number(9), ragged ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{2}, ragged},
-        {random.below(2) ? RowType::text : RowType::bytes, {}, false}};
+        {number(0), {}, false, optional},
+        {number(9), ragged ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{2}, ragged, optional},
+        {random.below(2) ? RowType::text : RowType::bytes, {}, false, optional}};
     const auto parser = std::make_shared<JsonParser>(
         fields, std::vector<std::vector<std::string>>{{"a"}, {"b", "c"}, {"t"}}, limit);
     const std::uint64_t most = random.below(3) ? 1 << 20 : random.below(60);

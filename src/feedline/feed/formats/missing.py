@@ -106,7 +106,7 @@ def from_runs(runs: NDArray[np.int64] | None, samples: int, size: int) -> Flags 
     """Return the missing values that a native parser has found, bool (samples, size), or None if there are none.
 
     Args:
-        runs: pairs of the first missing value and the number of missing ones, ascending, int64 (2n,). None: none.
+        runs: pairs of the first missing value and the number of missing ones, int64 (2n,). None: none.
         samples: number of samples.
         size: number of values of a sample.
     """
