@@ -141,7 +141,10 @@ class LoaderIterator(_Base):
             stats.skipped += skipped
             stats.reading += fetched.reading
             stats.collating += fetched.collating
+            stats.computing += fetched.computing
             stats.waiting += now - began
+            if self._yielded == 1:
+                stats.starting += now - began
             self._delivered_at = now
             return batch
         finally:
