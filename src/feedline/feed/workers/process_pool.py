@@ -266,7 +266,7 @@ class ProcessPool:
             if member.exitcode == start.UNGUARDED:
                 hint = (
                     f"as the main module starts workers when it is imported, and start method {method!r} imports it in "
-                    f"each worker. Put what starts them under `if __name__ == '__main__':`, or {start.WAYS_OUT}"
+                    f"each worker. Put what starts them under `if __name__ == '__main__':`, or {process.WAYS_OUT}"
                 )
             self._broken = member.error(hint)
         elif self._deaths_in_row > 2 * self._terms.options.workers + 3:
