@@ -38,8 +38,8 @@ _SAMPLES = (
 class Tokenized(Deserializer, Unsized):
     """A corpus whose texts are replaced by their tokens, one sequence each.
 
-    The number of tokens of a text is unknown before reading. `convert` can write this corpus to a store, whose
-    documents `Packed` and `Bucketed` accept. A `MinibatchSource` reads it as any corpus of unknown chunk sizes.
+    The number of tokens of a text is unknown before reading. A `MinibatchSource` reads this corpus, and `Packed` packs
+    it, as it is. `convert` writes it to a store, which everything else accepts, too.
 
     Args:
         corpus: corpus with a stream of texts, one to a sequence.
