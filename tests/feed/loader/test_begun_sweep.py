@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import random
@@ -28,7 +29,7 @@ class Records:
     def __getitem__(self, i):
         if self.path is not None:
             with open(self.path, "ab") as file:
-                file.write(b".")
+                file.write(bytes([i]))
         noise = random.random() + np.random.rand() + torch.rand(()).item() if self.draws else 0.0
         return self.records[i]["number"] + self.offset, noise
 
@@ -48,6 +49,8 @@ class Scaled:
 
 
 def make(dataset, workers=2, **options):
+    if "generator" in options:
+        options["generator"] = torch.Generator().manual_seed(options["generator"])
     return fl.DataLoader(dataset, batch_size=4, num_workers=workers, **options)
 
 
@@ -55,12 +58,12 @@ def batches(loader):
     return [[part.tolist() for part in batch] for batch in loader]
 
 
-def reads_on(path, items):
-    """Return whether more than ``items`` items are read within a minute."""
+def items_read(path, at_least):
+    """Return the items that were read, once there are as many, within a minute."""
     deadline = time.monotonic() + 60
-    while os.path.getsize(path) <= items and time.monotonic() < deadline:
+    while os.path.getsize(path) < at_least and time.monotonic() < deadline:
         time.sleep(0.01)
-    return os.path.getsize(path) > items
+    return list(path.read_bytes())
 
 
 OPTIONS = [
@@ -69,7 +72,8 @@ OPTIONS = [
     {},
     {"shuffle": True, "persistent_workers": True},
     {"persistent_workers": True},
-    {"sampler": fl.Weighted(np.arange(40) + 1.0)},
+    {"sampler": fl.Weighted([1.0, 2.0] * 20)},
+    {"shuffle": True, "generator": 3},
 ]
 
 
@@ -100,11 +104,14 @@ def concatenated(dataset):
 def test_the_next_sweep_is_read_before_it_begins(wrap, options, tmp_path):
     dataset = fl.shared(Records(path := tmp_path / "read"))
     loader = make(dataset if wrap is None else wrap(dataset), **options)
-    read = 0
-    for _ in range(2):
-        assert len(batches(loader)) == 10
-        read += 40
-        assert reads_on(path, read)
+    for sweep in range(1, 3):
+        iterator = iter(loader)
+        first = next(iterator)[0].tolist()
+        if "sampler" not in options:  # no item comes twice in a sweep
+            assert [list(path.read_bytes()).count(item) for item in first] == [sweep] * 4
+        assert len(list(iterator)) == 9
+        del iterator
+        assert len(items_read(path, 40 * sweep + 16)) == 40 * sweep + 16  # two batches for each worker
         if "persistent_workers" not in options:
             assert loader.pids == []
 
@@ -167,11 +174,11 @@ def draw(loader, step):
 
 
 def load_state(loader, step):
-    iterator = iter(loader)
+    """Load a state in the middle of the sweep that comes next."""
+    twin = copy.copy(loader)
+    iterator = iter(twin)
     next(iterator)
-    state = loader.state_dict()
-    del iterator
-    loader.load_state_dict(state)
+    loader.load_state_dict(twin.state_dict())
 
 
 def leave(loader, step):
