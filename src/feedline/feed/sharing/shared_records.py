@@ -42,16 +42,17 @@ class Memory:
 
     Args:
         fd: its descriptor, which this object closes.
+        wrote: whether this process has written it.
 
     Attributes:
         view: its bytes, read-only.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, wrote: bool = False) -> None:
         self._fd = fd
         # A private mapping, as kernels before 6.7 refuse shared ones of sealed memory. Its pages are shared all the
-        # same. They are mapped at once: what only a worker has mapped would count as its own.
-        flags = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
+        # same. The process that wrote them maps them at once: what only a worker has mapped would count as its own.
+        flags = mmap.MAP_PRIVATE | (mmap.MAP_POPULATE if wrote else 0)
         self.view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, flags, mmap.PROT_READ))
 
     def __del__(self) -> None:
@@ -121,7 +122,7 @@ class MemoryWriter:
         fd = os.dup(self._file.fileno())
         self._file.close()
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        return Memory(fd)
+        return Memory(fd, wrote=True)
 
     def close(self) -> None:
         """Drop what was written."""
