@@ -52,7 +52,8 @@ class Annotated:
 
     def __getitem__(self, i: int) -> int:
         spin(self.loops)
-        return self.records[i]["class"]
+        record = self.records[i]
+        return len(record["file"]) + record["box"][0] + record["class"]
 
 
 def run(stage: Stage) -> list[Answer]:

@@ -263,7 +263,9 @@ class Epoch:
         assert isinstance(batches, PlannedBatches)
         assert pool is not None
         assert self.remaining is not None
-        return BegunSweep(batches, self.partition, place, snapshot, pool, executor, self.remaining)
+        return BegunSweep(
+            batches, self.partition, place, snapshot=snapshot, pool=pool, executor=executor, remaining=self.remaining
+        )
 
     def move_to(self, place: ResumePoint) -> Executor:
         """Return an executor that begins at another place. No batch must have been asked for. A sampler draws no more

@@ -267,8 +267,7 @@ class SharedList(_ReadOnly, Sequence[Any]):
     def __getitem__(self, at: slice) -> list[Any] | tuple[Any, ...]: ...
     def __getitem__(self, at: Any) -> Any:
         if type(at) is int and 0 <= at < self._count:  # as `Records` does, without another call
-            ends = self._ends
-            return self._loads(self._view[ends[at] : ends[at + 1]])
+            return self._loads(self._view[self._ends[at] :])  # which reads one record, and not what follows it
         if isinstance(at, slice):
             return self._kind(map(self._records.__getitem__, range(*at.indices(self._count))))
         try:

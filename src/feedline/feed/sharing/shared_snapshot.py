@@ -29,8 +29,8 @@ class SharedSnapshot:
 
     def __init__(self, *objects: Any) -> None:
         self.memories: list[Any] = []  # kept, so that their ids stay theirs
-        text = _Text()
-        _Pickler(text, self.memories).dump(objects)
+        text = _FewBytes()
+        _MemoryPickler(text, self.memories).dump(objects)
         if not self.memories:
             raise ValueError("expected a dataset in shared memory, got none")
         self._text = text.getvalue()
@@ -43,7 +43,7 @@ class SharedSnapshot:
             return False
 
 
-class _Text(io.BytesIO):
+class _FewBytes(io.BytesIO):
     """Refuses to grow beyond `MOST_BYTES`."""
 
     def write(self, data: Any) -> int:
@@ -52,10 +52,10 @@ class _Text(io.BytesIO):
         return super().write(data)
 
 
-class _Pickler(pickle.Pickler):
+class _MemoryPickler(pickle.Pickler):
     """Writes shared memory by its identity."""
 
-    def __init__(self, text: _Text, memories: list[Any]) -> None:
+    def __init__(self, text: _FewBytes, memories: list[Any]) -> None:
         super().__init__(text, 5)
         self._memories = memories
 
