@@ -66,7 +66,7 @@ class CopiedMemory:
             self._due_s = began + FIRST_LOOK_S
         if began < self._due_s:
             return
-        for pid, worker in zip(pids, figures, strict=True):
+        for pid, worker in zip(pids, figures, strict=False):  # a pool that is closed meanwhile has no processes
             if (counts := PageCounts.of(pid)) is not None:
                 worker.copied_bytes = max(worker.copied_bytes, _copied(self._first.setdefault(pid, counts), counts))
         ended = time.monotonic()
