@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,15 +58,19 @@ class CopiedMemory:
         self._first: dict[int, PageCounts] = {}  # by process id
         self._due_s: float | None = None
 
-    def look(self, pids: Sequence[int], figures: Sequence[WorkerStats]) -> None:
+    def look(self, workers: Callable[[], Iterable[tuple[int, WorkerStats]]]) -> None:
         """Update `WorkerStats.copied_bytes`, if a look is due. The first one finds what a worker has copied to start,
-        which does not count."""
+        which does not count.
+
+        Args:
+            workers: function that returns process id and statistics of each worker that has started.
+        """
         began = time.monotonic()
         if self._due_s is None:
             self._due_s = began + FIRST_LOOK_S
         if began < self._due_s:
             return
-        for pid, worker in zip(pids, figures, strict=False):  # a pool that is closed meanwhile has no processes
+        for pid, worker in workers():
             if (counts := PageCounts.of(pid)) is not None:
                 worker.copied_bytes = max(worker.copied_bytes, _copied(self._first.setdefault(pid, counts), counts))
         ended = time.monotonic()

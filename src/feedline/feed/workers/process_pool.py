@@ -134,7 +134,7 @@ class ProcessPool:
                 self._replace_dead(member)
             self._flush()
             self._torn = False
-        self._copied.look(self.pids, self.figures)
+        self._copied.look(self._started_workers)
         return bool(self.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
@@ -199,6 +199,9 @@ class ProcessPool:
             self._by_fd[fd] = member
             self._poller.register(fd, select.POLLIN)
         return member
+
+    def _started_workers(self) -> list[tuple[int, WorkerStats]]:
+        return [(member.pid, self.figures[member.index]) for member in self._members if member.ready]
 
     def _flush(self) -> None:
         while self._backlog and self._queue.push(self._backlog[0]):
