@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import operator
 import pickle
 from collections import OrderedDict, defaultdict
@@ -285,7 +286,9 @@ class Keeping(Annotations):
     """A dataset that keeps what it has read."""
 
     def __getitem__(self, i):
-        vars(self).setdefault("kept", []).append(bytes(2000))
+        page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # new, unlike what malloc may reuse
+        page[0] = 1
+        vars(self).setdefault("kept", []).append(page)
         return super().__getitem__(i)
 
 
@@ -293,9 +296,7 @@ def test_what_workers_allocate_is_not_what_they_copy(monkeypatch):
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr(copied_memory, "FIRST_LOOK_S", 0.0)
     monkeypatch.setattr(copied_memory, "SHARE_OF_LOOKS", 1.0)
-    original = Keeping(30_000)  # stays, as workers that allocate in memory that it has left copy that
-    gc.collect()
-    loader = fl.DataLoader(fl.shared(original), batch_size=250, num_workers=2)
+    loader = fl.DataLoader(fl.shared(Keeping(30_000)), batch_size=250, num_workers=2)
     grown = [private_bytes(loader.pids[0]) for number, _ in enumerate(loader) if number in (10, 110)]
     assert grown[1] - grown[0] > 16 << 20
     assert max(worker.copied_bytes for worker in loader.stats().workers) < (grown[1] - grown[0]) / 4
