@@ -29,7 +29,7 @@ class LoaderStats:
         computing: seconds of CPU time of both. 0 if batches are copied from arrays or files without Python.
         transfer: seconds in which ``next`` pinned memory or copied batches to a device.
         consuming: seconds between the delivery of a batch and the next call of ``next``: the loop's own time.
-        workers: units, seconds of work and restarts by worker. Empty without workers.
+        workers: units, seconds of work, copied memory and restarts by worker. Empty without workers.
     """
 
     batches: int = 0
@@ -54,6 +54,16 @@ class LoaderStats:
         """What limits the loop on this machine, and what to change, in sentences."""
         return remedy(self, usable_cores())
 
+    @property
+    def memory_advice(self) -> str:
+        """What to do about workers that copy the memory of this process, in a sentence. Empty if they do not."""
+        copied_bytes = max((worker.copied_bytes for worker in self.workers), default=0)
+        if not copied_bytes:
+            return ""
+        from feedline.feed.workers.copied_memory import advice_on  # there are workers, so it is imported
+
+        return advice_on(copied_bytes)
+
     def brief(self) -> dict[str, str]:
         """Return the figures for a progress bar: ``bar.set_postfix(loader.stats().brief())`` of tqdm."""
         total = self.waiting + self.consuming
@@ -62,7 +72,8 @@ class LoaderStats:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""
-        return {**asdict(self), "gain": self.gain, "advice": self.advice}
+        advice = {"advice": self.advice, "memory_advice": self.memory_advice}
+        return {**asdict(self), "gain": self.gain, **advice}
 
     def __repr__(self) -> str:
         busy = ", ".join(f"{w.seconds:.3f} s" for w in self.workers)
@@ -71,6 +82,7 @@ class LoaderStats:
             f"loop {self.consuming:.3f} s; reading {self.reading:.3f} s, collating {self.collating:.3f} s, "
             f"transfer {self.transfer:.3f} s{f'; workers busy {busy}' if busy else ''}; {self.skipped} skipped; "
             f"a perfect loader would be {self.gain:.2f} times as fast). {self.advice}"
+            f"{f' {self.memory_advice}' if self.memory_advice else ''}"
         )
 
 
