@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import pickle
 import select
@@ -97,6 +98,7 @@ class WorkerMessage(NamedTuple):
 
 def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     """Run units until the channel is shut down."""
+    gc.freeze()  # a collection would write to all objects of the program, and so copy their memory
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for fd in options.foreign:
