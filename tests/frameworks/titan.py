@@ -21,15 +21,15 @@ class BaseDataLoader(ABC):
     class Config:
         dataset: str = ""
         dataset_path: str | None = None
-        _owner = None
+        owner = None
 
         def build(self, **runtime):
-            return type(self)._owner(config=self, **runtime)
+            return type(self).owner(config=self, **runtime)
 
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
         assert dataclasses.is_dataclass(cls.Config)
-        cls.Config._owner = cls
+        cls.Config.owner = cls
 
     @abstractmethod
     def __iter__(self): ...

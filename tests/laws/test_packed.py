@@ -62,17 +62,17 @@ class ReadUncounted(fl.UserDeserializer):
 
     def __init__(self, docs, each=9, bad=()):
         super().__init__()
-        self._documents = Read(docs, each, bad)
+        self.texts = Read(docs, each, bad)
 
     @property
     def reads(self):
-        return self._documents.reads
+        return self.texts.reads
 
     def num_chunks(self):
-        return len(self._documents.chunks())
+        return len(self.texts.chunks())
 
     def get_chunk(self, chunk):
-        return self._documents.read(chunk)
+        return self.texts.read(chunk)
 
 
 @st.composite

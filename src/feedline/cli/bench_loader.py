@@ -17,7 +17,7 @@ from typing import Any
 from feedline.cli.console import UsageError, print_facts, print_table, progress, show_bytes, show_count
 from feedline.errors import DataError
 from feedline.feed.loader import DataLoader, LoaderStats
-from feedline.feed.loader.remedies import limit_of_loop
+from feedline.feed.loader.figures.remedies import limit_of_loop
 
 _HELD_BYTES, _HELD_BATCHES = 256 << 20, 64
 

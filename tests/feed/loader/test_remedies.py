@@ -9,7 +9,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.loader import LoaderStats
-from feedline.feed.loader.remedies import remedy
+from feedline.feed.loader.figures.remedies import remedy
 from feedline.feed.workers import WorkerStats
 
 

@@ -22,7 +22,7 @@ from feedline.feed.loader.draws import SamplerDraws
 from feedline.feed.loader.epoch import Epoch
 from feedline.feed.loader.executors import PoolExecutor
 from feedline.feed.loader.fetch import Fetched
-from feedline.feed.loader.loader_stats import LoaderStats, ShownSweep
+from feedline.feed.loader.figures.loader_stats import LoaderStats, ShownSweep
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps

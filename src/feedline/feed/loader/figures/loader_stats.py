@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from feedline.feed.loader.remedies import remedy, usable_cores
+from feedline.feed.loader.figures.remedies import remedy, usable_cores
 from feedline.feed.progress_bar import Progress, Report, showing
 
 if TYPE_CHECKING:
