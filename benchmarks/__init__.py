@@ -47,6 +47,7 @@ QUESTIONS = (
     "loader_slow_samples",
     "loader_resume",
     "loader_memory",
+    "loader_shared",
     "learners",
     "training_session",
     "checkpoint",

@@ -37,10 +37,12 @@ from feedline.feed.arguments import Weighted as Weighted
 from feedline.feed.composed import Bucketed as Bucketed
 from feedline.feed.composed import Mixture as Mixture
 from feedline.feed.composed import Packed as Packed
+from feedline.feed.composed.chat_template import ChatTemplate as ChatTemplate
 from feedline.feed.composed.concat import Concat as Concat
 from feedline.feed.composed.filtered import Filtered as Filtered
 from feedline.feed.composed.frames import Frames as Frames
 from feedline.feed.composed.join import Join as Join
+from feedline.feed.composed.key_folds import folds as folds
 from feedline.feed.composed.skipping import Skipping as Skipping
 from feedline.feed.composed.subset import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized

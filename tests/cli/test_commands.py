@@ -390,6 +390,16 @@ def workers():
     return fl.DataLoader(Slow(), batch_size=4, seed=0, num_workers=2)
 
 
+def of_torch():
+    from torch.utils.data import DataLoader
+
+    return DataLoader(Slow(), batch_size=4), lambda batch: time.sleep(0.002)
+
+
+def outrun():
+    return fl.DataLoader(np.zeros((40, 2)), batch_size=4), lambda batch: time.sleep(0.03)
+
+
 def empty():
     return []
 
@@ -418,6 +428,11 @@ def test_bench_of_a_loader(tmp_path):
     assert found["gain"] > 1.5
     out = feedline("bench", "--loader", "mine:workers", "--seconds", "0.2", cwd=tmp_path).stdout
     assert "a perfect loader would make this loop" in out
+    assert found["advice"] == found["stats"]["advice"]
+    assert "  advice       " in out
+    assert measured("mine:outrun")["advice"].startswith("The loop is the limit")
+    assert measured("mine:slow")["advice"].startswith("Add workers: num_workers=")
+    assert measured("mine:of_torch")["advice"].startswith("The loader is the limit. It has no figures")
     for spec, said in (
         ("mine:none", "mine:none"),
         ("none:x", "none"),

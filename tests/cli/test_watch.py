@@ -149,6 +149,17 @@ def test_once(tmp_path):
     assert "expected an event of a training session" in feedline("watch", tmp_path, code=1).stderr
 
 
+def test_workers_that_copy_memory_are_named(tmp_path):
+    sentence = "A worker has copied 171 MB: pass fl.shared(dataset)."
+    copying = progress(100, seconds=1.0, stats={"workers": [{"copied_bytes": 171_000_000}], "memory_advice": sentence})
+    write(tmp_path / "run.jsonl", [*LINES[:1], copying])
+    assert sentence in " ".join(feedline("watch", tmp_path, "--once").stdout.split())
+    assert json.loads(feedline("watch", tmp_path, "--json").stdout)["memory_advice"] == sentence
+    write(tmp_path / "run.jsonl", LINES)
+    assert json.loads(feedline("watch", tmp_path, "--json").stdout)["memory_advice"] is None
+    assert "fl.shared" not in feedline("watch", tmp_path, "--once").stdout
+
+
 def test_a_page_is_made_again_while_the_log_grows(tmp_path):
     path = write(tmp_path / "run.jsonl", LINES[:2])
     process = start("report", tmp_path, "--watch", "--every", "1")

@@ -51,6 +51,7 @@ SEVERAL = {
     "function": "the function that is wrapped",
     "inputs": "the nodes or arrays that a network takes",
     "keep": "what is kept: streams, or a number of checkpoints",
+    "keys": "keys of sequences: numbers, or also texts",
     "lengths": "samples of sequences: the numbers, or a range of them",
     "mask": "which samples are present or count: the mask, or whether a stream has one",
     "max_sweeps": "sweeps until the end, of one corpus or of each",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import operator
 import pickle
 from collections import OrderedDict, defaultdict
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.workers import copied_memory
 
 PLAIN = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(max_size=9)),
@@ -254,3 +256,48 @@ def test_forked_workers_stay_small():
     original = Annotations(60_000)
     shared = fl.shared(original)
     assert grown(shared) < grown(original) / 2
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_that_copy_are_noticed_and_those_of_shared_data_are_not(method, monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setattr(copied_memory, "FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(copied_memory, "SHARE_OF_LOOKS", 1.0)
+    monkeypatch.setattr(copied_memory, "MUCH", 3 << 20)
+
+    def stats(dataset):
+        gc.collect()
+        loader = fl.DataLoader(
+            dataset, batch_size=250, shuffle=True, seed=1, num_workers=2, multiprocessing_context=method
+        )
+        assert sum(1 for _ in loader) == 120
+        return loader.stats()
+
+    original = Annotations(30_000)
+    noticed, quiet = stats(original), stats(fl.shared(original))
+    assert ("fl.shared(dataset)" in noticed.memory_advice) == (method == "fork")
+    assert noticed.memory_advice in repr(noticed)
+    assert noticed.to_json()["memory_advice"] == noticed.memory_advice
+    assert quiet.memory_advice == ""
+    assert all(worker.copied_bytes < 3 << 20 for worker in quiet.workers)
+
+
+class Keeping(Annotations):
+    """A dataset that keeps what it has read."""
+
+    def __getitem__(self, i):
+        page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # new, unlike what malloc may reuse
+        page[0] = 1
+        vars(self).setdefault("kept", []).append(page)
+        return super().__getitem__(i)
+
+
+def test_what_workers_allocate_is_not_what_they_copy(monkeypatch):
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setattr(copied_memory, "FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(copied_memory, "SHARE_OF_LOOKS", 1.0)
+    loader = fl.DataLoader(fl.shared(Keeping(30_000)), batch_size=250, num_workers=2)
+    grown = [private_bytes(loader.pids[0]) for number, _ in enumerate(loader) if number in (10, 110)]
+    assert grown[1] - grown[0] > 16 << 20
+    assert max(worker.copied_bytes for worker in loader.stats().workers) < (grown[1] - grown[0]) / 4
+    assert loader.stats().memory_advice == ""

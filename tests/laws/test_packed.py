@@ -55,19 +55,39 @@ class Read(fl.Deserializer):
         return "00"
 
 
+class ReadUncounted(fl.UserDeserializer):
+    """The same documents, whose number and lengths are known only once a chunk is read."""
+
+    schema = fl.Schema({"tokens": fl.Stream((), "int32"), "mask": fl.Stream((), "uint8")})
+
+    def __init__(self, docs, each=9, bad=()):
+        super().__init__()
+        self.texts = Read(docs, each, bad)
+
+    @property
+    def reads(self):
+        return self.texts.reads
+
+    def num_chunks(self):
+        return len(self.texts.chunks())
+
+    def get_chunk(self, chunk):
+        return self.texts.read(chunk)
+
+
 @st.composite
 def worlds(draw):
     lengths = draw(st.lists(st.integers(0, 40), min_size=1, max_size=50).filter(any))
     return lengths, draw(st.integers(1, 30)), draw(st.sampled_from(METHODS)), draw(st.sampled_from(["split", "drop"]))
 
 
-def packed_of(world, each=9):
+def packed_of(world, each=9, kind=Read):
     lengths, row, method, long = world
-    return fl.Packed(Read(documents(lengths), each), row, method=method, long=long, tokens="tokens", seed=5)
+    return fl.Packed(kind(documents(lengths), each), row, method=method, long=long, tokens="tokens", seed=5)
 
 
-def source_of(world, *, each=9, seed=3, **options):
-    return fl.MinibatchSource(packed_of(world, each), seed=seed, **options)
+def source_of(world, *, each=9, seed=3, kind=Read, **options):
+    return fl.MinibatchSource(packed_of(world, each, kind), seed=seed, **options)
 
 
 def packs(world):
@@ -180,19 +200,19 @@ def test_rows_follow_the_specification(world, sweeps):
     assert delivered == expected
 
 
-@given(worlds(), st.data())
-def test_from_any_point_under_any_sizes_and_ranks(world, data):
+@given(worlds(), st.sampled_from([Read, ReadUncounted]), st.data())
+def test_from_any_point_under_any_sizes_and_ranks(world, kind, data):
     if not packs(world):
         return
     _, row, _, _ = world
     window = data.draw(st.sampled_from([True, False, fl.Window(chunks=2)]))
-    with source_of(world, max_sweeps=2, shuffle=window) as source:
+    with source_of(world, kind=kind, max_sweeps=2, shuffle=window) as source:
         all_rows = [one for minibatch in source.minibatches(4 * row) for one in rows_of(minibatch, row)]
     out, state = [], None
     while len(out) < len(all_rows):
-        with source_of(world, max_sweeps=2, shuffle=window) as source:
+        with source_of(world, kind=kind, max_sweeps=2, shuffle=window) as source:
             if state is not None:
-                source.load_state_dict(json.loads(state), verify=data.draw(st.booleans()))
+                source.load_state_dict(json.loads(state), verify=kind is Read and data.draw(st.booleans()))
             before = source.state_dict()
             size, count = data.draw(st.integers(6, 40)) * row, data.draw(st.integers(1, 2))
             for rank in range(count):
@@ -201,6 +221,85 @@ def test_from_any_point_under_any_sizes_and_ranks(world, data):
                 out += rows_of(minibatch, row) if minibatch else []
             state = json.dumps(source.state_dict())
     assert out == all_rows
+
+
+def with_ordinals(rows, each):
+    """Rows of documents that were counted when they were read, with the ordinals of documents counted before."""
+    return [{**one, "document": [(d >> 32) * each + d % 2**32 for d in one["document"]]} for one in rows]
+
+
+@given(worlds(), st.integers(1, 4), st.booleans(), st.sampled_from([3, 9, 60]), st.integers(1, 5))
+def test_documents_counted_when_they_are_read_make_the_same_rows(world, chunks, shuffle, each, count):
+    """In the order of the same window of chunks."""
+    row = world[1]
+    window, size = fl.Window(chunks=chunks) if shuffle else False, count * row
+    with source_of(world, each=each, kind=ReadUncounted, max_sweeps=2, shuffle=window) as source:
+        if not packs(world):
+            with pytest.raises(fl.DataError, match="at least one sequence"):
+                source.next_minibatch(size)
+            return
+        packed_when_read = [with_ordinals(rows_of(m, row), each) for m in source.minibatches(size)]
+    with source_of(world, each=each, max_sweeps=2, shuffle=window) as source:
+        assert packed_when_read == [rows_of(m, row) for m in source.minibatches(size)]
+
+
+def test_restoring_rows_that_are_counted_when_read_reads_one_window():
+    def source_over(corpus):
+        packed = fl.Packed(corpus, 16, tokens="tokens")
+        return fl.MinibatchSource(packed, seed=3, shuffle=fl.Window(chunks=2), read_ahead=0)
+
+    docs = documents([5] * 90)
+    with source_over(ReadUncounted(docs)) as source:
+        for _ in range(12):
+            source.next_minibatch(32)
+        state, expected = source.state_dict(), rows_of(source.next_minibatch(32), 16)
+    assert state["order"] == "feedline-1-unsized-swept"
+    assert (state["sweep"], state["window"]) == (0, 4)
+    corpus = ReadUncounted(docs)
+    with source_over(corpus) as source:
+        source.load_state_dict(state)
+        assert corpus.reads == 0
+        assert rows_of(source.next_minibatch(32), 16) == expected
+    assert corpus.reads == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_unreadable_document_costs_no_other_its_row_where_rows_are_counted_when_read(tmp_path, method):
+    docs = documents([5, 30, 7, 20] * 10)
+    packed = fl.Packed(ReadUncounted(docs, bad=(3, 8, 39)), 16, method=method, tokens="tokens")
+    listed = tmp_path / "bad.jsonl"
+    with fl.MinibatchSource(packed, seed=1, max_sweeps=1, on_error=fl.Quarantine(listed)) as source:
+        minibatches = list(source.minibatches(64))
+        rows = [one for m in minibatches for one in with_ordinals(rows_of(m, 16), 9)]
+    assert {m.num_sequences for m in minibatches[:-1]} == {4}  # and minibatches keep their size
+    tokens = sorted(token for one in rows for token in one["tokens"] if token)
+    assert tokens == sorted(t for i, doc in enumerate(docs) if i not in (3, 8, 39) for t in doc.tolist())
+    assert {document for one in rows for document, _, _ in check_row(one, docs)} == set(range(40)) - {3, 8, 39}
+    assert len(listed.read_text().splitlines()) == 3
+    with fl.MinibatchSource(packed, seed=1) as source, pytest.raises(fl.DataError, match="planted"):
+        for _ in range(20):
+            source.next_minibatch(64)
+
+
+def test_rows_that_are_counted_when_read_refuse_what_needs_their_number():
+    packed = packed_of(([5] * 30, 16, "best-fit", "split"), kind=ReadUncounted)
+    refused = [
+        ("share of padding", lambda: packed.fill),
+        ("number of rows", packed.chunks),
+        ("documents of the rows", lambda: packed.documents(0)),
+        ("MinibatchSource", lambda: fl.DataLoader(packed, batch_size=2)),
+        ("order of its own to convert", lambda: fl.convert(packed, "store")),
+        (r"fl\.convert", lambda: fl.Mixture({"a": packed})),
+        ("balance=", lambda: fl.MinibatchSource(packed, partition=fl.Partition((0, 2), balance="squares"))),
+        ("before reading", lambda: fl.MinibatchSource(packed).plan(64)),
+        ("without chunk_info", lambda: fl.MinibatchSource(packed, shuffle=fl.Window(bytes=1 << 20))),
+    ]
+    for message, call in refused:
+        with pytest.raises(ValueError, match=message):
+            call()
+    long = fl.Packed(ReadUncounted(documents([3, 9])), 8, tokens="tokens", long="error")
+    with fl.MinibatchSource(long) as source, pytest.raises(fl.DataError, match="at most 8 tokens, got one of 9"):
+        source.next_minibatch(8)
 
 
 def documents_read(minibatches):

@@ -295,6 +295,46 @@ def test_ctrl_c_saves_and_ends(tmp_path):
     assert fingerprint(again) == expected
 
 
+class Waiting(torch.nn.Linear):
+    """A model that loads until the source has read something."""
+
+    def __init__(self, source):
+        super().__init__(6, 1)
+        self.source, self.chunks_read = source, 0
+
+    def forward(self, minibatch):
+        return super().forward(minibatch["x"].torch())
+
+    def load_state_dict(self, *args, **options):
+        deadline = time.monotonic() + 60
+        while not self.chunks_read and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self.chunks_read = self.source.stats().chunks_read
+        return super().load_state_dict(*args, **options)
+
+
+def test_the_source_reads_while_the_model_loads(tmp_path):
+    rng = np.random.default_rng(0)
+    text = str(tmp_path / "data.ctf")
+    fl.write_ctf(text, x=rng.normal(size=(240, 6)).astype("f4"), y=rng.integers(0, 3, (240, 1)).astype("f4"))
+
+    def make(folder, *reporters):
+        corpus = fl.CTFDeserializer(text, x=fl.Stream(6), y=fl.Stream(1), chunk_size=2 << 10)
+        source = fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(bytes=4 << 10), max_sweeps=2)
+        torch.manual_seed(5)
+        model = Waiting(source)
+        learner = Adam(model.named_parameters(), 0.01)
+        trainer = Trainer(model, lambda z, m: (z - m["y"].torch()).square().mean(1), None, learner)
+        return TrainingSession(trainer, source, 16, saving=Saving(folder, every=fl.minibatches(3)), reporters=reporters)
+
+    whole = make(tmp_path / "whole").run()
+    with pytest.raises(Stop):
+        make(tmp_path / "stopped", StopsAfter(8)).run()
+    resumed = make(tmp_path / "stopped").run()
+    assert resumed.trainer.model.chunks_read > 0
+    assert fingerprint(resumed) == fingerprint(whole)
+
+
 def test_a_finished_run_does_nothing_again(tmp_path):
     """Started again after its end, it makes no update and no summary, but the test at the end."""
     session(tmp_path).run()

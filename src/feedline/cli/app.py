@@ -25,7 +25,7 @@ COMMANDS = {
     "watch": "Watch a training run: how far it is, how long it will take, its loss and speed, and what limits it.",
     "demo": "Train on real words, kill -9 halfway, resume with two workers, and prove that stream and model are "
     "identical.",
-    "run": "Run a script written for CNTK or MXNet, unchanged.",
+    "run": "Run a script or notebook written for CNTK or MXNet, unchanged.",
 }
 
 

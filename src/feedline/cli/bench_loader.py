@@ -16,8 +16,15 @@ from typing import Any
 
 from feedline.cli.console import UsageError, print_facts, print_table, progress, show_bytes, show_count
 from feedline.errors import DataError
+from feedline.feed.loader import DataLoader, LoaderStats
+from feedline.feed.loader.figures.remedies import limit_of_loop
 
 _HELD_BYTES, _HELD_BATCHES = 256 << 20, 64
+
+NO_FIGURES = (
+    "The loader is the limit. It has no figures of its work: return feedline.DataLoader in place of torch's to learn "
+    "what to change."
+)
 
 Step = Callable[[Any], Any]
 
@@ -85,9 +92,12 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
         steady = (wall - first) / max(1, batches - 1)
         perfect = _replay(in_memory, step, min(seconds, wall))
         result |= {"seconds_per_batch": steady, "perfect_seconds_per_batch": perfect, "gain": steady / perfect}
-    stats = getattr(loader, "stats", None)
-    if callable(stats):
-        result["stats"] = stats().to_json()
+    if isinstance(loader, DataLoader):
+        result["stats"] = loader.stats().to_json()
+        result["advice"] = loader.stats().advice
+    else:
+        figures = LoaderStats(batches=batches, waiting=waited, consuming=wall - waited)
+        result["advice"] = limit_of_loop(figures) or NO_FIGURES
     return result
 
 
@@ -105,6 +115,7 @@ def show(run: Mapping[str, Any]) -> None:
             f"{1e6 * run['perfect_seconds_per_batch']:.4g}: a perfect loader would make this loop "
             f"{run['gain']:.2f} times as fast"
         )
+    facts["advice"] = run["advice"]
     print_facts(run["loader"], facts)
     stats = run.get("stats")
     if stats and stats.get("workers"):

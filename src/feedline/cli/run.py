@@ -1,13 +1,16 @@
 """``feedline run --as cntk|mxnet SCRIPT``: run an old script, unchanged, under a façade.
 
 The script runs in this process as ``python SCRIPT`` would run it: as ``__main__``, with its arguments in ``sys.argv``
-and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged. Training under CNTK's names tries in
-its first steps whether one thread of torch is as fast as all, and prints the result. ``--threads`` or
-``OMP_NUM_THREADS`` override this.
+and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged. A notebook runs likewise, from a
+temporary file with its Python.
+
+Training under CNTK's names tries in its first steps whether one thread of torch is as fast as all, and prints the
+result. ``--threads`` or ``OMP_NUM_THREADS`` override this.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import runpy
@@ -19,7 +22,8 @@ from typing import Annotated, Any
 import typer
 
 from feedline.cli.console import UsageError, explain
-from feedline.errors import CompatError
+from feedline.cli.notebook import as_script
+from feedline.errors import CompatError, DataError
 
 # Everything after SCRIPT belongs to the script, options too.
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -28,30 +32,40 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def run(
-    script: Annotated[Path, typer.Argument(help="A Python script.")],
+    script: Annotated[Path, typer.Argument(help="A Python script or a notebook.")],
     facade: Annotated[str, typer.Option("--as", metavar="cntk|mxnet", help="Framework of the script.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the script.")] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Number of torch's threads. [default: tried in the first steps]")
     ] = None,
 ) -> None:
-    """Run a script written for CNTK or MXNet, unchanged."""
+    """Run a script or notebook written for CNTK or MXNet, unchanged."""
+    with contextlib.ExitStack() as stack:
+        _run(stack, script, facade, arguments or [], threads)
+
+
+def _run(stack: contextlib.ExitStack, script: Path, facade: str, arguments: list[str], threads: int | None) -> None:
     try:
         install(facade)
         set_threads(facade, threads)
         if not script.is_file():
             raise FileNotFoundError(f"expected a script, got {script}, which is not a file")
-    except (CompatError, ValueError, FileNotFoundError) as error:
+        code = stack.enter_context(as_script(script, _warn)) if script.suffix == ".ipynb" else script
+    except (CompatError, DataError, ValueError, FileNotFoundError) as error:
         print(explain(error), file=sys.stderr)
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
-    sys.argv = [str(script), *(arguments or [])]
+    sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        runpy.run_path(str(code), run_name="__main__")
     except Exception as error:
-        trimmed = error.with_traceback(_of_script(error.__traceback__, str(script)))
+        trimmed = error.with_traceback(_of_script(error.__traceback__, str(code)))
         sys.excepthook(type(trimmed), trimmed, trimmed.__traceback__)
         raise typer.Exit(1) from None
+
+
+def _warn(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
 
 
 def _of_script(frames: TracebackType | None, script: str) -> TracebackType | None:

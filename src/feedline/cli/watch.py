@@ -68,6 +68,7 @@ def _document(watched: WatchedRun) -> dict[str, Any]:
         "samples_per_second": watched.speed(),
         "shares": watched.shares(),
         "limit": None if limit is None else limit._asdict(),
+        "memory_advice": None if last is None else last.memory_advice,
     }
 
 
@@ -141,6 +142,8 @@ def frame(watched: WatchedRun, width: int) -> Group:
     limit = watched.limit()
     if limit is not None:
         parts += [Text(), Text.assemble(("what limits  ", "dim"), (limit.stage, "bold"), f": {limit.advice}")]
+    if history.spans and history.spans[-1].memory_advice:
+        parts += [Text(), Text.assemble(("memory       ", "dim"), history.spans[-1].memory_advice)]
     parts += [Text(), Text(f"{history.path}, {history.lines:,} lines", style="dim", overflow="ellipsis", no_wrap=True)]
     return Group(*parts)
 

@@ -286,7 +286,12 @@ class Unsized:
 
     ``chunks``, ``lengths``, ``keys`` and ``select`` are never called. Windows count chunks, a state is (sweep, window,
     ordinal in it), and restoring reads one window.
+
+    Attributes:
+        swept: whether chunks differ between sweeps. Their numbers then carry the sweep, see `CHUNK_BITS`.
     """
+
+    swept: bool = False
 
     def num_chunks(self) -> int:
         """Return the number of chunks, which is constant."""

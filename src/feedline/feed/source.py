@@ -295,8 +295,7 @@ class MinibatchSource:
             if type(size) is not int or not 1 <= size <= self._largest:
                 size = self._check_size(size)
             index, count = self._partition.resolve(partition)
-            if count > 1 and not self._reader.shared and self._timeline.arcs is None:
-                self._reader.shared = on_this_machine(count) > 1
+            self._note_sharing(count)
             if self._group_is_open:
                 self._join_group()
             cursor, copies = self._cursor, self._copy_together
@@ -355,6 +354,43 @@ class MinibatchSource:
             return minibatch
         finally:
             self._inside = None
+
+    def prefetch(self, partition: PartitionLike | None = None) -> None:
+        """Begin to read the window of the next minibatch now, while the program is busy with something else.
+
+        Minibatches, positions and states stay what they are, and errors of the data are raised by `next_minibatch`.
+        Nothing is read for corpora of unknown chunk sizes, with ``truncation_length`` or ``read_ahead=0``, or if ranks
+        of this machine share minibatches.
+
+        Args:
+            partition: see `next_minibatch`.
+        """
+        me = threading.get_ident()
+        if self._inside is not None:
+            raise refusal("this source", self._inside)
+        self._inside = me
+        try:
+            group = self._partition.partition.mesh_share().group
+            fetches = bool(self._paths_to_fetch)  # of whole objects, for which `next_minibatch` waits
+            if self._window_in_use is None and not (fetches or self._truncated or (group and len(group) > 1)):
+                self._read_window(*self._partition.peek(partition))
+        finally:
+            self._inside = None
+
+    def _read_window(self, index: int, count: int) -> None:
+        """Begin to read the window of the next minibatch of a rank."""
+        cursor = self._here() if is_sized(self.corpus) else None
+        if cursor is None:
+            return
+        self._note_sharing(count)
+        window = cursor.segment.plan.part(index, count)
+        following = functools.partial(self._axis.chunks_after, window)
+        self._reader.keep([window], upcoming(self._reader, window, following))
+
+    def _note_sharing(self, count: int) -> None:
+        """Let the reader know whether other ranks of this machine read the same data."""
+        if count > 1 and not self._reader.shared and self._timeline.arcs is None:
+            self._reader.shared = on_this_machine(count) > 1
 
     def _join_group(self) -> None:
         """Share minibatches with the ranks of this machine that get the same, if they cost more than a copy."""

@@ -66,6 +66,7 @@ class ProgressLine(NamedTuple):
         balance: balance of the source. None if unknown.
         unevenness: largest work of a rank over the mean in its last minibatch, by balance, then by measure of work.
             Empty if unknown.
+        memory_advice: what to do about workers that copy memory, from the statistics of a loader. None if they do not.
     """
 
     samples: int
@@ -92,6 +93,7 @@ class ProgressLine(NamedTuple):
     cached: float | None = None
     balance: str | None = None
     unevenness: dict[str, dict[str, float]] = {}  # noqa: RUF012  # never changed
+    memory_advice: str | None = None
 
 
 class Saved(NamedTuple):
@@ -321,6 +323,7 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         *_bytes(stats),
         maybe(words, stats.get("balance"), "stats.balance"),
         table(partial(table, amount), stats.get("unevenness", {}), "stats.unevenness"),
+        maybe(words, stats.get("memory_advice") or None, "stats.memory_advice"),
     )
 
 

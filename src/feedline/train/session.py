@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from feedline.data import Position, Span, Unit
 from feedline.errors import StateError
 from feedline.feed.protocol import whole_number
+from feedline.feed.source import MinibatchSource
 from feedline.train import session_state
 from feedline.train.agreement import RankRequests, combine_requests
 from feedline.train.checkpoint import Checkpoint
@@ -247,8 +248,7 @@ class TrainingSession(session_state.RunProgress):
             return None
         began = time.perf_counter()
         trainer, strategy = self.trainer, self.trainer.strategy
-        options = {} if strategy.trains_on_parts(trainer.samples) else {"partition": (0, 1)}
-        minibatch = self.source.next_minibatch(size, **options)
+        minibatch = self.source.next_minibatch(size, **self._share())
         self.span_sums.waited_s += time.perf_counter() - began
         sweeps, summary = trainer.sweeps, NOTHING
         decision = strategy.decide(minibatch)
@@ -395,14 +395,23 @@ class TrainingSession(session_state.RunProgress):
         if loaded.validation is not None and self.validation is not None and self.validation.source is not None:
             targets.append((self.validation.source, loaded.validation))
         targets += zip(self.controllers, (state for _, state in loaded.controllers), strict=True)
-        tensors = tensors_for(checkpoint, self.trainer)
-        session_state.load_all(targets, lambda: self.trainer.load_state_dict(tensors, loaded.trainer))
+        session_state.load_all(targets, lambda: self._load_trainer(checkpoint, loaded.trainer))
         vars(self).update(vars(loaded.progress))
         # All marks were checked before a checkpoint, so the counts determine them, even if spans differ from those
         # of the saved run.
         for mark in (self._progress_mark, self._validation_mark, self._epoch_mark, self._saver.mark):
             mark.crossed(self._counts())
         restore_generators()
+
+    def _load_trainer(self, checkpoint: Checkpoint, state: Any) -> None:
+        """Load the model and the learners, while the source reads what comes next."""
+        if isinstance(self.source, MinibatchSource):  # others may draw random numbers when they begin
+            self.source.prefetch(**self._share())
+        self.trainer.load_state_dict(tensors_for(checkpoint, self.trainer), state)
+
+    def _share(self) -> dict[str, tuple[int, int]]:
+        """Return the share of the next minibatch, as an argument of the source, if it is not the source's own."""
+        return {} if self.trainer.strategy.trains_on_parts(self.trainer.samples) else {"partition": (0, 1)}
 
 
 def _as_list(name: str, items: Any, method: str) -> list[Any]:

@@ -156,8 +156,35 @@ def test_what_is_refused(tokenizer, lines, tmp_path):
     for kind, told, make in cases:
         with pytest.raises(kind, match=told):
             make()
-    with pytest.raises(ValueError, match="sizes of their chunks before reading"):
-        fl.Packed(fl.Tokenized(opened(lines), tokenizer), 128)
+    with pytest.raises(ValueError, match=r"fl\.convert"):
+        fl.Take(fl.Tokenized(opened(lines), tokenizer), 128)
+
+
+def packed_rows(corpus, state=None, count=2):
+    with fl.MinibatchSource(fl.Packed(corpus, 128, method="split"), seed=1, max_sweeps=2) as source:
+        if state is not None:
+            source.load_state_dict(state)
+        before = source.state_dict()
+        parts = [m for _ in range(count) if (m := source.next_minibatch(512))]
+        return [m["tokens"].rows[m["segment"].rows > 0].tolist() for m in parts], before, source.state_dict()
+
+
+def test_texts_are_packed_as_they_are_read(tokenizer, lines):
+    def opened_in_chunks():
+        corpus = fl.JSONLinesDeserializer(lines, text=fl.Stream((), "str"), chunk_size=4096)
+        return fl.Tokenized(corpus, tokenizer, append="<end>")
+
+    assert opened_in_chunks().num_chunks() > 8
+    rows, state, _ = packed_rows(opened_in_chunks(), count=1000)
+    tokens = sorted(
+        token for document in expected(tokenizer, end=[tokenizer.token_to_id("<end>")]) for token in document
+    )
+    assert sorted(token for row in rows for token in row) == sorted([*tokens, *tokens])
+    resumed = []
+    while part := packed_rows(opened_in_chunks(), state)[0]:
+        resumed += part
+        state = packed_rows(opened_in_chunks(), state)[2]
+    assert resumed == rows
 
 
 def test_functions_are_identified_by_their_results_for_texts(lines):

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import json, multiprocessing, sys
 from multiprocessing import forkserver
@@ -36,6 +38,16 @@ if __name__ == "__main__":
     said["once"] = pid() == started
     print(json.dumps(said))
 """
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_class_of_a_notebook_cannot_be_imported(method):
+    """Nor can one of a program that is typed. Its error says what to do."""
+    typed = "import feedline as fl\nclass Items:\n    def __len__(self): return 8\n\n"
+    typed += f"list(fl.DataLoader(Items(), num_workers=1, multiprocessing_context={method!r}))\n"
+    ran = subprocess.run([sys.executable, "-i"], input=typed, capture_output=True, text=True, timeout=120, check=True)
+    assert "AttributeError: Can't get attribute 'Items'" in ran.stderr
+    assert 'Define them at the top level of a module, or pass workers="thread" or multiprocessing_context' in ran.stderr
 
 
 def test_a_fork_server_starts_with_the_loader_and_imports_what_workers_need(tmp_path):

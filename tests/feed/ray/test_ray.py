@@ -27,6 +27,7 @@ from feedline.interop import ray_session
 from tests.cli import shell
 from tests.docs.pages import IMPORTED_FROM, ROOT
 from tests.feed.ray.data import Drawing
+from tests.feed.test_shared_dataset import Annotations
 from tests.feed.workers.tasks import Task, alive, eventually, restarts, results
 from tests.inside import private_ray
 from tests.laws.items import Augmented, Killing, content
@@ -165,6 +166,18 @@ def test_an_iterable_dataset_equals_local_workers():
             os.kill(pid, signal.SIGKILL)
         # A local worker that dies draws its random numbers again, too.
         assert [batch[0].tolist() for batch in iterator] == [batch[0].tolist() for batch in other]
+
+
+def test_shared_data_is_read_as_it_is_here():
+    """Actors have a copy of the memory, which Ray keeps once for each machine."""
+    pytest.importorskip("torch")
+    how = {"batch_size": 300, "shuffle": True, "seed": 3}
+    here, got = fl.DataLoader(Annotations(1500), **how), []
+    expected = [batch.tolist() for _ in range(2) for batch in here]
+    with fl.DataLoader(fl.shared(Annotations(1500)), workers="ray", num_workers=2, **how) as loader:
+        for _ in range(2):
+            got += [batch.tolist() for batch in loader]
+    assert got == expected
 
 
 # ---- conversion --------------------------------------------------------------------------------------

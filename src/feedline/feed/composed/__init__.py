@@ -6,6 +6,8 @@ declare. `packed` makes rows of documents, in their own order, and `lm_batches` 
 
 `bucketed` makes batches of sequences of like length. `bucketed_order` cuts every window of another order into them, by
 `bucket_boundaries`.
+
+`subset` has a part of a corpus, `filtered` chooses one by content, and `key_folds` divides sequences by their keys.
 """
 
 from feedline.feed.composed.bucketed import Bucketed

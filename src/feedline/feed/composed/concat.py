@@ -126,7 +126,23 @@ def check_part(corpus: Any, of: str) -> None:
 
     Raises:
         TypeError: the object is no corpus.
-        ValueError: the corpus does not know its sizes.
+        ValueError: the corpus decides where minibatches end, or does not know its sizes.
+    """
+    check_corpus(corpus, of)
+    if not is_sized(corpus):
+        raise ValueError(
+            f"expected corpora that know the sizes of their chunks before reading for {of}, got {corpus.name}; "
+            "implement `UserDeserializer.chunk_info` (and `chunk_lengths` if its sequences are ragged), or write texts "
+            "that are tokenized to a store, with fl.convert"
+        )
+
+
+def check_corpus(corpus: Any, of: str) -> None:
+    """Check that something is a corpus that does not decide where minibatches end.
+
+    Raises:
+        TypeError: the object is no corpus.
+        ValueError: the corpus decides where minibatches end.
     """
     if not isinstance(corpus, Deserializer):
         raise TypeError(f"expected feedline Deserializers for {of}, got {type(corpus).__name__}")
@@ -134,11 +150,6 @@ def check_part(corpus: Any, of: str) -> None:
         raise ValueError(
             f"expected corpora that do not decide where minibatches end for {of}, got {corpus.name}; make batches of "
             "the result instead"
-        )
-    if not is_sized(corpus):
-        raise ValueError(
-            f"expected corpora that know the sizes of their chunks before reading for {of}, got {corpus.name}; "
-            "implement `UserDeserializer.chunk_info` (and `chunk_lengths` if its sequences are ragged)"
         )
 
 

@@ -1,9 +1,10 @@
 """Documents of tokens packed into rows of one length.
 
 A chunk of documents is a chunk of rows. The number of rows depends only on lengths, so that positions, windows,
-partition and mixtures work as for any corpus. Every sweep draws which documents share a row: chunk numbers of the order
-carry the sweep. Reading returns the tokens of rows and the origins of their pieces. Segments, positions and labels are
-made with minibatches (`lm_batches`), so that windows do not hold them.
+partition and mixtures work as for any corpus. Where lengths are unknown before reading, as of texts that are tokenized,
+the rows of a chunk are counted when it is read. Every sweep draws which documents share a row: chunk numbers of the
+order carry the sweep. Reading returns the tokens of rows and the origins of their pieces. Segments, positions and
+labels are made with minibatches (`lm_batches`), so that windows do not hold them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.composed.concat import check_part, lengths_of
+from feedline.feed.composed.concat import check_corpus, lengths_of
 from feedline.feed.composed.lm_batches import NONE, PIECES, Unpacking
 from feedline.feed.protocol import (
     CHUNK_BITS,
     CHUNK_MASK,
+    Capability,
     ChunkInfo,
     Deserializer,
     DocumentsOfRows,
@@ -34,15 +36,19 @@ from feedline.feed.protocol import (
     Ordered,
     Piece,
     RowsOfDocuments,
+    Unsized,
     Verifiable,
     check_seed,
     chunk_extents,
+    is_sized,
+    num_chunks,
     require,
     verified,
     whole_number,
 )
 from feedline.feed.timeline import ChunkTable, Timeline, Window, WindowPlan
 from feedline.feed.timeline.feedline import FeedlineOrder
+from feedline.feed.timeline.unsized import INDEX_BITS
 from feedline.feed.unique import distinct
 
 METHODS = ("best-fit", "first-fit", "split")
@@ -67,6 +73,10 @@ class _Pieces(NamedTuple):
     first: Ints
     length: Ints
 
+    def bounds(self) -> Ints:
+        """Return the index of the first piece of each row, and the number of pieces."""
+        return np.concatenate([[0], np.cumsum(np.bincount(self.row))]).astype(np.int64)
+
 
 class SweptOrder(FeedlineOrder):
     """The order "feedline-1" for chunks that each sweep packs differently. Chunk numbers carry the sweep."""
@@ -81,7 +91,7 @@ class SweptOrder(FeedlineOrder):
         return plan
 
 
-class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
+class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifiable):
     """A corpus of rows of ``row`` tokens over a corpus of documents, whose sequences are tokens.
 
     Streams of its minibatches. All but the last two have ``row`` samples per sequence:
@@ -97,6 +107,11 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     Every sweep draws which documents share a row, by ``seed``, except with ``"first-fit"``. A row with an
     unreadable document is unreadable. Documents without tokens are left out.
+
+    Documents whose lengths are unknown before reading, such as `Tokenized` texts, are packed as they are read. The rows
+    are those of the same documents in a store with the same chunks, in the order of the same `Window` of chunks. But
+    only a `MinibatchSource` reads them, ``chunks``, ``fill`` and plans are a ValueError, ``document`` is ``chunk << 32
+    | index``, and an unreadable document costs no other one its row.
 
     Args:
         corpus: documents: one stream of integers with shape (), and others of the same length.
@@ -115,13 +130,15 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     Attributes:
         row: tokens of a row.
-        fill: share of all places that hold a token.
 
     Raises:
-        DataError: no tokens, or with ``long="error"`` a document longer than a row.
+        DataError: no tokens, or with ``long="error"`` a document longer than a row: when it is read, if lengths are
+            unknown before.
         SchemaError: no stream of tokens, or a stream of another kind.
         ValueError: an argument out of range.
     """
+
+    swept = True
 
     def __init__(
         self,
@@ -135,7 +152,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         ignore: int = -100,
         seed: int = 0,
     ) -> None:
-        check_part(corpus, "Packed")
+        check_corpus(corpus, "Packed")
         if method not in METHODS:
             raise ValueError(f"expected method of Packed to be one of {', '.join(map(repr, METHODS))}, got {method!r}")
         if long not in LONG:
@@ -159,18 +176,50 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         self.schema = Schema({**streams, PIECES: Stream((4,), "int64")})
         self.finish.schema(self.schema)  # refuses the names of streams that it adds
         self.name = f"{corpus.name}, packed"
-        self._documents = ChunkTable(corpus.chunks())
-        self._infos = self._count_rows()
-        total = sum(info.sequences for info in self._infos)
-        if not total:
-            raise DataError("expected documents with tokens to pack, got none", path=corpus.name)
-        self.fill = self._kept / (total * self.row)
+        self._documents: ChunkTable | None = None
+        self._infos: list[ChunkInfo] | None = None
+        if is_sized(corpus):
+            self._documents = ChunkTable(corpus.chunks())
+            self._infos = self._count_rows(self._documents)
+            if not any(info.sequences for info in self._infos):
+                raise DataError("expected documents with tokens to pack, got none", path=corpus.name)
 
     # ---- description ------------------------------------------------------------------------------
 
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """See `Deserializer.capability`. Sizes are known if those of the documents are."""
+        return None if kind is Unsized and self._infos is not None else super().capability(kind)
+
+    def num_chunks(self) -> int:
+        """Return the number of chunks of documents."""
+        return num_chunks(self._corpus)
+
     def chunks(self) -> Sequence[ChunkInfo]:
-        """Return the rows of every chunk of documents."""
+        """Return the rows of every chunk of documents.
+
+        Raises:
+            ValueError: the lengths of documents are unknown before reading.
+        """
+        if self._infos is None:
+            raise self._unknown("the number of rows")
         return self._infos
+
+    @property
+    def fill(self) -> float:
+        """Share of all places that hold a token.
+
+        Raises:
+            ValueError: the lengths of documents are unknown before reading.
+        """
+        if self._infos is None:
+            raise self._unknown("the share of padding")
+        return self._kept / (sum(info.sequences for info in self._infos) * self.row)
+
+    def _unknown(self, figure: str) -> ValueError:
+        return ValueError(
+            f"expected documents whose lengths are known before reading for {figure} of Packed, got "
+            f"{self._corpus.name}: write them to a store, with fl.convert, and pack that"
+        )
 
     def digest(self) -> str:
         """Return 32 hex digits over the corpus and the settings."""
@@ -188,18 +237,18 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
         """Return the order of rows. See `Ordered.own_order`."""
-        return SweptOrder(ChunkTable(self._infos), seed, shuffle, window or Window(chunks=max(1, len(self._infos))))
+        infos = self.chunks()
+        return SweptOrder(ChunkTable(infos), seed, shuffle, window or Window(chunks=max(1, len(infos))))
 
-    def _count_rows(self) -> list[ChunkInfo]:
+    def _count_rows(self, table: ChunkTable) -> list[ChunkInfo]:
         """Return the rows of each chunk, from the lengths of its documents."""
         infos, self._kept = [], 0
-        table = self._documents
         for c, stored in enumerate(table.bytes.tolist()):
             if self._method == "split":
                 tokens = int(table.samples[c])
                 rows = -(-tokens // self.row)
             else:
-                pieces = self._cut(c)
+                pieces = self._cut(c, self._lengths_of(table, c))
                 fit = _native.first_fit if self._method == "first-fit" else _native.best_fit
                 rows, tokens = (fit(pieces.length, self.row)[2] if len(pieces.length) else 0), int(pieces.length.sum())
             self._kept += tokens
@@ -208,20 +257,23 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     # ---- packing ----------------------------------------------------------------------------------
 
-    def _lengths_of(self, chunk: int) -> Ints:
-        first, stop = self._documents.starts[chunk : chunk + 2].tolist()
+    def _lengths_of(self, table: ChunkTable, number: int) -> Ints:
+        first, stop = table.starts[number : number + 2].tolist()
         return lengths_of(self._corpus, np.arange(first, stop, dtype=np.int64))
 
-    def _cut(self, chunk: int) -> _Pieces:
-        """Return the pieces of the documents of a chunk, in the order of documents and without rows."""
-        lengths = self._lengths_of(chunk)
+    def _first(self, number: int) -> int:
+        """Return the ordinal of the first document of a chunk."""
+        return number << INDEX_BITS if self._documents is None else int(self._documents.starts[number])
+
+    def _cut(self, number: int, lengths: Ints) -> _Pieces:
+        """Return the pieces of documents of these lengths, in the order of documents and without rows."""
         longer = lengths > self.row
         if self._long == "error" and longer.any():
             at = int(np.flatnonzero(longer)[0])
             raise DataError(
                 f"expected documents of at most {self.row} tokens, got one of {lengths[at]}",
                 path=self._corpus.name,
-                sequence=int(self._documents.starts[chunk]) + at,
+                sequence=self._first(number) + at,
                 hint='pack with long="split" or "drop"',
             )
         if self._long == "drop":
@@ -233,12 +285,14 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         length = np.minimum(lengths[document] - first, self.row)
         return _Pieces(np.empty(0, np.int64), document, first, length)
 
-    def _pack(self, sweep: int, chunk: int) -> _Pieces:
-        """Return the pieces of all rows of a chunk in a sweep."""
-        key = _native.hash_key([self._seed, sweep, COMPANIONS, chunk])
+    def _pack(self, chunk: int, lengths: Ints) -> _Pieces:
+        """Return the pieces of all rows of a chunk with documents of these lengths, in the sweep that its number
+        carries."""
+        sweep, number = chunk >> CHUNK_BITS, chunk & CHUNK_MASK
+        key = _native.hash_key([self._seed, sweep, COMPANIONS, number])
         if self._method == "split":
-            return self._lay_out(key, self._lengths_of(chunk))
-        pieces = self._cut(chunk)
+            return self._lay_out(key, lengths)
+        pieces = self._cut(number, lengths)
         count = len(pieces.length)
         if not count:
             return pieces
@@ -261,16 +315,16 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
         return _Pieces(starts // self.row, document, starts - (ends[which] - lengths[document]), stops - starts)
 
     def documents(self, chunk: int) -> DocumentsOfRows:
-        """Return the documents of the rows of a chunk, in the sweep that its number carries."""
-        number = chunk & CHUNK_MASK
-        pieces = self._pack(chunk >> CHUNK_BITS, number)
-        ordinals = pieces.document + self._documents.starts[number]
-        return DocumentsOfRows(ordinals, pieces.length, self._bounds(pieces, number))
+        """Return the documents of the rows of a chunk, in the sweep that its number carries.
 
-    def _bounds(self, pieces: _Pieces, number: int) -> Ints:
-        """Return the index of the first piece of each row, and the number of pieces."""
-        counts = np.bincount(pieces.row, minlength=self._infos[number].sequences)
-        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        Raises:
+            ValueError: the lengths of documents are unknown before reading.
+        """
+        if self._documents is None:
+            raise self._unknown("the documents of the rows")
+        number = chunk & CHUNK_MASK
+        pieces = self._pack(chunk, self._lengths_of(self._documents, number))
+        return DocumentsOfRows(pieces.document + self._first(number), pieces.length, pieces.bounds())
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -288,15 +342,24 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
 
     def _rows(self, documents: Chunk, chunk: int) -> Chunk:
         number = chunk & CHUNK_MASK
-        pieces = self._pack(chunk >> CHUNK_BITS, number)
-        self._check(documents, number)
-        rows = self._infos[number].sequences
-        bounds = self._bounds(pieces, number)
+        unreadable = list(documents.errors)
+        if self._documents is None:
+            lengths = documents.values[self._tokens].lengths.copy()
+            lengths[unreadable] = 0
+        else:
+            lengths = self._lengths_of(self._documents, number)
+        self._check(documents, number, lengths)
+        pieces = self._pack(chunk, lengths)
+        bounds = pieces.bounds()
+        rows = len(bounds) - 1
         before = np.concatenate([[0], np.cumsum(pieces.length)])
         offset = before[:-1] - before[bounds[pieces.row]]
-        every = np.arange(rows + 1, dtype=np.int64) * self.row
         # Unreadable documents may have no tokens to copy.
-        readable = ~np.isin(pieces.document, list(documents.errors))
+        readable = ~np.isin(pieces.document, unreadable)
+        errors = self._errors(documents, pieces, number, rows)
+        every = np.arange(rows + 1, dtype=np.int64) * self.row
+        if empty := sum(row >= rows for row in errors):
+            every, bounds = np.append(every, [every[-1]] * empty), np.append(bounds, [bounds[-1]] * empty)
         values: dict[str, Any] = {}
         for name, value in documents.values.items():
             assert isinstance(value, DenseValue)
@@ -313,22 +376,31 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
                 fill=fill,
             )
             values[name] = DenseValue(packed.reshape(rows * self.row, *value.rows.shape[1:]), every)
-        ordinals = pieces.document + self._documents.starts[number]
         following = _following(documents.values[self._tokens], pieces)
-        table = np.stack([ordinals, pieces.first, pieces.length, following], axis=1)
+        table = np.stack([pieces.document + self._first(number), pieces.first, pieces.length, following], axis=1)
         values[PIECES] = DenseValue(np.ascontiguousarray(table, np.int64), bounds)
-        errors: dict[int, DataError] = {}
-        if documents.errors:
-            for row, document in zip(pieces.row.tolist(), pieces.document.tolist(), strict=True):
-                error = documents.errors.get(document)
-                if error is not None:
-                    where = int(self._documents.starts[number]) + document
-                    errors.setdefault(row, error.located(path=self._corpus.name, sequence=where))
         return Chunk(self.schema, values, errors)
 
-    def _check(self, documents: Chunk, number: int) -> None:
-        """Check that a chunk has the documents for which it was packed, in all streams."""
-        expected = self._lengths_of(number)
+    def _errors(self, documents: Chunk, pieces: _Pieces, number: int, rows: int) -> dict[int, DataError]:
+        """Return the errors of rows. Where lengths are unknown before reading, each unreadable document has an empty
+        row of its own, after the other rows, so that it costs no other document its place."""
+        errors: dict[int, DataError] = {}
+        if not documents.errors:
+            return errors
+        if self._documents is None:
+            unreadable = sorted(documents.errors)
+            pairs = zip(range(rows, rows + len(unreadable)), unreadable, strict=True)
+        else:
+            pairs = zip(pieces.row.tolist(), pieces.document.tolist(), strict=True)
+        for row, document in pairs:
+            error = documents.errors.get(document)
+            if error is not None:
+                where = self._first(number) + document
+                errors.setdefault(row, error.located(path=self._corpus.name, sequence=where))
+        return errors
+
+    def _check(self, documents: Chunk, number: int, expected: Ints) -> None:
+        """Check that a chunk has documents of these lengths, in all streams."""
         for name, value in documents.values.items():
             wrong = np.flatnonzero(value.lengths != expected)
             wrong = wrong[~np.isin(wrong, list(documents.errors))]
@@ -337,7 +409,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Verifiable):
                 raise DataError(
                     f"expected {expected[at]} samples in every stream of a document, got {value.lengths[at]}",
                     path=self._corpus.name,
-                    sequence=int(self._documents.starts[number]) + at,
+                    sequence=self._first(number) + at,
                     stream=name,
                 )
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue
-from feedline.errors import DataError, SchemaError, install_line
-from feedline.feed.files.paths import open_regular
+from feedline.errors import DataError, SchemaError
+from feedline.feed.composed.chat_template import ChatTemplate, Conversation
+from feedline.feed.composed.library_tokenizer import library_tokenizer
 from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, Unsized, num_chunks
 
 Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
+Mask = NDArray[np.bool_]
+
+#: Stream of conversations: whether the label at each place is of the assistant's turns.
+TRAINED = "trained"
 
 # Bytes of text that are tokenized together: enough for all cores, as the tokens of a batch take ten times its memory.
 _AT_A_TIME = 1 << 20
@@ -35,17 +42,37 @@ _SAMPLES = (
 )
 
 
+class _Document(NamedTuple):
+    """The tokens of a text.
+
+    Attributes:
+        tokens: ids of the tokens.
+        of_assistant: bool (tokens,), which of them are of the assistant's turns. Empty for plain texts.
+        problem: why the text has no tokens. None if it has.
+    """
+
+    tokens: Sequence[int]
+    of_assistant: Mask = np.empty(0, np.bool_)
+    problem: str | None = None
+
+
+Encode = Callable[[list[str]], Sequence[_Document]]
+
+
 class Tokenized(Deserializer, Unsized):
     """A corpus whose texts are replaced by their tokens, one sequence each.
 
-    The number of tokens of a text is unknown before reading. `convert` can write this corpus to a store, whose
-    documents `Packed` and `Bucketed` accept. A `MinibatchSource` reads it as any corpus of unknown chunk sizes.
+    The number of tokens of a text is unknown before reading. A `MinibatchSource` reads this corpus, and `Packed` packs
+    it, as it is. `convert` writes it to a store, which everything else accepts, too.
 
     Args:
         corpus: corpus with a stream of texts, one to a sequence.
         tokenizer: path of a ``tokenizer.json``, or a `tokenizers.Tokenizer`, without its truncation and padding. Or a
             function from a list of texts to one list of token ids each, the same in every call. Its identity is its
-            name and its tokens for some texts, for which the constructor calls it.
+            name and its tokens for some texts, for which the constructor calls it. Or a `ChatTemplate`: texts are then
+            lists of messages in JSON, and a stream ``trained``, bool, of the same length as the tokens, says whether
+            the label at a place, the next token, is of the assistant's turns. A list that is no conversation is an
+            unreadable sequence.
         text: name of the stream of texts. None: the only one.
         tokens: name of the stream of tokens.
         append: token, or its id, to append to every text. None: no token.
@@ -64,7 +91,7 @@ class Tokenized(Deserializer, Unsized):
     def __init__(
         self,
         corpus: Deserializer,
-        tokenizer: str | os.PathLike[str] | Tokenizer | Any,
+        tokenizer: str | os.PathLike[str] | ChatTemplate | Tokenizer | Any,
         *,
         text: str | None = None,
         tokens: str = "tokens",
@@ -83,22 +110,17 @@ class Tokenized(Deserializer, Unsized):
             raise SchemaError(f"expected keep as a list of {', '.join(corpus.schema)}, got {keep!r}")
         if tokens in self._keep:
             raise SchemaError(f"expected another name than `{tokens}` for tokens, as a stream of that name is kept")
+        if _is_function(tokenizer) and (dtype is None or isinstance(append, str) or special):
+            raise ValueError("expected dtype, append as an id and no special tokens for a function as tokenizer")
+        self._encode, identity, library = _encoder(tokenizer, special)
         largest: int | None = None
-        if callable(tokenizer) and not hasattr(tokenizer, "encode_batch"):
-            if dtype is None or isinstance(append, str) or special:
-                raise ValueError("expected dtype, append as an id and no special tokens for a function as tokenizer")
-            self._encode: Tokenizer = tokenizer
-            identity = _identity(tokenizer)
-        else:
-            library = _library_tokenizer(tokenizer)
+        if library is not None:
             largest = max(library.get_vocab(with_added_tokens=True).values(), default=0)
             if isinstance(append, str):
                 token_id = library.token_to_id(append)
                 if token_id is None:
                     raise ValueError(f"expected append as a token of the vocabulary, got {append!r}")
                 append = token_id
-            self._encode = lambda texts: [e.ids for e in library.encode_batch_fast(texts, add_special_tokens=special)]
-            identity = library.to_str()
         kind = np.dtype(dtype if dtype is not None else "uint16" if (largest or 0) < 1 << 16 else "int32")
         if kind.kind not in "iu":
             raise TypeError(f"expected an integer dtype for tokens, got {kind}")
@@ -107,6 +129,11 @@ class Tokenized(Deserializer, Unsized):
             raise ValueError(f"expected append as an id that {kind} holds, got {append!r}")
         self._end = [] if append is None else [int(append)]
         streams = {tokens: Stream((), kind)}
+        self._trains = isinstance(tokenizer, ChatTemplate)
+        if self._trains:
+            if TRAINED in (tokens, *self._keep):
+                raise SchemaError(f"expected no stream `{TRAINED}`, which conversations add, got it as another one")
+            streams[TRAINED] = Stream((), "bool")
         self.schema = Schema(streams | {name: corpus.schema[name] for name in keep})
         settings = f"{identity}\0{self._end} {special} {self._text} {self.schema.digest}"
         self._digest = hashlib.blake2b(settings.encode(), digest_size=16).hexdigest()
@@ -133,26 +160,30 @@ class Tokenized(Deserializer, Unsized):
             )
         lengths = np.zeros(read.num_sequences, np.int64)
         pieces: list[NDArray[Any]] = [np.empty(0, self.schema[self._tokens].dtype)]
+        marks: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
         for which, texts in self._texts(value, errors):
             encoded = self._encode(texts)
             if len(encoded) != len(texts):
                 what = f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}"
                 raise DataError(what, path=self.name, stream=self._text)
-            for i, ids in zip(which, encoded, strict=True):
-                token_ids = np.array([*ids, *self._end], np.int64)
+            for i, document in zip(which, encoded, strict=True):
+                problem = document.problem
+                token_ids = np.array([*document.tokens, *self._end], np.int64)
                 if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() <= self._most:
-                    errors[i] = DataError(
-                        f"expected tokens from 0 to {self._most}, got {token_ids.min()} to {token_ids.max()}",
-                        path=self.name,
-                        stream=self._text,
-                    )
+                    problem = f"expected tokens from 0 to {self._most}, got {token_ids.min()} to {token_ids.max()}"
+                if problem is not None:
+                    errors[i] = DataError(problem, path=self.name, stream=self._text)
                     continue
                 lengths[i] = len(token_ids)
                 pieces.append(token_ids.astype(pieces[0].dtype))
+                if self._trains:
+                    marks.append(_trained(document.of_assistant, len(self._end)))
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        tokens = Value.from_dense(np.concatenate(pieces), offsets)
+        values: dict[str, Value] = {self._tokens: Value.from_dense(np.concatenate(pieces), offsets)}
+        if self._trains:
+            values[TRAINED] = Value.from_dense(np.concatenate(marks), offsets)
         extra = {name: read.values[name] for name in self._keep}
-        return Chunk(self.schema, {self._tokens: tokens, **extra}, errors, seals=read.seals if extra else ())
+        return Chunk(self.schema, {**values, **extra}, errors, seals=read.seals if extra else ())
 
     def _texts(self, value: BytesValue, errors: dict[int, DataError]) -> Iterator[tuple[list[int], list[str]]]:
         """Yield runs of texts with their indices. Texts that cannot be decoded are added to ``errors``."""
@@ -189,6 +220,62 @@ class Tokenized(Deserializer, Unsized):
         self._corpus.close()
 
 
+def _encoder(tokenizer: Any, special: bool) -> tuple[Encode, str, Any]:
+    """Return the function that encodes texts, a text that identifies it, and the library's tokenizer, if there is one.
+
+    Raises:
+        ValueError: special tokens are requested for conversations.
+    """
+    if isinstance(tokenizer, ChatTemplate):
+        if special:
+            raise ValueError("expected special=False for a ChatTemplate, as a template writes the special tokens")
+        return functools.partial(_conversations, tokenizer), tokenizer.identity, tokenizer.tokenizer
+    if _is_function(tokenizer):
+        return lambda texts: [_Document(tokens) for tokens in tokenizer(texts)], _identity(tokenizer), None
+    library = library_tokenizer(tokenizer)
+
+    def encode(texts: list[str]) -> list[_Document]:
+        return [_Document(e.ids) for e in library.encode_batch_fast(texts, add_special_tokens=special)]
+
+    return encode, library.to_str(), library
+
+
+def _is_function(tokenizer: Any) -> bool:
+    return callable(tokenizer) and not hasattr(tokenizer, "encode_batch")
+
+
+def _conversations(chat: ChatTemplate, texts: list[str]) -> list[_Document]:
+    """Return the tokens of conversations in JSON, and which of them begin in a turn of the assistant."""
+    rendered: list[Conversation | str] = []
+    for text in texts:
+        try:
+            rendered.append(chat.render(json.loads(text)))
+        except (ValueError, RecursionError) as error:  # a JSONDecodeError is a ValueError
+            rendered.append(f"expected a conversation in JSON: {error}")
+    whole = [conversation for conversation in rendered if isinstance(conversation, Conversation)]
+    encodings = iter(chat.tokenizer.encode_batch([text for text, _ in whole], add_special_tokens=False))
+    documents = []
+    for conversation in rendered:
+        if isinstance(conversation, str):
+            documents.append(_Document([], problem=conversation))
+            continue
+        encoding = next(encodings)
+        in_turn = np.zeros(len(conversation.text) + 1, np.bool_)
+        for start, stop in conversation.turns:
+            in_turn[start:stop] = True
+        starts = np.array(encoding.offsets, np.int64).reshape(-1, 2)[:, 0]
+        documents.append(_Document(encoding.ids, in_turn[starts]))
+    return documents
+
+
+def _trained(of_assistant: Mask, appended: int) -> Mask:
+    """Return whether the label at each place, the next token, is of the assistant's turns. A token that is appended is
+    of the turn of the last one."""
+    if not len(of_assistant):
+        return np.zeros(appended, np.bool_)
+    return np.concatenate([of_assistant[1:], np.full(appended, of_assistant[-1]), [False]])
+
+
 def _identity(function: Tokenizer) -> str:
     """Return the identity of a function. Names alone would not distinguish two lambdas."""
     token_lists = [[int(token) for token in tokens] for tokens in function(list(_SAMPLES))]
@@ -208,33 +295,3 @@ def _text_of(corpus: Deserializer, text: str | None) -> str:
     if text is not None and text not in names:
         raise SchemaError(f"expected a stream of texts for text=, got {text!r}; {corpus.name} has {listed}")
     return names[0] if text is None else text
-
-
-def _library_tokenizer(tokenizer: Any) -> Any:
-    """Return a tokenizer of the library, for whole texts."""
-    try:
-        import tokenizers
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"tokenizers is not installed; run: {install_line('tokenizers')}") from error
-    if isinstance(tokenizer, (str, os.PathLike)):
-        try:
-            with open_regular(tokenizer) as file:
-                text = file.read().decode()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"expected a tokenizer.json: {error}", path=str(tokenizer)) from error
-    elif isinstance(tokenizer, tokenizers.Tokenizer):
-        text = tokenizer.to_str()
-    else:
-        raise TypeError(
-            f"expected a path of a tokenizer.json, a tokenizers.Tokenizer or a function, got {type(tokenizer).__name__}"
-        )
-    try:
-        loaded = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises plain exceptions
-        raise DataError(
-            f"expected a tokenizer of the library tokenizers: {error}",
-            path=str(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else None,
-        ) from error
-    loaded.no_truncation()
-    loaded.no_padding()
-    return loaded

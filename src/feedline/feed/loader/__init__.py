@@ -5,8 +5,8 @@ sampling → fetch | gather | state → draws → collate | random | order → t
 `interop`, and only if it is installed.
 """
 
+from feedline.feed.loader.figures.loader_stats import LoaderStats
 from feedline.feed.loader.loader import DataLoader
-from feedline.feed.loader.loader_stats import LoaderStats
 from feedline.feed.loader.sample_seeds import sample_rng
 
 __all__ = ["DataLoader", "LoaderStats", "sample_rng"]

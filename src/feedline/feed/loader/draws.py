@@ -120,6 +120,11 @@ class SamplerDraws:
         self._begun = len(self._draw_at) < 2
         self.draw_for(0)
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to be drawn in this sweep."""
+        return not self._draw_at
+
     def draw_for(self, batches: int) -> None:
         """Draw as much as torch has drawn by the time the program has asked for ``batches`` batches."""
         while self._draw_at and batches + self._asked >= self._draw_at[0]:

@@ -16,6 +16,7 @@ from feedline.concurrency.turns import lend
 from feedline.feed.equal_work import by_position
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
+from feedline.feed.loader.begun_sweep import BegunSweep, snapshot_of
 from feedline.feed.loader.executors import (
     MAX_AHEAD,
     MAX_AHEAD_RAY,
@@ -36,6 +37,7 @@ from feedline.feed.loader.state import ResumePoint
 from feedline.feed.partition import ranks
 
 if TYPE_CHECKING:
+    from feedline.feed.sharing.shared_snapshot import SharedSnapshot
     from feedline.feed.workers import Pool, WorkerStats
 
 
@@ -68,6 +70,8 @@ class Crew:
         mark: object that the threads of this loader `serve`.
         past: history of an iterable dataset that is read in this process.
         figures: figures of the workers, over all sweeps.
+        begins_next: whether a sweep may be begun before its ``iter``, see `begun_sweep`. No longer once that was in
+            vain.
     """
 
     def __init__(self) -> None:
@@ -79,6 +83,8 @@ class Crew:
         self._kept: Pool | None = None  # persistent workers, of the same
         self._pools: weakref.WeakSet[Pool] = weakref.WeakSet()
         self._newest: weakref.ref[Pool] | None = None
+        self._begun: BegunSweep | None = None
+        self.begins_next = True
 
     def __reduce__(self) -> Any:
         """Make copies start their own workers."""
@@ -131,6 +137,26 @@ class Crew:
             self._options = self._kept = None
         self.release(pool)
 
+    def begin_next(self, epoch: Epoch, place: ResumePoint, snapshot: SharedSnapshot) -> None:
+        """Begin the sweep that comes next if nothing changes."""
+        if self._begun is None:
+            newest = self._newest
+            self._begun = epoch.begun(place, snapshot)
+            self._newest = newest
+
+    def take_begun(self, epoch: Epoch, place: ResumePoint) -> BegunSweep | None:
+        """Return the sweep that was begun, if it is this one. Drop another one."""
+        batches, begun = epoch.batches, self._begun
+        if begun is None:
+            return None
+        self._begun = None
+        if isinstance(batches, ItemBatches) and begun.is_for(batches, epoch.partition, place):
+            self._newest = weakref.ref(begun.pool)
+            return begun
+        self.begins_next = False
+        begun.close()
+        return None
+
     @property
     def pids(self) -> list[int]:
         """Process ids of the newest workers, empty if they have ended."""
@@ -139,7 +165,7 @@ class Crew:
 
     def close(self) -> None:
         """Shut all workers down."""
-        self._options = self._kept = None
+        self._options = self._kept = self._begun = None
         for pool in list(self._pools):
             lend(self.mark, pool.close)
             pool.close()
@@ -176,6 +202,10 @@ class Epoch:
     def executor(self, place: ResumePoint, previous: Executor | None = None) -> Executor:
         """Return the executor for the batches from a place on, after one of the same sweep if there is one."""
         batches = self.batches
+        begun = None if previous is not None else self._crew.take_begun(self, place)
+        if begun is not None:
+            self._pool, self.remaining = begun.pool, begun.remaining
+            return begun.executor
         if batches.options.is_corpus:
             from feedline.feed.loader.corpus_dataset import CorpusBatches
 
@@ -211,6 +241,30 @@ class Epoch:
             # The state of a user's sampler cannot represent batches delivered out of order.
             in_order=options.in_order or hasattr(options.user_sampler, "state_dict"),
             loader=self._crew.mark,
+        )
+
+    def begin_next(self, following: Callable[[], Batches], place: ResumePoint) -> None:
+        """Begin the next sweep before its ``iter``, if it can be known already. See `begun_sweep`."""
+        crew, options = self._crew, self.batches.options
+        if not crew.begins_next or not isinstance(self.batches, ItemBatches):
+            return
+        snapshot = snapshot_of(options)
+        if snapshot is None:
+            crew.begins_next = False
+            return
+        batches = following()
+        if batches.options is options:
+            crew.begin_next(Epoch(batches, self.partition, crew), place, snapshot)
+
+    def begun(self, place: ResumePoint, snapshot: SharedSnapshot) -> BegunSweep:
+        """Let the workers of a sweep begin. This epoch is done then."""
+        batches, executor = self.batches, self.executor(place)
+        pool, self._pool = self._pool, None
+        assert isinstance(batches, PlannedBatches)
+        assert pool is not None
+        assert self.remaining is not None
+        return BegunSweep(
+            batches, self.partition, place, snapshot=snapshot, pool=pool, executor=executor, remaining=self.remaining
         )
 
     def move_to(self, place: ResumePoint) -> Executor:

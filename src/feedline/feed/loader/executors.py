@@ -154,6 +154,11 @@ class PoolExecutor:
         self._depth, self._most, self._grows = depth, most, most > depth
         self._fill()
 
+    @property
+    def all_in_flight(self) -> bool:
+        """Whether the workers have all batches of the sweep that are left."""
+        return self._remaining is None and self._error is None
+
     def next(self) -> tuple[Planned, Fetched]:
         """See `Executor.next`."""
         hand = self._hand

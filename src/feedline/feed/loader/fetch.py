@@ -32,6 +32,7 @@ class Fetched(NamedTuple):
         items: number of items in it.
         bad: (key, index as text, error as text) of each skipped item.
         reading, collating: seconds spent.
+        computing: seconds of CPU time in both. 0 if no Python of the user's makes batches.
     """
 
     batch: Any
@@ -39,6 +40,7 @@ class Fetched(NamedTuple):
     bad: list[tuple[int, str, str]]
     reading: float
     collating: float
+    computing: float = 0.0
 
 
 class WorkUnit(NamedTuple):
@@ -76,6 +78,10 @@ class WorkerStart(NamedTuple):
     init: Callable[[int], Any] | None
     place: str
     loader: object
+
+    def cpu_s(self) -> float:
+        """Return CPU seconds: of the process if it has no other work, else of the thread."""
+        return time.process_time() if self.place == "process" else time.thread_time()
 
     def begin(self, dataset: Any, worker: int, workers: int) -> None:
         """Set ``get_worker_info``, seed a worker's generators, and call the user's ``worker_init_fn``."""
@@ -128,7 +134,7 @@ class Fetch:
 
     def run(self, unit: WorkUnit) -> Fetched:
         """See `Task.run`."""
-        began = time.perf_counter()
+        began, computed = time.perf_counter(), self._start.cpu_s()
         read = began
         dataset, default = self.dataset, self._default
         collate = default or self._collate
@@ -160,7 +166,9 @@ class Fetch:
 
         assert self._seeding is not None
         batch = self._seeding.run((unit.seed, unit.sweep), work)
-        return Fetched(batch, count, bad, read - began, time.perf_counter() - read)
+        ended = time.perf_counter()
+        computing_s = self._start.cpu_s() - computed
+        return Fetched(batch, count, bad, read - began, ended - read, computing=computing_s)
 
     def _collate_samples(self, collate: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit) -> Any:
         try:

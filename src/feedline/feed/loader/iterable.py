@@ -223,7 +223,7 @@ class IterableFetch:
 
     def run(self, turn: BatchRequest) -> WorkerBatch:
         """See `Task.run`. An interrupted request may be repeated."""
-        began = time.perf_counter()
+        began, computed = time.perf_counter(), self._start.cpu_s()
         size = self._size or 1
         first = turn.base.samples + (turn.number - turn.base.batches) * size
         reader = self._reader(turn.reading)
@@ -245,7 +245,9 @@ class IterableFetch:
             else:
                 blame.in_default_collate(error, samples, items, ragged=False)
             raise
-        return WorkerBatch(Fetched(batch, len(samples), [], read - began, time.perf_counter() - read), saved, ended)
+        collating_s, computing_s = time.perf_counter() - read, self._start.cpu_s() - computed
+        fetched = Fetched(batch, len(samples), [], read - began, collating_s, computing=computing_s)
+        return WorkerBatch(fetched, saved, ended)
 
 
 class _Reader:

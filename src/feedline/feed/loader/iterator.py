@@ -8,6 +8,7 @@ delivers the batch of the interrupted one. `executors` explains how.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from feedline.feed.loader import collate as collating
 from feedline.feed.loader import sampling
 from feedline.feed.loader.draws import SamplerDraws
 from feedline.feed.loader.epoch import Epoch
+from feedline.feed.loader.executors import PoolExecutor
 from feedline.feed.loader.fetch import Fetched
-from feedline.feed.loader.loader_stats import LoaderStats, ShownSweep
+from feedline.feed.loader.figures.loader_stats import LoaderStats, ShownSweep
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.loader.sweeps import SweepProgress, Sweeps
@@ -79,6 +81,7 @@ class LoaderIterator(_Base):
             if torch is None:
                 raise ModuleNotFoundError(f"device= requires torch; run {install_line('torch')}")
             self._transfer = torch.Transfer(options.device)
+        self._followed = False  # whether the next sweep has been begun, or cannot be
         self._inside: int | None = None  # the thread inside `__next__`
         # The stages of a batch, each of which holds at most one.
         self._received: tuple[Planned, Fetched] | None = None
@@ -117,6 +120,7 @@ class LoaderIterator(_Base):
                 self._draws.draw_for(self._yielded + 1)
             if self._yielded:
                 self._shown(self._yielded)
+                self._begin_next()
             if self._hand is None:
                 try:
                     if self._transfer is None or not self._transfer.asynchronous:
@@ -141,7 +145,10 @@ class LoaderIterator(_Base):
             stats.skipped += skipped
             stats.reading += fetched.reading
             stats.collating += fetched.collating
+            stats.computing += fetched.computing
             stats.waiting += now - began
+            if self._yielded == 1:
+                stats.starting += now - began
             self._delivered_at = now
             return batch
         finally:
@@ -170,6 +177,18 @@ class LoaderIterator(_Base):
                 sweeps.note_move(progress, place)
             sweeps.note_first_request(progress)
             progress.asked = True
+
+    def _begin_next(self) -> None:
+        """Once the workers have all batches of this sweep, begin the next one, if nothing can change it."""
+        executor, draws, sweeps = self._executor, self._draws, self._sweeps
+        if self._followed or not isinstance(executor, PoolExecutor) or not executor.all_in_flight:
+            return
+        if draws is not None and not draws.ended:  # its seed depends on them
+            return
+        self._followed = True
+        with sweeps.lock(), contextlib.suppress(Exception):  # the next ``iter`` raises it again
+            if self.is_newest:
+                self._epoch.begin_next(sweeps.upcoming, sweeps.now.upcoming)
 
     def _repartition(self) -> None:
         """Go on after the last batch delivered, with the share that the loader has now."""

@@ -20,9 +20,9 @@ from feedline.feed.loader import sampling, state
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.draws import draw, seed_at
 from feedline.feed.loader.epoch import Crew, Epoch, batches_of
+from feedline.feed.loader.figures.loader_stats import LoaderStats
 from feedline.feed.loader.iterable import warn_of_more
 from feedline.feed.loader.iterator import LoaderIterator
-from feedline.feed.loader.loader_stats import LoaderStats
 from feedline.feed.loader.options import SAMPLERS, LoaderOptions, expect_processes, warn_of_ranks
 from feedline.feed.loader.samplers import samplers_of
 from feedline.feed.loader.state import ResumePoint

@@ -24,6 +24,7 @@ from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarantine_of
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
+from feedline.feed.loader.figures.remedies import usable_cores
 from feedline.feed.partition import FixedShare, IndexAndCount, PartitionLike, partition_of, ranks, refuse_cut
 from feedline.feed.progress_bar import Progress, expect_progress
 from feedline.feed.protocol import Deserializer, check_seed, says_where_batches_end, whole_number
@@ -434,8 +435,8 @@ def expect_processes(options: LoaderOptions) -> None:
         from feedline.feed.workers import context, prepare
 
         prepare(context(options.multiprocessing_context))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if cores is not None and workers > cores:
+    cores = usable_cores()
+    if workers > cores:
         warnings.warn(
             f"expected at most {cores} worker processes, the number of cores this process may use, got {workers} "
             "workers, which compete for cores: excessive worker creation might get DataLoader running slow or even "

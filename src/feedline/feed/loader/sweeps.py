@@ -253,7 +253,8 @@ class Sweeps:
     def upcoming(self) -> Batches:
         """Return the batches of the next sweep if it began now."""
         batches = self.current()
-        if self.seed_is_final or (self.now.resume is not None and batches.seed is not None):
+        keeps = batches.options.persistent_workers and not batches.shuffles
+        if self.seed_is_final or ((keeps or self.now.resume is not None) and batches.seed is not None):
             return batches
         return self._with_new_seed(batches, self.now.upcoming.sweep)
 

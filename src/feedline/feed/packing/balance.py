@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from feedline.feed.equal_work import WorkRule, assign, by_position, streams_of, work_of
 from feedline.feed.files.lru import LruCache
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.protocol import Deserializer, RowsOfDocuments, stream_lengths
+from feedline.feed.protocol import Deserializer, RowsOfDocuments, is_sized, stream_lengths
 from feedline.feed.unique import distinct
 
 Ints = NDArray[np.int64]
@@ -49,7 +49,16 @@ class Balance:
 
     @classmethod
     def of(cls, rule: WorkRule | None, corpus: Deserializer) -> Balance | None:
-        """Return the balance of a source, or None without a rule."""
+        """Return the balance of a source, or None without a rule.
+
+        Raises:
+            ValueError: as for the class. Or the corpus has rows of documents whose lengths are unknown before reading.
+        """
+        if rule is not None and not is_sized(corpus) and corpus.capability(RowsOfDocuments) is not None:
+            raise ValueError(
+                "expected documents whose lengths are known before reading for fl.Partition(balance=...), got "
+                f"{corpus.name}: write them to a store, with fl.convert, and pack that"
+            )
         return rule if rule is None or isinstance(rule, cls) else cls(rule, corpus, same_number=False)
 
     def __call__(self, lengths: Ints) -> ArrayLike:

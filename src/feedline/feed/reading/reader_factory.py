@@ -21,10 +21,12 @@ from feedline.feed.protocol import (
     Ordered,
     RandomAccess,
     Sliceable,
+    Unsized,
     can,
     fetches_ahead,
     is_sized,
     num_chunks,
+    require,
     says_where_batches_end,
 )
 from feedline.feed.reading import lengths
@@ -36,7 +38,7 @@ from feedline.feed.reading.reader import Reader
 from feedline.feed.reading.row_reader import RowReader
 from feedline.feed.reading.sequential_reader import SequentialReader
 from feedline.feed.reading.stats import Stats
-from feedline.feed.timeline import ORDERS, ArcOrder, ChunkTable, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline import ORDERS, ArcOrder, ChunkTable, SweptUnsizedOrder, Timeline, UnsizedOrder, Window
 
 DEFAULT_WINDOW = Window(bytes=256 << 20)
 
@@ -276,5 +278,6 @@ def _unsized(
     # The reader looks through the windows that follow. If they referred to the reader in turn, a dropped source would
     # stay alive, and continue to read, until the next garbage collection.
     weakly = weakref.proxy(reader)
-    timeline = UnsizedOrder(count, seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids)))
+    kind = SweptUnsizedOrder if require(corpus, Unsized).swept else UnsizedOrder
+    timeline = kind(count, seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids)))
     return ReadyCorpus(timeline, reader, lengths.of_windows(weakly), [])

@@ -61,6 +61,10 @@ def shared(dataset: Dataset) -> Dataset:
 
     The original is untouched. A copy of its large parts is made, once.
 
+    As the data cannot change, a `DataLoader` in its own order reads the first batches of an epoch while the workers of
+    the preceding one finish. If attributes of the dataset or of ``collate_fn`` have changed when the epoch begins, it
+    reads these batches again. Global variables and files are not compared.
+
     Args:
         dataset: a map-style dataset, or a list, dictionary or array.
 

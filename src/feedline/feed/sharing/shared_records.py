@@ -17,7 +17,8 @@ import operator
 import os
 import pickle
 import zlib
-from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from itertools import accumulate, chain
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
 from typing import Any, ClassVar, NoReturn, SupportsIndex, overload
@@ -31,7 +32,9 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 _ALIGNMENT = 64
 _CHECKED_BYTES = 16 << 20  # written between two looks at how much memory is free
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
-_CONTAINERS = frozenset((list, tuple, set, frozenset))
+_CONTAINERS = frozenset((list, tuple, set, frozenset, dict))
+_LEVELS = 50  # of containers in containers, in a record that `marshal` encodes
+_TOGETHER = 1 << 13  # records encoded between two writes
 
 
 class Memory:
@@ -39,16 +42,17 @@ class Memory:
 
     Args:
         fd: its descriptor, which this object closes.
+        wrote: whether this process has written it.
 
     Attributes:
         view: its bytes, read-only.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, wrote: bool = False) -> None:
         self._fd = fd
         # A private mapping, as kernels before 6.7 refuse shared ones of sealed memory. Its pages are shared all the
-        # same. They are mapped at once: what only a worker has mapped would count as its own.
-        flags = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
+        # same. The process that wrote them maps them at once: what only a worker has mapped would count as its own.
+        flags = mmap.MAP_PRIVATE | (mmap.MAP_POPULATE if wrote else 0)
         self.view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, flags, mmap.PROT_READ))
 
     def __del__(self) -> None:
@@ -118,21 +122,30 @@ class MemoryWriter:
         fd = os.dup(self._file.fileno())
         self._file.close()
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        return Memory(fd)
+        return Memory(fd, wrote=True)
 
     def close(self) -> None:
         """Drop what was written."""
         self._file.close()
 
 
-def is_plain(value: object) -> bool:
-    """Return whether ``value`` consists of numbers, strings, None and Python's own containers only."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return True
-    if kind is dict:
-        return all(type(key) is str or is_plain(key) for key in value) and all(map(is_plain, value.values()))  # type: ignore[attr-defined]
-    return kind in _CONTAINERS and all(map(is_plain, value))  # type: ignore[call-overload]
+def are_plain(records: Iterable[Any]) -> bool:
+    """Return whether records consist of numbers, strings, None and Python's own containers only.
+
+    Level by level, so that no function of Python is called for each object.
+    """
+    for _ in range(_LEVELS):
+        by_kind: dict[type, list[Any]] = {kind: [] for kind in set(map(type, records)) - _PLAIN}
+        if not by_kind:
+            return True
+        if not by_kind.keys() <= _CONTAINERS:
+            return False
+        for container in records:
+            if (kind := type(container)) in by_kind:
+                by_kind[kind].append(container)
+        parts = chain.from_iterable(by_kind.values())
+        records = list(chain(chain.from_iterable(parts), *map(dict.values, by_kind.get(dict, ()))))
+    return False  # or a container contains itself
 
 
 class Records:
@@ -178,16 +191,18 @@ def write_records(writer: MemoryWriter, records: Sequence[Any]) -> Callable[[Mem
     Raises:
         UnwritableError: a record cannot be pickled.
     """
-    plain = all(map(is_plain, records))
+    blocks = [slice(start, start + _TOGETHER) for start in range(0, len(records), _TOGETHER)]
+    plain = all(are_plain(records[block]) for block in blocks)
     dumps: Callable[[Any], bytes] = marshal.dumps if plain else _pickled
     ends = array.array("q", [writer.place])
-    for number, record in enumerate(records):
+    for block in blocks:
+        encoded: list[bytes] = []
         try:
-            encoded = dumps(record)
+            encoded.extend(map(dumps, records[block]))
         except Exception as error:  # what pickle calls may raise anything
-            raise UnwritableError(number) from error
-        writer.write(encoded)
-        ends.append(writer.place)
+            raise UnwritableError(len(ends) - 1 + len(encoded)) from error
+        ends.extend(accumulate(map(len, encoded), initial=ends.pop()))
+        writer.write(b"".join(encoded))
     place, count = writer.write_array(np.frombuffer(ends, np.int64)), len(records)
     return lambda memory: Records(memory, place, count, plain)
 
@@ -252,8 +267,7 @@ class SharedList(_ReadOnly, Sequence[Any]):
     def __getitem__(self, at: slice) -> list[Any] | tuple[Any, ...]: ...
     def __getitem__(self, at: Any) -> Any:
         if type(at) is int and 0 <= at < self._count:  # as `Records` does, without another call
-            ends = self._ends
-            return self._loads(self._view[ends[at] : ends[at + 1]])
+            return self._loads(self._view[self._ends[at] :])  # which reads one record, and not what follows it
         if isinstance(at, slice):
             return self._kind(map(self._records.__getitem__, range(*at.indices(self._count))))
         try:

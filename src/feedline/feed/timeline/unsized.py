@@ -1,7 +1,7 @@
 """The order of a corpus whose chunk sizes are unknown before reading.
 
 It is "feedline-1", except that windows count chunks, a position is (sweep, window, place in it), and planning a window
-reads it. The ordinal of a sequence, for `Minibatch.ids` and fingerprints, is ``chunk << 32 | index``.
+reads it. The ordinal of a sequence, for `Minibatch.ids` and fingerprints, is ``chunk << INDEX_BITS | index``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from typing import ClassVar
 import numpy as np
 
 from feedline.errors import DataError
+from feedline.feed.protocol import CHUNK_BITS, CHUNK_MASK
 from feedline.feed.timeline.elements import ChunkTable, Ints, Segment, Timeline, Window, WindowPlan, keyed_permutation
 from feedline.feed.timeline.feedline import SEQUENCES, chunk_order
 
 DEFAULT_WINDOW = Window(chunks=8)
+
+INDEX_BITS = 32
+"""Bits of the ordinal of a sequence that hold its index in its chunk. The higher bits hold the number of the chunk."""
 
 
 class UnsizedOrder(Timeline):
@@ -99,10 +103,22 @@ class UnsizedOrder(Timeline):
 
     def segment(self, plan: WindowPlan, start: int, most: int) -> Segment:
         """See `Timeline.segment`."""
-        return Segment.locate_segment(plan, start, min(most, plan.count - start), plan.chunks << 32)
+        firsts = (plan.chunks & CHUNK_MASK) << INDEX_BITS
+        return Segment.locate_segment(plan, start, min(most, plan.count - start), firsts)
 
     def position_of(self, plan: WindowPlan, place: int) -> tuple[int, int, int | None]:
         """See `Timeline.position_of`."""
         if place < plan.count:
             return plan.sweep, place, plan.number
         return (plan.sweep + 1, 0, 0) if plan.last else (plan.sweep, 0, plan.number + 1)
+
+
+class SweptUnsizedOrder(UnsizedOrder):
+    """The order "feedline-1-unsized-swept", for chunks that differ between sweeps. Chunk numbers carry the sweep."""
+
+    name: ClassVar[str] = "feedline-1-unsized-swept"
+    swept = True
+
+    def chunks_of(self, sweep: int, window: int) -> Ints:
+        """See `UnsizedOrder.chunks_of`."""
+        return super().chunks_of(sweep, window) | (sweep << CHUNK_BITS)

@@ -1,8 +1,8 @@
 """Run user code in a pool of processes, threads or Ray actors, and return its results through shared memory.
 
-Inside: ``pool → process_pool | threads | ray_pool → worker_handle → start_methods | results → worker_process |
-ray_actor → message | queue | control_block | failure | interrupts → memory → limits``. torch is used if it is already
-imported, and never imported.
+Inside: ``pool → process_pool | threads | ray_pool → worker_handle | copied_memory → start_methods | results →
+worker_process | ray_actor → message | queue | control_block | failure | interrupts → memory → limits``. torch is used
+if it is already imported, and never imported.
 """
 
 from importlib import import_module

@@ -21,6 +21,7 @@ from feedline.errors import WorkerError
 from feedline.feed.workers import limits
 from feedline.feed.workers import start_methods as start
 from feedline.feed.workers import worker_process as process
+from feedline.feed.workers.copied_memory import CopiedMemory
 from feedline.feed.workers.interrupts import SigintDeferred
 from feedline.feed.workers.memory import SharedSegment
 from feedline.feed.workers.queue import Record, UnitQueue
@@ -66,6 +67,7 @@ class ProcessPool:
         self._torn = False
         self._buffer = bytearray(process.FRAGMENT_BYTES + 64)
         self.figures = [WorkerStats(index=i) for i in range(workers)]
+        self._copied = CopiedMemory()
         self._members: list[WorkerHandle] = []
         self._by_fd: dict[int, WorkerHandle] = {}
         self._poller = select.poll()
@@ -132,7 +134,8 @@ class ProcessPool:
                 self._replace_dead(member)
             self._flush()
             self._torn = False
-            return bool(self.outcomes)
+        self._copied.look(self._started_workers)
+        return bool(self.outcomes)
 
     def cancel(self, tickets: Iterable[int]) -> None:
         """Forget units. The results of running ones are dropped."""
@@ -196,6 +199,9 @@ class ProcessPool:
             self._by_fd[fd] = member
             self._poller.register(fd, select.POLLIN)
         return member
+
+    def _started_workers(self) -> list[tuple[int, WorkerStats]]:
+        return [(member.pid, self.figures[member.index]) for member in self._members if member.ready]
 
     def _flush(self) -> None:
         while self._backlog and self._queue.push(self._backlog[0]):
@@ -266,7 +272,7 @@ class ProcessPool:
             if member.exitcode == start.UNGUARDED:
                 hint = (
                     f"as the main module starts workers when it is imported, and start method {method!r} imports it in "
-                    f"each worker. Put what starts them under `if __name__ == '__main__':`, or {start.WAYS_OUT}"
+                    f"each worker. Put what starts them under `if __name__ == '__main__':`, or {process.WAYS_OUT}"
                 )
             self._broken = member.error(hint)
         elif self._deaths_in_row > 2 * self._terms.options.workers + 3:

@@ -91,6 +91,8 @@ class WorkerStats:
         seconds: time it spent on them.
         bytes: size of the results, large buffers and pickle. 0 for threads, whose results are not copied.
         restarts: times it died and was replaced.
+        copied_bytes: memory of the process that forked it which it has copied since its first second, as it wrote to
+            it. Reading a Python object writes its reference count. 0 as long as nobody has looked.
     """
 
     index: int
@@ -99,6 +101,7 @@ class WorkerStats:
     seconds: float = 0.0
     bytes: int = 0
     restarts: int = 0
+    copied_bytes: int = 0
 
 
 def short(unit: Any) -> str:

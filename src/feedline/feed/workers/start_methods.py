@@ -20,8 +20,6 @@ METHODS = ("fork", "forkserver", "spawn")
 UNGUARDED = 97
 """Exit status of a worker whose import of the main module tried to start workers."""
 
-WAYS_OUT = 'give workers="thread" or multiprocessing_context="fork"'
-
 
 def context(method: Any) -> Any:
     """Return the multiprocessing context for a start method's name, a context, or None for multiprocessing's default.
@@ -86,7 +84,7 @@ def launch(context: Any, arguments: tuple[Any, ...]) -> Any:
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise type(error)(
             f"expected dataset, collate_fn and worker_init_fn that can be pickled, as start method {method!r} sends "
-            f"them to workers; got: {error}. Define them at the top level of a module, or {WAYS_OUT}"
+            f"them to workers; got: {error}. Define them at the top level of a module, or {process.WAYS_OUT}"
         ) from None
     return child
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import os
 import pickle
 import select
@@ -34,6 +35,9 @@ FRAGMENT_BYTES = 60 << 10  # several packets must fit into the socket's buffer
 MORE, LAST = b"+", b"."
 _PATIENCE_UNITS = 16  # unused memory is released after this many times `depth` units
 
+WAYS_OUT = 'pass workers="thread" or multiprocessing_context="fork"'
+"""How to start workers that need not import what they run."""
+
 GRACE_S = 5.0
 """Seconds for a running unit to finish once its result is not needed, before the worker is killed."""
 
@@ -56,7 +60,16 @@ class Parcel:
 
     def open(self) -> Any:
         """Return the task."""
-        return pickle.loads(self._text) if self._text else self._task
+        if not self._text:
+            return self._task
+        try:
+            return pickle.loads(self._text)
+        except (AttributeError, ImportError) as error:  # as for a class of a notebook's cell
+            error.add_note(
+                "Expected dataset, collate_fn and worker_init_fn from modules that workers can import. Define them at "
+                f"the top level of a module, or {WAYS_OUT}"
+            )
+            raise
 
 
 class Options(NamedTuple):
@@ -85,6 +98,7 @@ class WorkerMessage(NamedTuple):
 
 def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     """Run units until the channel is shut down."""
+    gc.freeze()  # a collection would write to all objects of the program, and so copy their memory
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for fd in options.foreign:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from feedline.feed.loader.figures.remedies import remedy, usable_cores
 from feedline.feed.progress_bar import Progress, Report, showing
 
 if TYPE_CHECKING:
@@ -22,19 +23,23 @@ class LoaderStats:
         batches, items: number delivered.
         skipped: number of unreadable items skipped.
         waiting: seconds spent in ``next``, in total: how long the loop waited for data.
+        starting: seconds of ``waiting`` for the first batch of each iterator.
         reading: seconds in the dataset, summed over workers.
         collating: seconds in ``collate_fn``, summed over workers.
+        computing: seconds of CPU time of both. 0 if batches are copied from arrays or files without Python.
         transfer: seconds in which ``next`` pinned memory or copied batches to a device.
         consuming: seconds between the delivery of a batch and the next call of ``next``: the loop's own time.
-        workers: units, seconds of work and restarts by worker. Empty without workers.
+        workers: units, seconds of work, copied memory and restarts by worker. Empty without workers.
     """
 
     batches: int = 0
     items: int = 0
     skipped: int = 0
     waiting: float = 0.0
+    starting: float = 0.0
     reading: float = 0.0
     collating: float = 0.0
+    computing: float = 0.0
     transfer: float = 0.0
     consuming: float = 0.0
     workers: list[WorkerStats] = field(default_factory=list)
@@ -44,6 +49,21 @@ class LoaderStats:
         """Speed-up of the loop if it never had to wait for data. 1.0: nothing to gain."""
         return (self.waiting + self.consuming) / self.consuming if self.consuming else 1.0
 
+    @property
+    def advice(self) -> str:
+        """What limits the loop on this machine, and what to change, in sentences."""
+        return remedy(self, usable_cores())
+
+    @property
+    def memory_advice(self) -> str:
+        """What to do about workers that copy the memory of this process, in a sentence. Empty if they do not."""
+        copied_bytes = max((worker.copied_bytes for worker in self.workers), default=0)
+        if not copied_bytes:
+            return ""
+        from feedline.feed.workers.copied_memory import advice_on  # there are workers, so it is imported
+
+        return advice_on(copied_bytes)
+
     def brief(self) -> dict[str, str]:
         """Return the figures for a progress bar: ``bar.set_postfix(loader.stats().brief())`` of tqdm."""
         total = self.waiting + self.consuming
@@ -52,7 +72,8 @@ class LoaderStats:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""
-        return {**asdict(self), "gain": self.gain}
+        advice = {"advice": self.advice, "memory_advice": self.memory_advice}
+        return {**asdict(self), "gain": self.gain, **advice}
 
     def __repr__(self) -> str:
         busy = ", ".join(f"{w.seconds:.3f} s" for w in self.workers)
@@ -60,7 +81,8 @@ class LoaderStats:
             f"LoaderStats({self.batches} batches, {self.items} items; waited {self.waiting:.3f} s, "
             f"loop {self.consuming:.3f} s; reading {self.reading:.3f} s, collating {self.collating:.3f} s, "
             f"transfer {self.transfer:.3f} s{f'; workers busy {busy}' if busy else ''}; {self.skipped} skipped; "
-            f"a perfect loader would be {self.gain:.2f} times as fast)"
+            f"a perfect loader would be {self.gain:.2f} times as fast). {self.advice}"
+            f"{f' {self.memory_advice}' if self.memory_advice else ''}"
         )
 
 

@@ -1,0 +1,1 @@
+"""Figures of a loader, and the advice that follows from them."""
