@@ -64,11 +64,9 @@ class LoaderIterator(_Base):
         self._length = None if batches.options.is_iterable else lambda: epoch.batches.count(sweep)
         self._shown = ShownSweep(show, stats, self._length)
         self._epoch, self._executor, self._draws = epoch, epoch.executor(progress.place), draws
-        begun = getattr(epoch.remaining, "begun", None)
-        if begun is not None and not progress.place.start:
-            progress.place = progress.place._replace(memo={**(progress.place.memo or {}), **begun})
-        progress.epoch = batches.epoch()  # now that workers have begun
         self._sweeps, self._progress, self._divided = sweeps, progress, sweeps.divided
+        self._note_generators()
+        progress.epoch = batches.epoch()  # now that workers have begun
         self._stats, self._quarantine, self._check_length = stats, quarantine, check_length
         self._delivered_at: float | None = None
         self._yielded = 0
@@ -175,6 +173,8 @@ class LoaderIterator(_Base):
                 self._executor.close()
                 self._executor = self._epoch.move_to(place)
                 sweeps.note_move(progress, place)
+            self._note_generators()
+            progress.place = sampling.with_generator(self._epoch.batches.options.user_sampler, progress.place)
             sweeps.note_first_request(progress)
             progress.asked = True
 
@@ -189,6 +189,12 @@ class LoaderIterator(_Base):
         with sweeps.lock(), contextlib.suppress(Exception):  # the next ``iter`` raises it again
             if self.is_newest:
                 self._epoch.begin_next(sweeps.upcoming, sweeps.now.upcoming)
+
+    def _note_generators(self) -> None:
+        """Note, for states, from which generators a sampler has begun, as it has where there are workers."""
+        begun, place = getattr(self._epoch.remaining, "begun", None), self._progress.place
+        if begun is not None and not place.start:
+            self._progress.place = place._replace(memo={**(place.memo or {}), **begun})
 
     def _repartition(self) -> None:
         """Go on after the last batch delivered, with the share that the loader has now."""

@@ -46,6 +46,8 @@ _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "per
 _SAMPLING = frozenset(("shuffle", "partition"))
 _ORDERING = _SAMPLING | {"seed", "batch_size", "drop_last"}
 _REPLACING = frozenset(("dataset", *SAMPLERS))
+# Arguments that workers of a map-style dataset do not see, as they get indices.
+_UNSEEN = frozenset(("batch_size", "drop_last"))
 # Arguments that torch's loader does not have. A subclass of it may well have attributes of these names.
 _ADDED = ("seed", "workers", "partition", "on_error", "device", "transforms", "snapshot_every_n_steps", "progress")
 
@@ -199,6 +201,8 @@ class DataLoader(_Base):
                 f"{name} attribute should not be set after {type(self).__name__} is initialized: it decides the "
                 "batches; create another loader"
             )
+        if self.__initialized:
+            self._notice()  # else `_change` would undo what the program has set on the batch sampler
         self._change({name: value})
 
     def _is_argument(self, name: str, value: Any) -> bool:
@@ -254,6 +258,8 @@ class DataLoader(_Base):
             else:
                 batches.seed_sweep = before.seed_sweep if options.seed is None else None
                 sweeps.batches, sweeps.agreed = batches, sweeps.agreed or options.seed is not None
+                if names <= _UNSEEN and not options.is_iterable:
+                    self._crew.follow(before.options, batches.options)
         else:
             sweeps.batches = before.with_options(options)
         if "generator" in names:
@@ -297,8 +303,11 @@ class DataLoader(_Base):
         if self._foreign:
             return super().__len__()  # type: ignore[no-any-return]
         self._notice()
+        options, batch_sampler = self._batches.options, self.batch_sampler
+        if options.indices is not None and not options.is_iterable and batch_sampler.sampler is not self.sampler:
+            return len(batch_sampler)  # the next `iter` follows it
         count = self._sweeps.upcoming().count(self._sweeps.now.upcoming.sweep)
-        if self._batches.options.is_iterable:
+        if options.is_iterable:
             self._IterableDataset_len_called = len(self.dataset)
         return count
 
@@ -346,10 +355,10 @@ class DataLoader(_Base):
                 sampler = batches.options.user_sampler
                 # Filling the workers draws from it at once.
                 memo = sampling.before(sampler) if now.resume is None else None
-                if not place.start and (begun := sampling.generator_memo(sampler)):
-                    place = place._replace(memo={**(place.memo or {}), **begun})
+                place = sampling.without_generator(place)
+                retry = sampling.with_generator(sampler, place) if memo is None else place._replace(memo=memo)
                 progress = SweepProgress(place, now.resume is not None)
-                before = now._replace(resume=place if memo is None else place._replace(memo=memo))
+                before = now._replace(resume=retry)
                 sweeps.now = LoaderPosition(place.sweep + 1, None, progress)
                 return LoaderIterator(
                     Epoch(batches, partition, self._crew),

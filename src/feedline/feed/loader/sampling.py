@@ -332,6 +332,21 @@ def generator_memo(sampler: Any) -> dict[str, Any] | None:
     return None if generator is None else {"generator": torch_side().generator_state(generator)}
 
 
+def with_generator(sampler: Any, place: ResumePoint) -> ResumePoint:
+    """Return a place with the state of the sampler's generator from which its sweep begins: the present one, unless the
+    sampler has begun."""
+    memo = place.memo or {}
+    begun = None if place.start or "generator" in memo else generator_memo(sampler)
+    return place if begun is None else place._replace(memo={**memo, **begun})
+
+
+def without_generator(place: ResumePoint) -> ResumePoint:
+    """Return a place where a sweep has yet to begin, from the generator as it will be then, as with torch."""
+    if place.start or not place.memo:
+        return place
+    return place._replace(memo={name: part for name, part in place.memo.items() if name != "generator"} or None)
+
+
 def set_generator(sampler: Any, place: ResumePoint) -> None:
     """Restore a sampler's generator if a place in a state is the beginning of a sweep. The program may set it to
     another state after that."""

@@ -17,7 +17,7 @@ from feedline.feed.loader.collate import torch_side
 from feedline.feed.loader.draws import ProgramGenerator, SamplerDraws, draw, seed_at
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import Planned
-from feedline.feed.loader.sampling import BegunOrder
+from feedline.feed.loader.sampling import BegunOrder, with_generator
 from feedline.feed.loader.state import LIMIT, ResumePoint
 from feedline.feed.partition import ranks
 
@@ -139,12 +139,13 @@ class Sweeps:
 
     @property
     def place(self) -> ResumePoint:
-        """The place that a state names: `LoaderPosition.place`, adjusted if the program has set another epoch on the
-        sampler of an iterator."""
+        """The place that a state names: `LoaderPosition.place`, adjusted if the program has set another epoch or
+        generator on the sampler of an iterator."""
         newest = self.now.newest
-        if newest is not None and not newest.asked:
-            self.redirection(newest)
-        return self.now.place
+        if newest is None or newest.asked:
+            return self.now.place
+        self.redirection(newest)
+        return with_generator(self.batches.options.user_sampler, self.now.place)
 
     # ---- seeds -------------------------------------------------------------------------------------------
 
