@@ -176,7 +176,7 @@ class Run:
             return False  # our loader starts other workers
         if dataset == "stream" and (step == "drop_last" or (kept and step == "batch_size")):
             return False  # torch's loader ignores the first, and ours starts other workers for the second
-        if step in LOADER:
+        if step in LOADER or (step == "append" and self.world["order"] is None):
             return not self.open  # our loader follows at the next `iter`
         return not (workers and self.open)
 
