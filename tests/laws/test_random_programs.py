@@ -325,7 +325,7 @@ def check(world, program) -> None:
     as_torch(run)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(100))
 @given(worlds(0), steps)
 def test_batches_are_those_of_torch(world, program):
     check(world, program)

@@ -65,6 +65,45 @@ def test_a_state_before_the_first_batch_names_the_generator():
 
 
 @workers
+def test_a_generator_set_after_a_state_was_loaded_decides(workers):
+    def loader_of(seed):
+        generator = torch.Generator().manual_seed(seed)
+        loader = fl.DataLoader(range(9), batch_size=2, sampler=shuffled(generator), num_workers=workers)
+        return loader, generator
+
+    expected = [batch.tolist() for batch in loader_of(2)[0]]
+    loader, generator = loader_of(1)
+    list(loader)
+    loader.load_state_dict(loader.state_dict())
+    iterator = None if workers else iter(loader)
+    generator.manual_seed(2)
+    assert [batch.tolist() for batch in iterator or loader] == expected
+
+
+def test_a_state_after_a_failed_first_batch_begins_the_same_order():
+    failing = [True]
+
+    def collated(items):
+        if failing:
+            raise ValueError("planted")
+        return list(items)
+
+    def loader_of(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return fl.DataLoader(range(9), batch_size=2, sampler=shuffled(generator), collate_fn=collated)
+
+    loader = loader_of(1)
+    with pytest.raises(ValueError, match="planted"):
+        next(iter(loader))
+    state = loader.state_dict()
+    failing.clear()
+    expected = list(loader_of(1))
+    again = loader_of(2)
+    again.load_state_dict(state)
+    assert list(again) == expected
+
+
+@workers
 def test_an_attribute_of_the_loader_leaves_the_batch_sampler_s_alone(workers):
     def program(loader_class):
         loader = loader_class(range(9), batch_size=2, drop_last=True, num_workers=workers)
