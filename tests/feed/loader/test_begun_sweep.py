@@ -99,7 +99,7 @@ def concatenated(dataset):
 @pytest.mark.parametrize(
     ("wrap", "options"),
     [*((None, options) for options in OPTIONS), (Scaled, {}), (subset, {}), (concatenated, {})],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_the_next_sweep_is_read_before_it_begins(wrap, options, tmp_path):
     dataset = fl.shared(Records(path := tmp_path / "read"))
