@@ -143,7 +143,7 @@ def test_the_shares_of_one_rank_show_how_uneven_all_are(store):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--mesh", "dp=2,ep=2"), 1, r'where ep may .* \("model"\)\. Pass --role ep=\.\.\.$'),
+        (("--mesh", "dp=2,ep=2"), 1, r'where ep may .* \("context"\)\. Pass --role ep=\.\.\.$'),
         (
             ("--mesh", "dp=2,ep=2", "--role", "ep=both"),
             1,

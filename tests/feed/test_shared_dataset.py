@@ -301,3 +301,39 @@ def test_what_workers_allocate_is_not_what_they_copy(monkeypatch):
     assert grown[1] - grown[0] > 16 << 20
     assert max(worker.copied_bytes for worker in loader.stats().workers) < (grown[1] - grown[0]) / 4
     assert loader.stats().memory_advice == ""
+
+
+class Hooked:
+    """A dataset whose pickle would be of another state, with a method of its own among its attributes."""
+
+    def __init__(self):
+        self.records = [{"number": i} for i in range(2000)]
+        self.offset, self.get = 0, self._get
+
+    def _get(self, i):
+        return self.records[i]["number"] + self.offset
+
+    def __getstate__(self):
+        return {"records": []}
+
+    def __copy__(self):
+        raise AssertionError("a copy for somebody else")
+
+
+class Constructed(Hooked):
+    """The same, pickled by its constructor."""
+
+    def __reduce__(self):
+        return Constructed, ()
+
+
+@pytest.mark.parametrize("kind", [Hooked, Constructed])
+def test_hooks_for_pickle_leave_the_state_as_it_is(kind):
+    original = kind()
+    original.offset = 7
+    copied = fl.shared(original)
+    assert type(copied) is kind
+    assert not isinstance(copied.records, list)
+    assert copied.get(3) == 10
+    copied.offset = 100
+    assert (copied.get(3), original.get(3)) == (103, 10)

@@ -480,3 +480,24 @@ def test_corpora_that_cannot_be_packed_are_reported():
         )
     with pytest.raises(ValueError, match=r"fl\.Mixture"):
         fl.Concat(fl.Packed(Read(documents([3])), 8, tokens="tokens"))
+
+
+@pytest.mark.parametrize("method", ["best-fit", "first-fit", "split"])
+def test_unreadable_documents_whose_length_is_unknown_are_not_lost_without_a_word(tmp_path, method):
+    """The index of a text counts no samples of a row that it cannot read."""
+    rows = [json.dumps({"t": [i] * 20}) for i in range(35)]
+    bad = {7: '{"t": 5}', 13: '{"t": [1, 2', 30: '{"t": ["x"]}', 34: "{}"}
+    (tmp_path / "rows.jsonl").write_text("".join(f"{bad.get(i, row)}\n" for i, row in enumerate(rows)))
+    corpus = fl.JSONLinesDeserializer(
+        tmp_path / "rows.jsonl", t=fl.Stream((), "int64"), sequences=["t"], cache=False, chunk_size=300
+    )
+    packed = fl.Packed(corpus, 64, method=method)
+    with fl.MinibatchSource(packed, max_sweeps=1) as source, pytest.raises(fl.DataError):
+        list(source.minibatches(64))
+    listed = fl.Quarantine(tmp_path / "list.jsonl")
+    with fl.MinibatchSource(packed, max_sweeps=1, on_error=listed) as source:
+        documents = {int(d) for minibatch in source.minibatches(64) for d in minibatch["document"].rows}
+    reasons = [json.loads(line)["reason"] for line in next(tmp_path.glob("list*.jsonl")).read_text().splitlines()]
+    assert documents.isdisjoint(bad)
+    assert 1 <= len(reasons) <= len(bad)
+    assert set(range(35)) - documents >= bad.keys()

@@ -201,13 +201,20 @@ def test_a_folder_has_the_template_and_its_tokens(folder, tokenizer, tmp_path):
     (tmp_path / "chat_template.jinja").write_text("{{ eos_token }}{{ messages | tojson }}")
     assert fl.ChatTemplate(tmp_path).render(messages).text == '</s>[{"role": "user", "content": "hi"}]'
     (tmp_path / "chat_template.jinja").unlink()
-    named = {"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]}
+    named = {
+        "chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ messages }}"}]
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
-    assert fl.ChatTemplate(tmp_path).template == "yes"
+    assert fl.ChatTemplate(tmp_path).template == "{{ messages }}"
     corpus = corpus_of([messages])
     digests = {fl.Tokenized(corpus, chat).digest() for chat in (fl.ChatTemplate(folder), fl.ChatTemplate(folder))}
     digests |= {fl.Tokenized(corpus, fl.ChatTemplate(tokenizer, text)).digest() for text in (CHATML, CHATML + " ")}
     assert len(digests) == 3
+
+
+def test_the_path_of_a_template_is_no_template(folder):
+    with pytest.raises(ValueError, match=r"writes `messages`, got 'template\.jinja'; pass the template itself"):
+        fl.ChatTemplate(folder, "template.jinja")
 
 
 BROKEN = [

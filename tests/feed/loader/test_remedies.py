@@ -54,7 +54,7 @@ def test_no_more_workers_than_cores():
     figures = {"waiting": 90.0, "consuming": 10.0, "reading": 100.0}
     said = advice(computing=100.0, **figures)
     assert said.startswith("Add workers: num_workers=4.")
-    assert "Those are too few, so also convert the dataset once" in said
+    assert "These workers do not keep up either, so also convert the dataset once" in said
     assert "decode pictures natively, with feedline.images." in said
     said = advice(computing=10.0, **figures)
     assert said.startswith("Add workers: num_workers=10.")

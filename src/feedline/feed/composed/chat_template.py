@@ -38,7 +38,7 @@ class ChatTemplate:
 
     A conversation is a list of messages, ``{"role": "user", "content": "Hello"}``, whose text the template determines.
     An assistant's turn begins after the template's generation prompt, and ends where the text of the messages up to it
-    ends. Special tokens are those that the template writes.
+    ends. The texts of special tokens become these tokens wherever they stand, also in a message.
 
     Args:
         tokenizer: folder with a ``tokenizer.json``, or path of one, or a `tokenizers.Tokenizer`.
@@ -219,6 +219,11 @@ def _compile(template: str, tokens: Mapping[str, str]) -> Any:
         compiled = environment.from_string(template)
     except jinja2.TemplateError as error:
         raise ValueError(f"expected a chat template in Jinja's language: {error}") from error
+    if "messages" not in named:
+        raise ValueError(
+            f"expected a chat template that writes `messages`, got {template[:60]!r}; pass the template itself, not "
+            "the path of its file"
+        )
     # Jinja writes nothing for an undefined variable, and the model would never see its token.
     missing = [name for name in sorted(named) if name.endswith("_token") and name not in tokens]
     if missing:

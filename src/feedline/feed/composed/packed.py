@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -106,7 +106,8 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
     - ``document``: int64, ordinal of each document in a row.
 
     Every sweep draws which documents share a row, by ``seed``, except with ``"first-fit"``. A row with an
-    unreadable document is unreadable. Documents without tokens are left out.
+    unreadable document is unreadable, or if nothing is known of its length the row of the document after it. Documents
+    without tokens are left out.
 
     Documents whose lengths are unknown before reading, such as `Tokenized` texts, are packed as they are read. The rows
     are those of the same documents in a store with the same chunks, in the order of the same `Window` of chunks. But
@@ -385,13 +386,17 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         """Return the errors of rows. Where lengths are unknown before reading, each unreadable document has an empty
         row of its own, after the other rows, so that it costs no other document its place."""
         errors: dict[int, DataError] = {}
+        pairs: Iterable[tuple[int, int]]
         if not documents.errors:
             return errors
         if self._documents is None:
             unreadable = sorted(documents.errors)
             pairs = zip(range(rows, rows + len(unreadable)), unreadable, strict=True)
         else:
-            pairs = zip(pieces.row.tolist(), pieces.document.tolist(), strict=True)
+            pairs = [
+                *zip(pieces.row.tolist(), pieces.document.tolist(), strict=True),
+                *_without_tokens(documents, pieces),
+            ]
         for row, document in pairs:
             error = documents.errors.get(document)
             if error is not None:
@@ -451,6 +456,20 @@ def _tokens_of(corpus: Deserializer, requested: str | None) -> str:
             f"{', '.join(integers) or 'none'}; name it: tokens="
         )
     return integers[0]
+
+
+def _without_tokens(documents: Chunk, pieces: _Pieces) -> list[tuple[int, int]]:
+    """Return (row, document) of unreadable documents of which no tokens were counted, and so are in no row.
+
+    They must not be lost without a word: each counts for the row of the document after it, or of the last one.
+    """
+    order = np.argsort(pieces.document, kind="stable")
+    packed = pieces.document[order]
+    lost = np.setdiff1d(list(documents.errors), packed)
+    if not len(packed):
+        return []
+    places = np.minimum(np.searchsorted(packed, lost), len(packed) - 1)
+    return list(zip(pieces.row[order[places]].tolist(), lost.tolist(), strict=True))
 
 
 def _following(value: Value, pieces: _Pieces) -> Ints:

@@ -161,7 +161,7 @@ class Tokenized(Deserializer, Unsized):
         lengths = np.zeros(read.num_sequences, np.int64)
         pieces: list[NDArray[Any]] = [np.empty(0, self.schema[self._tokens].dtype)]
         marks: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
-        for which, texts in self._texts(value, errors):
+        for which, texts in self._texts(chunk, value, errors):
             encoded = self._encode(texts)
             if len(encoded) != len(texts):
                 what = f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}"
@@ -172,7 +172,7 @@ class Tokenized(Deserializer, Unsized):
                 if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() <= self._most:
                     problem = f"expected tokens from 0 to {self._most}, got {token_ids.min()} to {token_ids.max()}"
                 if problem is not None:
-                    errors[i] = DataError(problem, path=self.name, stream=self._text)
+                    errors[i] = DataError(problem, path=self.name, sequence=self._ordinal(chunk, i), stream=self._text)
                     continue
                 lengths[i] = len(token_ids)
                 pieces.append(token_ids.astype(pieces[0].dtype))
@@ -185,7 +185,15 @@ class Tokenized(Deserializer, Unsized):
         extra = {name: read.values[name] for name in self._keep}
         return Chunk(self.schema, {**values, **extra}, errors, seals=read.seals if extra else ())
 
-    def _texts(self, value: BytesValue, errors: dict[int, DataError]) -> Iterator[tuple[list[int], list[str]]]:
+    def _ordinal(self, chunk: int, place: int) -> int | None:
+        """Return the ordinal of a sequence in the corpus of texts. None if that does not know it either."""
+        if self._corpus.capability(Unsized) is not None:
+            return None
+        return sum(info.sequences for info in self._corpus.chunks()[:chunk]) + place
+
+    def _texts(
+        self, chunk: int, value: BytesValue, errors: dict[int, DataError]
+    ) -> Iterator[tuple[list[int], list[str]]]:
         """Yield runs of texts with their indices. Texts that cannot be decoded are added to ``errors``."""
         which: list[int] = []
         texts: list[str] = []
@@ -197,7 +205,12 @@ class Tokenized(Deserializer, Unsized):
             try:
                 texts.append(encoded.decode())
             except UnicodeDecodeError as error:
-                errors[i] = DataError(f"expected a text in UTF-8: {error}", path=self.name, stream=self._text)
+                errors[i] = DataError(
+                    f"expected a text in UTF-8: {error}",
+                    path=self.name,
+                    sequence=self._ordinal(chunk, i),
+                    stream=self._text,
+                )
                 continue
             which.append(i)
             nbytes += len(encoded)

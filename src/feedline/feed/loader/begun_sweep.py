@@ -1,8 +1,11 @@
-"""A sweep that was begun before its ``iter``, while the workers of the preceding one finished.
+"""A sweep that was begun before its ``iter``, while persistent workers finish the preceding one.
 
-Only datasets over the memory of `feedline.shared` are read like that, as they are known not to change, and only in the
-loader's own order. Nothing is drawn from the program's generators: the seed is the one that ``iter`` would take if it
-came now. When it does come, it takes the sweep over if everything is as expected, and else begins anew.
+Persistent workers keep the dataset and the functions that they started with, as in torch, so what the program changes
+in its own copies does not reach them. Data that all processes see could still change. So only datasets over the memory
+of `feedline.shared` are read like that, and only in the loader's own order. Nothing is drawn from the program's
+generators: the seed is the one that ``iter`` would take if it came now. When it does come, it takes the sweep over if
+the order is as expected, and else begins anew. Workers that are not persistent end with their sweep: a program may
+count on that.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.state import ResumePoint
 
 if TYPE_CHECKING:
-    from feedline.feed.sharing.shared_snapshot import SharedSnapshot
     from feedline.feed.workers import Pool
 
 
@@ -25,8 +27,7 @@ class BegunSweep(NamedTuple):
 
     Attributes:
         batches, partition, place: as of an `Epoch`.
-        snapshot: the dataset and ``collate_fn``.
-        pool: workers that make its first batches.
+        pool: the workers.
         executor: returns them.
         remaining: the other batches.
     """
@@ -34,7 +35,6 @@ class BegunSweep(NamedTuple):
     batches: PlannedBatches
     partition: tuple[int, int]
     place: ResumePoint
-    snapshot: SharedSnapshot
     pool: Pool
     executor: Executor
     remaining: RemainingBatches
@@ -47,26 +47,19 @@ class BegunSweep(NamedTuple):
             and ours.places == batches.places
             and ours.key(place.sweep) == batches.key(place.sweep)
             and (self.partition, self.place) == (partition, place)
-            and self.snapshot.is_of(options.dataset, options.collate_fn)
         )
 
     def close(self) -> None:
-        """Drop what was read. Persistent workers stay."""
+        """Drop what was read. The workers stay."""
         self.executor.close()
-        if not self.batches.options.persistent_workers:
-            self.pool.close()
 
 
-def snapshot_of(options: LoaderOptions) -> SharedSnapshot | None:
-    """Return what has to be the same when the sweep begins. None if a later sweep cannot be begun before its ``iter``:
-    the dataset may change without a trace, or workers have other effects."""
-    if options.kind != "process" or options.worker_init_fn is not None:
-        return None
-    if sys.modules.get("feedline.feed.sharing.shared_records") is None:  # nothing is shared
-        return None
-    from feedline.feed.sharing.shared_snapshot import SharedSnapshot
+def may_begin_early(options: LoaderOptions) -> bool:
+    """Return whether a later sweep of these workers may be begun before its ``iter``."""
+    if options.kind != "process" or not options.persistent_workers:
+        return False
+    if "feedline.feed.sharing.shared_records" not in sys.modules:  # nothing is shared
+        return False
+    from feedline.feed.sharing.shared_dataset import reads_shared_memory
 
-    try:
-        return SharedSnapshot(options.dataset, options.collate_fn)
-    except Exception:  # what pickle calls may raise anything
-        return None
+    return reads_shared_memory(options.dataset)

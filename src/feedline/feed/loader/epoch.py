@@ -16,7 +16,7 @@ from feedline.concurrency.turns import lend
 from feedline.feed.equal_work import by_position
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches, ItemBatches, IterableBatches, PlannedBatches, SamplerBatches
-from feedline.feed.loader.begun_sweep import BegunSweep, snapshot_of
+from feedline.feed.loader.begun_sweep import BegunSweep, may_begin_early
 from feedline.feed.loader.executors import (
     MAX_AHEAD,
     MAX_AHEAD_RAY,
@@ -37,7 +37,6 @@ from feedline.feed.loader.state import ResumePoint
 from feedline.feed.partition import ranks
 
 if TYPE_CHECKING:
-    from feedline.feed.sharing.shared_snapshot import SharedSnapshot
     from feedline.feed.workers import Pool, WorkerStats
 
 
@@ -137,11 +136,11 @@ class Crew:
             self._options = self._kept = None
         self.release(pool)
 
-    def begin_next(self, epoch: Epoch, place: ResumePoint, snapshot: SharedSnapshot) -> None:
+    def begin_next(self, epoch: Epoch, place: ResumePoint) -> None:
         """Begin the sweep that comes next if nothing changes."""
         if self._begun is None:
             newest = self._newest
-            self._begun = epoch.begun(place, snapshot)
+            self._begun = epoch.begun(place)
             self._newest = newest
 
     def take_begun(self, epoch: Epoch, place: ResumePoint) -> BegunSweep | None:
@@ -248,24 +247,21 @@ class Epoch:
         crew, options = self._crew, self.batches.options
         if not crew.begins_next or not isinstance(self.batches, ItemBatches):
             return
-        snapshot = snapshot_of(options)
-        if snapshot is None:
+        if not may_begin_early(options):
             crew.begins_next = False
             return
         batches = following()
         if batches.options is options:
-            crew.begin_next(Epoch(batches, self.partition, crew), place, snapshot)
+            crew.begin_next(Epoch(batches, self.partition, crew), place)
 
-    def begun(self, place: ResumePoint, snapshot: SharedSnapshot) -> BegunSweep:
+    def begun(self, place: ResumePoint) -> BegunSweep:
         """Let the workers of a sweep begin. This epoch is done then."""
         batches, executor = self.batches, self.executor(place)
         pool, self._pool = self._pool, None
         assert isinstance(batches, PlannedBatches)
         assert pool is not None
         assert self.remaining is not None
-        return BegunSweep(
-            batches, self.partition, place, snapshot=snapshot, pool=pool, executor=executor, remaining=self.remaining
-        )
+        return BegunSweep(batches, self.partition, place, pool=pool, executor=executor, remaining=self.remaining)
 
     def move_to(self, place: ResumePoint) -> Executor:
         """Return an executor that begins at another place. No batch must have been asked for. A sampler draws no more

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -28,6 +30,7 @@ Dataset = TypeVar("Dataset")
 #: Entries of a list or dictionary from which on it is shared. Fewer objects take less than a page or two for each.
 LARGE = 1024
 LARGE_BYTES = 64 << 10
+_MOST_SEEN = 256  # objects, by `reads_shared_memory`
 _ATOMS = (
     type(None),
     bool,
@@ -61,9 +64,9 @@ def shared(dataset: Dataset) -> Dataset:
 
     The original is untouched. A copy of its large parts is made, once.
 
-    As the data cannot change, a `DataLoader` in its own order reads the first batches of an epoch while the workers of
-    the preceding one finish. If attributes of the dataset or of ``collate_fn`` have changed when the epoch begins, it
-    reads these batches again. Global variables and files are not compared.
+    As the data cannot change, a `DataLoader` with ``persistent_workers`` in its own order reads the first batches of an
+    epoch while the workers finish the preceding one. Such workers keep the dataset and ``collate_fn`` that they started
+    with, as in torch. What they read elsewhere, such as files, has to stay the same, too.
 
     Args:
         dataset: a map-style dataset, or a list, dictionary or array.
@@ -79,6 +82,24 @@ def shared(dataset: Dataset) -> Dataset:
     memory = parts.write()
     copied: Dataset = parts.rebuilt(dataset, memory)
     return copied
+
+
+def reads_shared_memory(dataset: Any) -> bool:
+    """Return whether a dataset, or one that it wraps, holds shared memory, and nothing that is seen to be shared in
+    another way, such as torch's shared tensors. Looks at a few objects only."""
+    shared, seen, pending = False, {id(dataset)}, [dataset]
+    while pending and len(seen) <= _MOST_SEEN:
+        value = pending.pop()
+        if isinstance(value, (Memory, Records, SharedList, SharedDict, SharedArray)):
+            shared = True
+            continue
+        if type(value).__module__.partition(".")[0] == "multiprocessing" or getattr(value, "is_shared", bool)():
+            return False
+        for _, child in itertools.islice(_children(value), _MOST_SEEN):
+            if not isinstance(child, _ATOMS) and id(child) not in seen:
+                seen.add(id(child))
+                pending.append(child)
+    return shared
 
 
 class _LargeParts:
@@ -124,6 +145,8 @@ class _LargeParts:
     def rebuilt(self, value: Any, memory: Memory) -> Any:
         """Return a copy of ``value`` with its large parts in ``memory``, or itself if it has none."""
         number = id(value)
+        if type(value) is MethodType and id(value.__self__) in self._holding:
+            return MethodType(value.__func__, self.rebuilt(value.__self__, memory))
         if number not in self._holding or isinstance(value, _ATOMS):
             return value
         if number in self._rebuilt:
@@ -133,13 +156,36 @@ class _LargeParts:
         elif type(value) is tuple:
             copied = self._rebuilt[number] = tuple(self.rebuilt(child, memory) for child in value)
         else:
-            copied = self._rebuilt[number] = copy.copy(value)  # before its parts, which may refer to it
+            copied = self._rebuilt[number] = _copied(value)  # before its parts, which may refer to it
             if copied is value:  # as of a logger, of which there is one
                 return value
             entries = vars(copied) if type(value) not in (list, *_DICTIONARIES) else copied
             for key, child in list(enumerate(copied) if type(value) is list else entries.items()):
                 entries[key] = self.rebuilt(child, memory)
         return copied
+
+
+def _copied(value: Any) -> Any:
+    """Return a shallow copy of an object, whatever its class does for pickle. Return a logger, or another object of
+    which there is one, itself."""
+    kind = type(value)
+    if kind in (list, *_DICTIONARIES):
+        return copy.copy(value)
+    plain: Any = object
+    if hasattr(kind, "__copy__") or (kind.__reduce__, kind.__reduce_ex__) != (plain.__reduce__, plain.__reduce_ex__):
+        with contextlib.suppress(Exception):  # its state is copied below
+            if copy.copy(value) is value:
+                return value
+    try:
+        copied = object.__new__(kind)
+    except TypeError:  # of a class that is written in C
+        return copy.copy(value)
+    state = plain.__getstate__(value)
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    vars(copied).update(attributes or {})
+    for name, content in (slots or {}).items():
+        object.__setattr__(copied, name, content)
+    return copied
 
 
 def _is_large(value: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Protocol
 _FEWEST = 4  # batches, below which figures tell little
 _WAITING = 0.1  # of the time, below which the loop is the limit
 _BUSY = 0.7  # of the time, above which workers, or processors, are the limit
+_LEAST_S = 2e-3  # to make a batch, below which a worker takes about as long to send it
 _PER_CORE = 4  # workers, where these wait for files or a network
 
 
@@ -108,6 +109,13 @@ def _of_workers(figures: LoopFigures, cores: int) -> str:
 def _more_workers(figures: LoopFigures, cores: int) -> str:
     """Return the remedy where Python does not make batches fast enough."""
     making, workers = _making(figures), len(figures.workers)
+    if making < _LEAST_S * figures.batches:
+        fewer = ", without workers" if workers else ""
+        return (
+            f"Small batches are the limit: the dataset and collate_fn take {_per_batch(figures, making)}, and sending "
+            f"one from a worker about as long. Make batches larger{fewer}, or let the dataset return the items of a "
+            "batch together, by __getitems__."
+        )
     # For files or a network. Workers that wait for a processor keep all of them busy.
     used = figures.computing / (figures.waiting + figures.consuming)
     waits = figures.computing < making / 2 and used < _BUSY * cores
@@ -119,7 +127,7 @@ def _more_workers(figures: LoopFigures, cores: int) -> str:
         return f"Add workers: num_workers={needed}. {about}"
     cheaper = _cheaper(figures, waits)
     if workers < most:
-        return f"Add workers: num_workers={most}. {about} Those are too few, so also {cheaper}."
+        return f"Add workers: num_workers={most}. {about} These workers do not keep up either, so also {cheaper}."
     return f"{cheaper[0].upper()}{cheaper[1:]}. {about} All {workers} workers are busy."
 
 
