@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -57,6 +58,21 @@ def join(rank):
     jax.distributed.initialize(f"127.0.0.1:{os.environ['MASTER_PORT']}", int(os.environ["WORLD_SIZE"]), rank)
 
 
+def ending_together(function):
+    """Let no process of a job end before the others: JAX ends those that lose the first one."""
+
+    @functools.wraps(function)
+    def in_job(rank, **settings):
+        import jax
+
+        try:
+            return function(rank, **settings)
+        finally:
+            jax.distributed.shutdown()
+
+    return in_job
+
+
 def sharding_of(shape, axes, spec):
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -91,6 +107,7 @@ def error_of(call):
     return None
 
 
+@ending_together
 def in_all_meshes(rank, meshes):
     """Return for each mesh: the share, and whether three minibatches and two batches are the single process's,
     or the error."""
@@ -150,6 +167,7 @@ def sum_of_all(number):
     return int(process_allgather(np.int32(number)).sum())
 
 
+@ending_together
 def to_the_end(rank, count, size):
     """Train on ``count`` rows, and leave out what cannot be divided. Return the sequences of each share, the errors,
     the sum of the rows, and the steps of all processes."""
@@ -182,6 +200,7 @@ def test_processes_end_together(world, count, last, shares):
         assert (total, steps) == (expected, world * 3)
 
 
+@ending_together
 def what_is_refused(rank):
     """Return the errors of batches that cannot be global arrays, by name."""
     join(rank)
@@ -281,6 +300,7 @@ def test_what_cannot_be_a_global_array_is_refused():
         assert {name: error and error[: len(expected[name])] for name, error in errors.items()} == expected
 
 
+@ending_together
 def ragged_and_packed(rank):
     """Return whether global arrays of ragged and packed sequences are those of a single process."""
     join(rank)
@@ -315,6 +335,7 @@ def test_ragged_sequences_have_the_same_length_in_all_processes():
     assert ranks.run(ragged_and_packed, 2) == [[True] * 4] * 2
 
 
+@ending_together
 def loaders(rank, folder):
     """Return whether the batches of loaders are those of a single process, by kind of data."""
     join(rank)
