@@ -138,19 +138,18 @@ def _missing_value(value: Any, dtype: np.dtype[Any], sparse: bool) -> Any:
         ValueError: the dtype cannot hold it.
     """
     if dtype.itemsize == 0:
-        if isinstance(value, str if dtype.kind == "U" else bytes):
+        if isinstance(value, bytes) if dtype.kind == "S" else isinstance(value, str) and encodable(value):
             return value
     elif isinstance(value, (bool, int, float, np.generic)):
         with np.errstate(all="ignore"):
             try:
                 stored = np.array(value).astype(dtype)
+                # A float is rounded to the dtype, but stays finite. Anything else has to stay what it is.
+                rounds = dtype.kind == "f" and not (np.isinf(stored) and np.isfinite(value))
+                if (rounds or stored.item() == value) and (not sparse or value == 0):
+                    return stored.item()
             except (OverflowError, TypeError, ValueError):
-                stored = None
-        # A float is rounded to the dtype, anything else has to stay what it is.
-        exact = stored is not None and (dtype.kind == "f" or stored == value)
-        if exact and (not sparse or value == 0):
-            assert stored is not None
-            return stored.item()
+                pass
     kind = "0, as sparse samples that are missing have no entries" if sparse else f"a value of {dtype.name}"
     raise ValueError(f"expected missing to be {kind}, got {value!r}")
 

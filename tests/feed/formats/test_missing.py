@@ -257,6 +257,8 @@ def test_a_stream_with_the_name_of_a_mask_is_refused(tmp_path):
     [
         ({"dtype": "int32", "missing": 0.5}, "missing to be a value of int32, got 0.5"),
         ({"dtype": "uint8", "missing": 256}, "missing to be a value of uint8, got 256"),
+        ({"dtype": "float32", "missing": 1e300}, r"missing to be a value of float32, got 1e\+300"),
+        ({"dtype": "str", "missing": "\ud800"}, "missing to be a value of str, got"),
         ({"dtype": "str", "missing": b"x"}, "missing to be a value of str, got b'x'"),
         ({"dtype": "float32", "missing": "x"}, "missing to be a value of float32, got 'x'"),
         ({"shape": 9, "sparse": True, "missing": 1.0}, "missing to be 0, as sparse samples"),

@@ -91,13 +91,13 @@ def fill(value: Value, missing: Flags | None, filling: Filling) -> Value:
     assert isinstance(value, BytesValue)
     filler = filling.value.encode() if value.text else filling.value
     sizes = np.where(missing, 0, value.sizes)
-    kept = _native.copied(value.data)[np.repeat(~missing, value.sizes)]
+    present_bytes = _native.copied(value.data)[np.repeat(~missing, value.sizes)]
     bounds = np.concatenate([[0], np.cumsum(np.where(missing, len(filler), sizes))])
     if not filler:
-        return BytesValue(bounds, kept, value._offsets, text=value.text)
+        return BytesValue(bounds, present_bytes, value._offsets, text=value.text)
     data = np.empty(int(bounds[-1]), np.uint8)
     of_missing = np.repeat(missing, np.where(missing, len(filler), sizes))
-    data[~of_missing] = kept
+    data[~of_missing] = present_bytes
     data[of_missing] = np.tile(np.frombuffer(filler, np.uint8), int(missing.sum()))
     return BytesValue(bounds, data, value._offsets, text=value.text)
 

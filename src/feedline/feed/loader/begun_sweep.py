@@ -28,8 +28,8 @@ class BegunSweep(NamedTuple):
     Attributes:
         batches, partition, place: as of an `Epoch`.
         pool: the workers.
-        executor: returns them.
-        remaining: the other batches.
+        executor: returns its first batches.
+        remaining: the batches after them.
     """
 
     batches: PlannedBatches
