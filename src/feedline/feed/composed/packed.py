@@ -46,6 +46,7 @@ from feedline.feed.protocol import (
     verified,
     whole_number,
 )
+from feedline.feed.quarantine import DocumentError
 from feedline.feed.timeline import ChunkTable, Timeline, Window, WindowPlan
 from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.unsized import INDEX_BITS
@@ -400,8 +401,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         for row, document in pairs:
             error = documents.errors.get(document)
             if error is not None:
-                where = self._first(number) + document
-                errors.setdefault(row, error.located(path=self._corpus.name, sequence=where))
+                errors.setdefault(row, DocumentError.of(error, self._first(number) + document, self._corpus))
         return errors
 
     def _check(self, documents: Chunk, number: int, expected: Ints) -> None:
