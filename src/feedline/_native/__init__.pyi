@@ -58,10 +58,10 @@ class CtfParser:
         dims: Sequence[int],
         sparse: Sequence[bool],
         float64: Sequence[bool],
+        fill: Sequence[int],
         size_stream: int = -1,
         lenient: bool = False,
         *,
-        fill: bool,
         memory_bytes: int,
     ) -> None: ...
     def parse(
