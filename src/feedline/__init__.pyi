@@ -44,7 +44,7 @@ from feedline.feed.composed.frames import Frames as Frames
 from feedline.feed.composed.join import Join as Join
 from feedline.feed.composed.key_folds import folds as folds
 from feedline.feed.composed.skipping import Skipping as Skipping
-from feedline.feed.composed.subset import Take as Take
+from feedline.feed.composed.take import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized
 from feedline.feed.conversion.convert import convert as convert
 from feedline.feed.formats.arrays import ArrayDeserializer as ArrayDeserializer
