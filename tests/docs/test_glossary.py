@@ -68,6 +68,7 @@ SEVERAL = {
     "size": "the size of minibatches, or of pictures",
     "source": "where samples come from",
     "streams": "streams by name, as far as a format needs their declaration",
+    "unit": "what a number counts",
     "values": "values by stream, or of a schedule",
     "weights": "relative weights: numbers, or by name",
     "what": "what was wrong, or what is opened",

@@ -310,8 +310,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         Raises:
             DataError: a row is too large.
         """
-        fixed = [c.stream for c in self._columns.values() if not (c.ragged or c.dims or c.stream.sparse)]
-        bits = sum(s.size * (1 if s.dtype == np.bool_ else 8 * s.dtype.itemsize) for s in fixed)
+        fixed = [c for c in self._columns.values() if not (c.ragged or c.dims or c.stream.kind != "dense")]
+        bits = sum(c.stream.size * (c.value_bits if self._mapped else 8 * c.stream.dtype.itemsize) for c in fixed)
         room = self._memory if not self._mapped else max(int(file.bodies.max(initial=0)) for file in self._files)
         if bits > 8 * room:
             raise DataError(
