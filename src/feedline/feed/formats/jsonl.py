@@ -23,11 +23,13 @@ from feedline.feed.formats.indexed.rows import (
     MAX_ROW,
     UNPACK_BYTES,
     RowsDeserializer,
+    RowText,
     excerpt,
     head_text,
     index_error,
     packing_of_text,
 )
+from feedline.feed.formats.widening import SchemaRule, is_union, report
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
@@ -59,6 +61,7 @@ class JSONLinesDeserializer(RowsDeserializer):
             which can only be read from its beginning.
         progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
             aborts. With True, a bar is shown on stderr.
+        schema: ``"union"`` infers streams from the first 100 rows of every file, by default of the first one.
         stream_kwargs: more streams.
 
     Raises:
@@ -77,13 +80,16 @@ class JSONLinesDeserializer(RowsDeserializer):
         memory: int = CHUNK_MEMORY,
         unpack: int = UNPACK_BYTES,
         progress: Progress = None,
+        schema: SchemaRule = "strict",
         **stream_kwargs: Stream,
     ) -> None:
-        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack, schema=schema)
         paths = self._paths
         declared = declared_streams(streams, stream_kwargs)
-        rows = first_rows(paths[0])
         shown: set[str] = set()
+        self._inferred = not declared and not is_union(schema)
+        heads = paths if is_union(schema) else paths[:1]
+        rows = _distinct_rows(heads, reports=not declared) if not declared or sequences is None else []
         if not declared:
             declared, shown = _infer_streams(rows, paths[0])
             warn_of_unread_columns(paths, path, self.name, {key for row in rows for key in row})
@@ -113,7 +119,18 @@ class JSONLinesDeserializer(RowsDeserializer):
         self._arguments["sequences"] = sorted(self._ragged)
         self._index(kind, progress)
 
-    def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
+    def _describe(
+        self, file: RowText, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
+    ) -> tuple[str, str | None]:
+        what, hint = self._describe_row(record, code, stream, shown, byte)
+        if stream is not None and self._inferred and file is not self._files[0]:
+            other = f'streams are those of {self._files[0].source}: schema="union" infers them from all files'
+            hint = other if hint is None else f"{hint}; {other}"
+        return what, hint
+
+    def _describe_row(
+        self, record: Any, code: str, stream: str | None, shown: str, byte: bytes
+    ) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])
         where = "" if stream is None else f" for stream `{stream}`"
         actual = f"got `{shown}`" if shown else "got the end of the line"
@@ -163,6 +180,37 @@ def first_rows(path: Path) -> list[dict[str, Any]]:
             continue
         if isinstance(row, dict):
             rows.append(row)
+    return rows
+
+
+def _distinct_rows(paths: Sequence[Path], *, reports: bool) -> list[dict[str, Any]]:
+    """Return the first rows of files, of one file for all whose first rows have the same streams.
+
+    Args:
+        paths: paths of the files.
+        reports: whether to log how the streams of the files differ.
+    """
+    shown: dict[Any, _FirstRows] = {}
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        of_file = first_rows(path)
+        if len(paths) == 1:
+            return of_file
+        first = _FirstRows()
+        first.infer(of_file)
+        key = frozenset(first.streams.items()), frozenset(first.ragged), frozenset(first.left_out)
+        if key not in shown:
+            shown[key] = first
+            rows += of_file
+    if reports and len(shown) > 1:
+        union = _FirstRows()
+        union.infer(rows)
+        changes = []
+        for name, stream in union.streams.items():
+            types = dict.fromkeys(first.streams[name].dtype.name for first in shown.values() if name in first.streams)
+            if others := ", ".join(kind for kind in types if kind != stream.dtype.name):
+                changes.append(f"`{name}` is {stream.dtype.name} for {others}")
+        report(str(paths[0]), changes)
     return rows
 
 

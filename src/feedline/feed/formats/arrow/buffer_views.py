@@ -238,9 +238,9 @@ class MappedItems:
         if kind == np.bool_:
             return self.batch.bits(buffer, self.start, self.stop).view(np.bool_)
         if kind.kind == "V":
-            return decimal_numbers(self._decimals(), self.place.kind.scale, dtype or np.dtype(np.float64))
+            return decimal_numbers(self._decimals(), self.place.kind.scale, dtype)
         numbers = self.batch.view(buffer, kind, self.start, self.stop)
-        if dtype in (None, kind):
+        if dtype is None or dtype == kind:
             return numbers
         # A store has bools as bytes.
         return numbers.view(np.bool_) if dtype == np.bool_ else _native.copied(numbers).astype(dtype)
@@ -298,6 +298,8 @@ def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int
         index = entry.children[0]
         if index.kind != "int32" or any(map(batch.has_nulls, (entry, *entry.children))):
             buffers.append(index.buffer + 1)
+        if stored_dtype(entry.children[1].kind) != column.stream.dtype:
+            buffers.append(entry.children[1].buffer + 1)
     return buffers
 
 

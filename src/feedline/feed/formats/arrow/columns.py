@@ -46,6 +46,7 @@ from feedline.feed.formats.arrow.quantities import (
 )
 from feedline.feed.formats.missing import PRESENT, Filling, any_of_sample, fill, filling_of, mask_of, remedy, with_masks
 from feedline.feed.formats.store import stream_columns
+from feedline.feed.formats.widening import WAY_OUT
 from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import CHUNK_MEMORY, Ints
 
@@ -178,11 +179,29 @@ def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str |
         DataError: a column has a damaged declaration.
         TypeError: ``streams`` is a string.
     """
-    if isinstance(streams, str):
-        raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
+    check_names(streams)
     by_stream = _choose_all(sources[0]) if streams is None else _choose_declared(sources[0], streams)
     for source in sources[1:]:
         _check_same_types(source, sources[0], by_stream)
+    return with_size(by_stream, defines_size)
+
+
+def check_names(streams: StreamChoice) -> None:
+    """Check that names of columns are not a single string.
+
+    Raises:
+        TypeError: they are.
+    """
+    if isinstance(streams, str):
+        raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
+
+
+def with_size(by_stream: dict[str, Column], defines_size: str | None) -> dict[str, Column]:
+    """Return columns of which the stream ``defines_size`` defines the size of minibatches, unless it is None.
+
+    Raises:
+        SchemaError: there is no such stream.
+    """
     if defines_size is None:
         return by_stream
     if defines_size not in by_stream:
@@ -198,24 +217,29 @@ def _choose_all(source: Source) -> dict[str, Column]:
     left_out: list[str] = []
     for field in source.schema:
         with source.converting_errors(f"column {field.name!r}"):
-            column = _infer(source, field)
+            column = infer(source, field)
         if column is None or not field.name:
             left_out.append(f"{field.name!r} ({_shorten(field.type)})")
         elif len(source.schema.get_all_field_indices(field.name)) > 1:
-            raise _duplicate_error(source, field.name)
+            raise duplicate_error(source, field.name)
         else:
             by_stream[field.name] = column
     if not by_stream:
         raise SchemaError(f"expected a column of numbers, bytes or text in {source.path}, which has\n{source.schema}")
     if left_out:
-        warnings.warn(
-            f"columns that are not streams by themselves are not read from {source.path}: {', '.join(left_out)}. To "
-            "silence this warning, pass the names of the streams that you want as `streams`. Lists of lists of equal "
-            "lengths are dense if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, "
-            "value> are sparse if declared so. Anything else must be encoded first",
-            stacklevel=4,
-        )
+        warn_of_left_out(source.path, left_out)
     return by_stream
+
+
+def warn_of_left_out(path: str, left_out: Sequence[str]) -> None:
+    """Warn of columns that are not streams."""
+    warnings.warn(
+        f"columns that are not streams by themselves are not read from {path}: {', '.join(left_out)}. To silence this "
+        "warning, pass the names of the streams that you want as `streams`. Lists of lists of equal lengths are dense "
+        "if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, value> are sparse if "
+        "declared so. Anything else must be encoded first",
+        stacklevel=5,
+    )
 
 
 def _choose_declared(source: Source, streams: Sequence[str] | Mapping[str, Stream]) -> dict[str, Column]:
@@ -225,27 +249,32 @@ def _choose_declared(source: Source, streams: Sequence[str] | Mapping[str, Strea
         field = (declared.field if declared is not None else None) or name
         count = len(source.schema.get_all_field_indices(field))
         if count > 1:
-            raise _duplicate_error(source, field)
+            raise duplicate_error(source, field)
         if count == 0:
             raise SchemaError(
                 f"expected a column {field!r} in {source.path}, which has {', '.join(map(repr, source.schema.names))}"
             )
         kind = source.schema.field(field)
         with source.converting_errors(f"column {field!r}"):
-            column = _infer(source, kind, declared)
+            column = infer(source, kind, declared)
         if column is None:
-            raise SchemaError(
-                f"expected numbers, bytes or text in column {field!r} of {source.path}, got {_shorten(kind.type)}; "
-                f"encode it first, or declare the shape of lists of equal lengths as {name}=fl.Stream((28, 28)), or a "
-                f"list of struct<index, value> as {name}=fl.Stream(shape=..., sparse=True)"
-            )
+            raise unfit_error(source, kind, name)
         if declared is not None:
-            column = _apply_declaration(source, name, column, declared)
+            column = apply_declaration(source, name, column, declared)
         by_stream[name] = column
     return by_stream
 
 
-def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:
+def unfit_error(source: Source, field: Any, name: str) -> SchemaError:
+    """Return the error for a column that cannot be the stream ``name``."""
+    return SchemaError(
+        f"expected numbers, bytes or text in column {field.name!r} of {source.path}, got {_shorten(field.type)}; "
+        f"encode it first, or declare the shape of lists of equal lengths as {name}=fl.Stream((28, 28)), or a list of "
+        f"struct<index, value> as {name}=fl.Stream(shape=..., sparse=True)"
+    )
+
+
+def infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:
     """Return the stream of a column by its type. A sparse stream needs a declaration, here or in the metadata."""
     import pyarrow as pa
 
@@ -373,7 +402,8 @@ def _string_kind(kind: Any) -> str | None:
     return kind_of(kind)
 
 
-def _duplicate_error(source: Source, field: str) -> SchemaError:
+def duplicate_error(source: Source, field: str) -> SchemaError:
+    """Return the error for a file with several columns of a name."""
     return SchemaError(f"expected a single column {field!r} in {source.path}, got several of that name")
 
 
@@ -415,7 +445,12 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _apply_declaration(source: Source, name: str, column: Column, declared: Stream) -> Column:
+def apply_declaration(source: Source, name: str, column: Column, declared: Stream) -> Column:
+    """Return the column of a declared stream.
+
+    Raises:
+        SchemaError: the column is another one than declared.
+    """
     stream = column.stream
     unit = declared.unit if stream.unit is None else stream.unit
     same_unit = declared.unit in (None, unit)
@@ -458,7 +493,8 @@ def _check_same_types(source: Source, first: Source, by_stream: Mapping[str, Col
         if kind != first.schema.field(column.field).type:
             raise SchemaError(
                 f"expected the same type of column {column.field!r} (stream `{name}`) in all files, got "
-                f"{first.schema.field(column.field).type} in {first.path} and {kind or 'none'} in {source.path}"
+                f"{first.schema.field(column.field).type} in {first.path} and {kind or 'none'} in {source.path}; "
+                f"{WAY_OUT}"
             )
 
 
@@ -795,7 +831,7 @@ def _numbers(array: Any, memory_bytes: int, dtype: np.dtype[Any] | None) -> NDAr
 
     array = _without_dictionary(array, memory_bytes)
     if pa.types.is_decimal(array.type):
-        return decimal_numbers(decimal_integers(array), array.type.scale, dtype or np.dtype(np.float64))
+        return decimal_numbers(decimal_integers(array), array.type.scale, dtype)
     array = as_integers(array)
     if array.null_count:
         zero = pa.scalar(0, pa.int64()).cast(array.type) if not pa.types.is_float16(array.type) else np.float16(0)

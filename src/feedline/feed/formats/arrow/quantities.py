@@ -91,13 +91,13 @@ def decimal_integers(array: Any) -> NDArray[Any]:
     return integers
 
 
-def decimal_numbers(integers: NDArray[Any], scale: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def decimal_numbers(integers: NDArray[Any], scale: int, dtype: np.dtype[Any] | None) -> NDArray[Any]:
     """Return decimals as numbers: nearest float64, or the integers as int64, 0 where `too_large`.
 
     Args:
         integers: as in Arrow's buffers, void (n,).
         scale: their negated power of ten.
-        dtype: float64 or int64.
+        dtype: int64, or another dtype for floats.
     """
     low, fits = _low_words(integers)
     if dtype == _INT64:
