@@ -62,6 +62,7 @@ SEVERAL = {
     "ranks": "the ranks of a job: some of them, or which of them this is",
     "roots": "nodes from which a network is followed",
     "scale": "a factor, or the range of one",
+    "schema": "streams: themselves, or how files that differ in them are read",
     "sequences": "sequences: how many, or the streams that have several samples in each",
     "shape": "the shape of a sample, as numbers or as one",
     "shuffle": "how sequences are shuffled: whether, how far, or by which seed",

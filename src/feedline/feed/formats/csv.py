@@ -113,7 +113,7 @@ class CSVDeserializer(RowsDeserializer):
         declarations = declared_streams(streams, stream_kwargs)
         infers = not declarations or not all(isinstance(what, Stream) for what in declarations.values())
         head = _Head(paths[0], delimiter, header)
-        table = _Table()
+        table = _CsvColumns()
         table.add(head, paths[0], infers)
         for next_path in paths[1:]:
             next_head = _Head(next_path, head.delimiter, head.header)
@@ -157,7 +157,7 @@ class CSVDeserializer(RowsDeserializer):
 
     def _layout(
         self,
-        table: _Table,
+        table: _CsvColumns,
         names: tuple[str, ...],
         places: Mapping[str, Sequence[str]],
         fields: Mapping[str, Any],
@@ -291,7 +291,7 @@ class _Cells:
         return "bool" if self.kinds == {"bool"} else "str"
 
 
-class _Table:
+class _CsvColumns:
     """The columns of files.
 
     Attributes:
@@ -373,7 +373,7 @@ def _sniff_delimiter(text: str, complete: bool) -> str:
 
 
 def _resolve_stream(
-    name: str, what: Columns, table: _Table, columns: Sequence[str] | None, path: str
+    name: str, what: Columns, table: _CsvColumns, columns: Sequence[str] | None, path: str
 ) -> tuple[Stream, list[str]]:
     """Return the declaration of a stream, and its columns."""
     if not isinstance(what, Stream):
@@ -409,7 +409,7 @@ def _resolve_stream(
     return what, cells
 
 
-def _check_columns(name: str, cells: Sequence[str], table: _Table, path: str) -> None:
+def _check_columns(name: str, cells: Sequence[str], table: _CsvColumns, path: str) -> None:
     if missing := [cell for cell in cells if cell not in table.names]:
         raise SchemaError(
             f"expected the columns {', '.join(missing)} for stream `{name}` in {path}, "

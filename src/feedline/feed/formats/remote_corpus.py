@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,7 +87,7 @@ def open_addresses(
     remote = stores.remote
     lookup = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
     _refuse_unfinished(lookup)
-    return _open_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams), schema)
+    return _open_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams), schema=schema)
 
 
 def _refuse_unfinished(lookup: Lookup) -> None:
@@ -126,6 +127,7 @@ def _open_objects(
     cache_bytes: int | None,
     memory_bytes: int,
     streams: Mapping[str, Any],
+    *,
     schema: SchemaRule,
 ) -> RemoteCorpus:
     """Open the objects that were lookup up. Another process does the same, without a request to the stores."""
@@ -145,7 +147,7 @@ def _open_objects(
     except BaseException:
         placeholders.close()
         raise
-    reopen = _open_objects, (lookup, cache, cache_bytes, memory_bytes, streams, schema)
+    reopen = functools.partial(_open_objects, schema=schema), (lookup, cache, cache_bytes, memory_bytes, streams)
     return RemoteCorpus(corpus, placeholders, fmt.name, reopen)
 
 

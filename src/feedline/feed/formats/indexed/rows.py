@@ -27,7 +27,7 @@ from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.buffers import ReadBuffers
 from feedline.feed.files.compressed_text import LargeFrameError, Points, find_unpacked, head_of, packing_of, unpack
-from feedline.feed.files.paths import PathLike, open_file, read_at
+from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.read_into import read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
@@ -518,8 +518,9 @@ def head_text(path: PathLike) -> tuple[bytes, bool]:
         DataError: the text cannot be read, or is packed and damaged.
     """
     with open_file(path) as file:
-        text = head_of(file, HEAD_BYTES + 1)
         packing = packing_of_text(file)
+        size = HEAD_BYTES + 1 if packing is not None else min(HEAD_BYTES, status_of(file).st_size) + 1
+        text = head_of(file, size, packing)
     if packing is not None and not text:
         raise DataError(
             f"expected text in {packing}, got none that can be unpacked",
