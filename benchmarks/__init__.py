@@ -25,6 +25,7 @@ QUESTIONS = (
     "restore",
     "memory",
     "scale",
+    "schemas",
     "cold",
     "cold_peers",
     "cold_formats",

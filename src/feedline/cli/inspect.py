@@ -108,6 +108,7 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
                 "dtype": declared.dtype.name,
                 "sparse": declared.sparse,
                 "defines_size": declared.defines_size,
+                "unit": declared.unit,
             }
             for name, declared in _delivered_schema(corpus).items()
         ],
@@ -243,6 +244,7 @@ def _print(about: dict[str, Any]) -> None:
         string = stream["dtype"] in ("bytes", "str")
         kind = "any length" if string else "sparse" if stream["sparse"] else "dense"
         kind += ", defines size" if stream["defines_size"] else ""
+        kind += f", {stream['unit']}" if stream["unit"] is not None else ""
         rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind])
     print_table(["name", "dtype", "shape", "kind"], rows, left=4)
     if len(about["lengths"]["histogram"]) > 1:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,13 @@ class Stream:
             such. None: their sequences are unreadable, unless there is a mask. Sparse samples have no entries, so 0.
         mask: whether the corpus gets a stream ``<name>_present``, bool, False for samples that the data lacks. Without
             ``missing`` these are 0 or empty.
+        unit: what 1 means, such as ``"timestamp[ms, UTC]"``, ``"duration[s]"`` or ``"decimal[1e-2]"``. Arrow and
+            Parquet fill it in. None: the data do not say.
 
     Raises:
-        ValueError: a negative dimension, a sparse stream that is not a vector, one of byte strings with a shape, or a
-            value of missing samples that the dtype cannot hold.
-        TypeError: a dtype of objects or of no size.
+        ValueError: a negative dimension, a sparse stream that is not a vector, one of byte strings with a shape or a
+            unit, or a value of missing samples that the dtype cannot hold.
+        TypeError: a dtype of objects or of no size, or a unit that is no text.
     """
 
     shape: tuple[int, ...] = ()
@@ -50,6 +52,7 @@ class Stream:
     defines_size: bool = False
     missing: Any = None
     mask: bool = False
+    unit: str | None = None
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class Stream:
         *,
         missing: Any = None,
         mask: bool = False,
+        unit: str | None = None,
     ) -> None:
         dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         dims = tuple(int(d) for d in dims)
@@ -79,6 +83,10 @@ class Stream:
             )
         if sparse and len(dims) != 1:
             raise ValueError(f"expected one dimension for a sparse stream, got shape {dims}")
+        if unit is not None and not isinstance(unit, str):
+            raise TypeError(f"expected a unit such as 'duration[s]', got {unit!r}")
+        if unit is not None and (not encodable(unit) or not unit or kind.itemsize == 0):
+            raise ValueError(f"expected a unit such as 'duration[s]', of numbers, got {unit!r} of {kind.name}")
         parts = {
             "shape": dims,
             "dtype": kind,
@@ -87,6 +95,7 @@ class Stream:
             "defines_size": bool(defines_size),
             "missing": None if missing is None else _missing_value(missing, kind, sparse),
             "mask": bool(mask),
+            "unit": unit,
         }
         for name, value in parts.items():
             object.__setattr__(self, name, value)
@@ -119,6 +128,7 @@ class Stream:
         parts += ["defines_size=True"] if self.defines_size else []
         parts += [f"missing={self.missing!r}"] if self.missing is not None else []
         parts += ["mask=True"] if self.mask else []
+        parts += [f"unit={self.unit!r}"] if self.unit is not None else []
         return f"Stream({', '.join(parts)})"
 
     @property
@@ -128,7 +138,7 @@ class Stream:
 
     def delivered(self) -> Stream:
         """Return the stream without what it declares about samples that the data lacks, as it is delivered."""
-        return Stream(self.shape, self.dtype, self.sparse, self.field, self.defines_size) if self.may_miss else self
+        return replace(self, missing=None, mask=False) if self.may_miss else self
 
 
 def _missing_value(value: Any, dtype: np.dtype[Any], sparse: bool) -> Any:
@@ -222,19 +232,22 @@ class Schema(Mapping[str, Stream]):
 
     @property
     def digest(self) -> str:
-        """32 hex digits that identify names, order, shapes, dtypes and kinds of the streams.
+        """32 hex digits that identify names, order, shapes, dtypes, kinds and units of the streams.
 
         Fields are omitted: renaming a column of the data does not change the delivered values.
         """
         if not self._digest:
-            rows = [[name, list(s.shape), s.dtype.str, s.sparse, s.defines_size] for name, s in self.streams.items()]
+            rows = [
+                [name, list(s.shape), s.dtype.str, s.sparse, s.defines_size, *([s.unit] if s.unit is not None else [])]
+                for name, s in self.streams.items()
+            ]
             self._digest.append(hashlib.blake2b(json.dumps(rows).encode(), digest_size=16).hexdigest())
         return self._digest[0]
 
     def __repr__(self) -> str:
         rows = [
             f"  {name}  {s.dtype.name}{'' if s.is_bytes else f' {s.shape}'}{' sparse' if s.sparse else ''}"
-            f"{' defines size' if s.defines_size else ''}"
+            f"{' defines size' if s.defines_size else ''}{f' {s.unit}' if s.unit is not None else ''}"
             for name, s in self.streams.items()
         ]
         return "\n".join([f"Schema({len(rows)} stream{'s' if len(rows) != 1 else ''})", *rows])

@@ -11,6 +11,7 @@ from feedline.errors import SchemaError
 from feedline.feed.arguments import Remote, refuse_replaced
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.remote_corpus import Stores, check_streams, open_addresses, through
+from feedline.feed.formats.widening import SchemaRule
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
 from feedline.feed.remote.placeholders import without_file
 from feedline.feed.remote.stores import is_address
@@ -37,6 +38,7 @@ def open_corpus(
     streams: Mapping[str, Stream | str | Sequence[str]] | None = None,
     memory: int = CHUNK_MEMORY,
     remote: Remote | None = None,
+    schema: SchemaRule = "strict",
 ) -> Deserializer:
     """Return a deserializer for the files at a path or an address, in any format.
 
@@ -79,6 +81,8 @@ def open_corpus(
         memory: bytes that a decoded chunk of text, Parquet or compressed Arrow, or all arrays of an ``.npz`` file
             together, may take.
         remote: settings of the object store for addresses such as ``s3://bucket/train/*.tar``. None: as `Remote()`.
+        schema: ``"union"`` takes files of Parquet, Arrow, JSON Lines or CSV whose schemas differ, see
+            `ParquetDeserializer`.
 
     Raises:
         DataError: no file is found, its format is unknown or not supported, files are of several formats, or one is
@@ -86,7 +90,7 @@ def open_corpus(
         SchemaError: a stream is missing or not as declared.
         FeedlineError: an installed package adds an object that is no `Format`, or whose name is taken.
         TypeError: ``streams`` is no mapping.
-        ValueError: ``cache_bytes`` is less than 64 MiB.
+        ValueError: ``cache_bytes`` is less than 64 MiB, or ``schema`` is unknown or does not fit the format.
     """
     if not (streams is None or isinstance(streams, Mapping)):
         raise TypeError(f"expected streams as a mapping from names to declarations, got {streams!r}")
@@ -95,12 +99,12 @@ def open_corpus(
     declared: dict[str, Any] = dict(streams or {})
     with through(stores):
         if is_address(what):
-            corpus: Deserializer = open_addresses(without_file(what), declared, memory)
+            corpus: Deserializer = open_addresses(without_file(what), declared, memory, schema)
         else:
             form, paths = recognise(without_file(what))
             if form.name != "csv":
                 check_streams(declared)
-            corpus = form.open(paths, declared, memory)
+            corpus = form.open(paths, declared, memory, schema)
     if not stores.used and remote is not None:
         corpus.close()
         raise ValueError("expected an address for remote=, got paths")

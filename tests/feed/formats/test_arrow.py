@@ -778,7 +778,7 @@ def test_what_is_not_read_is_named(tmp_path):
             fl.ArrowDeserializer(what)
     with pytest.raises(ValueError, match="empty list"):
         fl.ArrowDeserializer([])
-    path = write(tmp_path / "dates", pa.table({"day": pa.array([0], pa.date32())}))
+    path = write(tmp_path / "pauses", pa.table({"pause": pa.array([(0, 1, 2)], pa.month_day_nano_interval())}))
     with pytest.raises(fl.SchemaError, match="a column of numbers"):
         fl.ArrowDeserializer(path)
     with pytest.raises(IndexError, match="from 0 to 0, got 1"):

@@ -186,4 +186,4 @@ def same_schema(corpora: Sequence[Deserializer], columns: Sequence[str] | None) 
 
 def _kind(stream: Stream | None) -> tuple[Any, ...] | None:
     """Return the properties in which two corpora must agree. The name in the data may differ."""
-    return None if stream is None else (stream.shape, stream.dtype, stream.sparse, stream.defines_size)
+    return None if stream is None else (stream.shape, stream.dtype, stream.sparse, stream.defines_size, stream.unit)

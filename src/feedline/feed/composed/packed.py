@@ -174,7 +174,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         if not info.min <= pad <= info.max:
             raise ValueError(f"expected pad of Packed as {dtype}, got {pad!r}")
         self.finish = Unpacking(self._tokens, self.row, pad=int(pad), ignore=int(ignore))
-        streams = {name: Stream(stream.shape, stream.dtype) for name, stream in corpus.schema.items()}
+        streams = {name: Stream(stream.shape, stream.dtype, unit=stream.unit) for name, stream in corpus.schema.items()}
         self.schema = Schema({**streams, PIECES: Stream((4,), "int64")})
         self.finish.schema(self.schema)  # refuses the names of streams that it adds
         self.name = f"{corpus.name}, packed"

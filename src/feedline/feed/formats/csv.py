@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from feedline import _native
 from feedline.data import Stream
@@ -24,12 +24,15 @@ from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MAX_ROW,
     UNPACK_BYTES,
+    RowLayout,
     RowsDeserializer,
+    RowText,
     head_text,
     index_error,
     packing_of_text,
     utf16_error,
 )
+from feedline.feed.formats.widening import WAY_OUT, SchemaRule, filled_in, is_union, report, unfilled_error
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
@@ -71,6 +74,8 @@ class CSVDeserializer(RowsDeserializer):
         unpack: bytes of disk that the text of a file may take in the cache, as for `JSONLinesDeserializer`.
         progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
             aborts. With True, a bar is shown on stderr.
+        schema: ``"union"`` takes files with other columns, or columns in another order, and infers types from the first
+            rows of all files. ``missing`` and ``mask`` fill columns that a file lacks.
         stream_kwargs: more streams.
 
     Types are inferred from the first 100 rows (at most 4 MiB of text), without empty cells: int64, float64, bool
@@ -95,42 +100,46 @@ class CSVDeserializer(RowsDeserializer):
         memory: int = CHUNK_MEMORY,
         unpack: int = UNPACK_BYTES,
         progress: Progress = None,
+        schema: SchemaRule = "strict",
         **stream_kwargs: Columns,
     ) -> None:
         if delimiter is not None and (
             len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '"\r\n+-.'
         ):
             raise ValueError(f"expected as delimiter one ASCII character of no number or quote, got {delimiter!r}")
-        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack, schema=schema)
         paths = self._paths
+        union = is_union(schema)
+        declarations = declared_streams(streams, stream_kwargs)
+        infers = not declarations or not all(isinstance(what, Stream) for what in declarations.values())
         head = _Head(paths[0], delimiter, header)
-        self._names = head.names
+        table = _CsvColumns()
+        table.add(head, paths[0], infers)
         for next_path in paths[1:]:
-            if (names := _Head(next_path, head.delimiter, head.header).names) != head.names:
+            next_head = _Head(next_path, head.delimiter, head.header)
+            if not union and next_head.names != head.names:
                 raise DataError(
-                    f"expected the columns {', '.join(head.names)}, as in {name_of(paths[:1])}, got {', '.join(names)}",
+                    f"expected the columns {', '.join(head.names)}, as in {name_of(paths[:1])}, got "
+                    f"{', '.join(next_head.names)}",
                     path=str(next_path),
+                    hint=WAY_OUT,
                 )
+            table.add(next_head, next_path, infers and union)
         declared: dict[str, Stream] = {}
         places: dict[str, list[str]] = {}
-        declarations = declared_streams(streams, stream_kwargs)
         if not declarations:
-            warn_of_unread_columns(paths, path, self.name, head.names)
-            declarations = {name: name for name in head.names}
+            warn_of_unread_columns(paths, path, self.name, table.names)
+            declarations = {name: name for name in table.names}
         for name, what in declarations.items():
-            declared[name], places[name] = _resolve_stream(name, what, head, (columns or {}).get(name), str(paths[0]))
+            declared[name], places[name] = _resolve_stream(name, what, table, (columns or {}).get(name), str(paths[0]))
         if unknown := (columns or {}).keys() - declared.keys():
             raise SchemaError(f"expected columns= only for declared streams, got it for {', '.join(sorted(unknown))}")
         self._take_streams(declared)
-        order = {name: k for k, name in enumerate(declared)}
-        targets: list[tuple[int, int]] = [(-1, 0)] * len(head.names)
-        for name, cells in places.items():
-            for k, cell in enumerate(cells):
-                at = head.names.index(cell)
-                if targets[at][0] >= 0:
-                    raise SchemaError(f"expected a column in one stream, got {cell!r} in several, one of them `{name}`")
-                targets[at] = (order[name], k)
-        self._parser = _native.CsvParser(self._fields("CSV"), targets, ord(head.delimiter), memory)
+        fields = dict(zip(declared, self._fields("CSV"), strict=True))
+        layouts = {names: self._layout(table, names, places, fields, head.delimiter) for names in table.headers}
+        self._layouts = {str(at): layouts[names] for at, names in table.of_files.items()}
+        if len(layouts) > 1:
+            self._report(places)
         skip = int(head.header)
         kind = IndexKind(
             self._chunk_size,
@@ -139,15 +148,57 @@ class CSVDeserializer(RowsDeserializer):
             index_error,
             packing=packing_of_text,
         )
-        self._identity = f"csv {head.delimiter} {skip} {targets};"
+        number = {names: k for k, names in enumerate(layouts)}
+        order = [number[table.of_files[at]] for at in paths] if len(layouts) > 1 else ""
+        targets = " ".join(str(layout.targets) for layout in layouts.values())
+        self._identity = f"csv {head.delimiter} {skip} {targets}{order};"
         self._arguments |= {"columns": places, "header": head.header, "delimiter": head.delimiter}
         self._index(kind, progress)
 
-    def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
+    def _layout(
+        self,
+        table: _CsvColumns,
+        names: tuple[str, ...],
+        places: Mapping[str, Sequence[str]],
+        fields: Mapping[str, Any],
+        delimiter: str,
+    ) -> _CsvLayout:
+        """Return how rows with the columns ``names`` are parsed.
+
+        Raises:
+            SchemaError: a column is in several streams, or the rows lack a column of a stream that does not fill it.
+        """
+        at = {name: k for k, name in enumerate(names)}
+        present = [name for name, cells in places.items() if all(cell in at for cell in cells)]
+        targets: list[tuple[int, int]] = [(-1, 0)] * len(names)
+        for name, cells in places.items():
+            lost = [cell for cell in cells if cell not in at]
+            if lost and (len(lost) < len(cells) or name not in self._fillings):
+                other = next(path for header, path in table.headers.items() if lost[0] in header)
+                raise unfilled_error(name, self._streams[name], lost[0], str(table.headers[names]), str(other))
+            for k, cell in enumerate([] if lost else cells):
+                if targets[at[cell]][0] >= 0:
+                    raise SchemaError(f"expected a column in one stream, got {cell!r} in several, one of them `{name}`")
+                targets[at[cell]] = (present.index(name), k)
+        parser = _native.CsvParser([fields[name] for name in present], targets, ord(delimiter), self._memory_bytes)
+        return _CsvLayout(RowLayout(parser, present), names, targets)
+
+    def _report(self, places: Mapping[str, Sequence[str]]) -> None:
+        """Log which streams some files lack."""
+        of_files = list(self._layouts.values())
+        counts = {name: sum(name not in layout.rows.streams for layout in of_files) for name in places}
+        report(str(self._paths[0]), [filled_in(name, n, len(of_files)) for name, n in counts.items() if n])
+
+    def _layout_of(self, file: RowText) -> RowLayout:
+        return self._layouts[str(file.source)].rows
+
+    def _describe(
+        self, file: RowText, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
+    ) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])
         if code in ("too_many_cells", "too_few_cells"):
             return f"expected {expected} cells, got {got}", None
-        column = f"column {self._names[expected]!r} ({expected + 1})"
+        column = f"column {self._layouts[str(file.source)].names[expected]!r} ({expected + 1})"
         cell = shown if byte == b'"' else shown.split(self._arguments["delimiter"])[0]
         if code == "empty_cell":
             return f"expected a number in {column}, got an empty cell", self._remedy(stream)
@@ -206,18 +257,81 @@ class _Head:
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
             raise wrong(f"expected every column once in the header, got twice: {', '.join(twice)}")
 
+
+class _Cells:
+    """The first cells of a column, or of several: whether they are numbers, and the range of integers."""
+
+    def __init__(self) -> None:
+        self.kinds: set[str] = set()
+        self.low = self.high = 0
+
+    def add(self, cells: Sequence[str]) -> None:
+        """Add cells. Empty ones do not count."""
+        cells = [stripped for cell in cells if (stripped := cell.strip())]
+        if not cells:
+            return
+        if all(_INTEGER.fullmatch(cell) for cell in cells):
+            numbers = [int(cell) if len(cell) < 30 else 2**70 for cell in cells]
+            self.kinds.add("integer")
+            self.low, self.high = min(self.low, *numbers), max(self.high, *numbers)
+        elif all(_NUMBER.fullmatch(cell) for cell in cells):
+            self.kinds.add("number")
+        else:
+            self.kinds.add("bool" if all(cell.lower() in ("true", "false") for cell in cells) else "str")
+
+    @property
+    def dtype(self) -> str:
+        """The narrowest type of all cells."""
+        if self.kinds == {"integer"}:
+            if self.low >= -(2**63) and self.high < 2**63:
+                return "int64"
+            return "uint64" if self.low >= 0 and self.high < 2**64 else "float64"
+        if self.kinds and self.kinds <= {"integer", "number"}:
+            return "float64"
+        return "bool" if self.kinds == {"bool"} else "str"
+
+
+class _CsvColumns:
+    """The columns of files.
+
+    Attributes:
+        names: names of all columns, in the order of the files, as keys.
+        headers: the first file with each header.
+        of_files: the header of each file.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self.headers: dict[tuple[str, ...], Path] = {}
+        self.of_files: dict[Path, tuple[str, ...]] = {}
+        self._cells: dict[str, _Cells] = {}
+
+    def add(self, head: _Head, path: Path, infers: bool) -> None:
+        """Add a file, and what its first cells are if types are inferred from them."""
+        names = tuple(head.names)
+        self.names |= dict.fromkeys(names)
+        self.headers.setdefault(names, path)
+        self.of_files[path] = names
+        if infers:
+            rows = [row for row in head.rows if len(row) == len(names)]
+            for k, name in enumerate(names):
+                self._cells.setdefault(name, _Cells()).add([row[k] for row in rows])
+
     def dtype(self, columns: Sequence[str]) -> str:
         """Return the type of the cells of columns."""
-        places = [self.names.index(column) for column in columns]
-        cells = [row[k].strip() for row in self.rows if len(row) == len(self.names) for k in places if row[k].strip()]
-        if cells and all(_INTEGER.fullmatch(cell) for cell in cells):
-            numbers = [int(cell) if len(cell) < 30 else 2**70 for cell in cells]
-            if min(numbers) >= -(2**63) and max(numbers) < 2**63:
-                return "int64"
-            return "uint64" if min(numbers) >= 0 and max(numbers) < 2**64 else "float64"
-        if cells and all(_NUMBER.fullmatch(cell) for cell in cells):
-            return "float64"
-        return "bool" if cells and all(cell.lower() in ("true", "false") for cell in cells) else "str"
+        cells = _Cells()
+        for column in columns:
+            cells.kinds |= self._cells[column].kinds
+            cells.low, cells.high = min(cells.low, self._cells[column].low), max(cells.high, self._cells[column].high)
+        return cells.dtype
+
+
+class _CsvLayout(NamedTuple):
+    """How the rows of a file are parsed, the names of its columns, and the stream and place of each, or -1."""
+
+    rows: RowLayout
+    names: Sequence[str]
+    targets: Sequence[tuple[int, int]]
 
 
 def _rows(text: str, delimiter: str, complete: bool) -> tuple[list[list[str]], int | None]:
@@ -259,13 +373,13 @@ def _sniff_delimiter(text: str, complete: bool) -> str:
 
 
 def _resolve_stream(
-    name: str, what: Columns, head: _Head, columns: Sequence[str] | None, path: str
+    name: str, what: Columns, table: _CsvColumns, columns: Sequence[str] | None, path: str
 ) -> tuple[Stream, list[str]]:
     """Return the declaration of a stream, and its columns."""
     if not isinstance(what, Stream):
         cells = [what] if isinstance(what, str) else [str(cell) for cell in what]
-        _check_columns(name, cells, head, path)
-        dtype = head.dtype(cells)
+        _check_columns(name, cells, table, path)
+        dtype = table.dtype(cells)
         if isinstance(what, str):
             return Stream(dtype=dtype) if dtype == "str" else Stream((), dtype), cells
         if dtype == "str":
@@ -276,17 +390,17 @@ def _resolve_stream(
         return Stream(len(cells), dtype), cells
     if columns is not None:
         cells = [str(cell) for cell in columns]
-    elif what.shape and (what.field or name) not in head.names:
+    elif what.shape and (what.field or name) not in table.names:
         pattern = what.field or name
-        cells = [cell for cell in head.names if fnmatch.fnmatchcase(cell, pattern)]
+        cells = [cell for cell in table.names if fnmatch.fnmatchcase(cell, pattern)]
         if not cells:
             raise SchemaError(
-                f"expected columns that match {pattern!r} for stream `{name}` in {path}, got {', '.join(head.names)}; "
+                f"expected columns that match {pattern!r} for stream `{name}` in {path}, got {', '.join(table.names)}; "
                 "name them: columns={...}"
             )
     else:
         cells = [what.field or name]
-    _check_columns(name, cells, head, path)
+    _check_columns(name, cells, table, path)
     if len(cells) != what.size:
         raise SchemaError(
             f"expected {what.size} columns for stream `{name}` of shape {what.shape}, got {len(cells)} in {path}: "
@@ -295,9 +409,9 @@ def _resolve_stream(
     return what, cells
 
 
-def _check_columns(name: str, cells: Sequence[str], head: _Head, path: str) -> None:
-    if missing := [cell for cell in cells if cell not in head.names]:
+def _check_columns(name: str, cells: Sequence[str], table: _CsvColumns, path: str) -> None:
+    if missing := [cell for cell in cells if cell not in table.names]:
         raise SchemaError(
             f"expected the columns {', '.join(missing)} for stream `{name}` in {path}, "
-            f"which has {', '.join(head.names)}"
+            f"which has {', '.join(table.names)}"
         )

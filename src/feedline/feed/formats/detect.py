@@ -158,6 +158,7 @@ FORMATS: tuple[Format, ...] = (
         multiple_files=True,
         ignores_other_files=True,
         suffixes=(".arrow", ".arrows", ".feather"),
+        unites_schemas=True,
     ),
     Format(
         "parquet",
@@ -168,6 +169,7 @@ FORMATS: tuple[Format, ...] = (
         multiple_files=True,
         ignores_other_files=True,
         suffixes=(".parquet", ".pq"),
+        unites_schemas=True,
     ),
     Format(
         "npy folder",
@@ -201,6 +203,7 @@ FORMATS: tuple[Format, ...] = (
         multiple_files=True,
         suffixes=(".csv", ".tsv"),
         may_be_compressed=True,
+        unites_schemas=True,
     ),
     Format(
         "jsonl",
@@ -210,6 +213,7 @@ FORMATS: tuple[Format, ...] = (
         multiple_files=True,
         suffixes=_JSON_LINES,
         may_be_compressed=True,
+        unites_schemas=True,
     ),
     Format(
         "cbf",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from feedline.data import Stream
 from feedline.errors import DataError, FeedlineError, SchemaError, shown_path
 from feedline.feed.files.paths import name_of
+from feedline.feed.formats.widening import SchemaRule, is_union
 from feedline.feed.protocol import Deserializer
 
 #: Entry points of this group are `Format` records.
@@ -45,6 +46,7 @@ class Format(NamedTuple):
             warning names them.
         lister: ``"module:function"``, if files of this format list other files, as an image map does. The function
             takes the path of such a file and returns the paths in it. Relative paths start from its folder.
+        unites_schemas: whether the opener is a class that takes ``schema="union"``, for files whose schemas differ.
     """
 
     name: str
@@ -58,12 +60,16 @@ class Format(NamedTuple):
     may_be_compressed: bool = False
     ignores_other_files: bool = False
     lister: str | None = None
+    unites_schemas: bool = False
 
-    def open(self, paths: list[str], streams: Mapping[str, Stream], memory: int) -> Deserializer:
+    def open(
+        self, paths: list[str], streams: Mapping[str, Stream], memory: int, schema: SchemaRule = "strict"
+    ) -> Deserializer:
         """Open files of this format.
 
         Raises:
             DataError: there are several files, and the opener takes one.
+            ValueError: the schemas of files may differ, and the format has none.
             SchemaError: the data do not fit the streams. The error names the files.
         """
         if len(paths) > 1 and not self.multiple_files:
@@ -72,11 +78,14 @@ class Format(NamedTuple):
                 path=paths[0],
                 hint="open one, or convert each and train on one store after the other",
             )
+        options = {"schema": schema} if is_union(schema) else {}
+        if options and not self.unites_schemas:
+            raise ValueError(f"expected a format whose files have schemas for schema='union', got {self.description}")
         opener: Callable[..., Deserializer] = _import_object(self.opener)
         is_class = isinstance(opener, type)
         try:
             if is_class:
-                return opener(paths if len(paths) > 1 else paths[0], streams or None, memory=memory)
+                return opener(paths if len(paths) > 1 else paths[0], streams or None, memory=memory, **options)
             return opener(paths, streams, memory)
         except SchemaError as error:
             message = str(error)

@@ -23,15 +23,18 @@ from feedline.feed.formats.indexed.rows import (
     MAX_ROW,
     UNPACK_BYTES,
     RowsDeserializer,
+    RowText,
     excerpt,
     head_text,
     index_error,
     packing_of_text,
 )
+from feedline.feed.formats.widening import SchemaRule, is_union, report
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
 _FIRST_ROWS = 100
+_LEAST_ROWS = 10  # of each of many files
 _MAX_NESTED = 16
 _KINDS = {"0": "a number", "i": "an integer", "t": "true or false", '"': "a string", "[": "a list", "{": "an object"}
 
@@ -59,6 +62,7 @@ class JSONLinesDeserializer(RowsDeserializer):
             which can only be read from its beginning.
         progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
             aborts. With True, a bar is shown on stderr.
+        schema: ``"union"`` infers streams from the first rows of all files, 100 in all and at least 10 of each.
         stream_kwargs: more streams.
 
     Raises:
@@ -77,13 +81,17 @@ class JSONLinesDeserializer(RowsDeserializer):
         memory: int = CHUNK_MEMORY,
         unpack: int = UNPACK_BYTES,
         progress: Progress = None,
+        schema: SchemaRule = "strict",
         **stream_kwargs: Stream,
     ) -> None:
-        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
+        super().__init__(path, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack, schema=schema)
         paths = self._paths
         declared = declared_streams(streams, stream_kwargs)
-        rows = first_rows(paths[0])
         shown: set[str] = set()
+        self._inferred = not declared and not is_union(schema)
+        rows: list[dict[str, Any]] = []
+        if not declared or sequences is None:
+            rows = _distinct_rows(paths, reports=not declared) if is_union(schema) else first_rows(paths[0])
         if not declared:
             declared, shown = _infer_streams(rows, paths[0])
             warn_of_unread_columns(paths, path, self.name, {key for row in rows for key in row})
@@ -113,7 +121,18 @@ class JSONLinesDeserializer(RowsDeserializer):
         self._arguments["sequences"] = sorted(self._ragged)
         self._index(kind, progress)
 
-    def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
+    def _describe(
+        self, file: RowText, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
+    ) -> tuple[str, str | None]:
+        what, hint = self._describe_row(record, code, stream, shown, byte)
+        if stream is not None and self._inferred and file is not self._files[0]:
+            other = f'streams are those of {self._files[0].source}: schema="union" infers them from all files'
+            hint = other if hint is None else f"{hint}; {other}"
+        return what, hint
+
+    def _describe_row(
+        self, record: Any, code: str, stream: str | None, shown: str, byte: bytes
+    ) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])
         where = "" if stream is None else f" for stream `{stream}`"
         actual = f"got `{shown}`" if shown else "got the end of the line"
@@ -145,18 +164,21 @@ class JSONLinesDeserializer(RowsDeserializer):
         return f"expected JSON{where}, {actual}", None
 
 
-def first_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects among the first 100 rows of a file.
+def first_rows(path: Path, count: int = _FIRST_ROWS) -> list[dict[str, Any]]:
+    """Return the JSON objects among the first ``count`` rows of a file.
 
     Raises:
         DataError: the file cannot be read.
     """
-    text, complete = head_text(path)
-    lines = text.split(b"\n")
+    head, complete = head_text(path)
+    try:
+        lines: list[Any] = head.decode().split("\n")
+    except UnicodeDecodeError:  # of one row, or of one that was cut
+        lines = list(head.split(b"\n"))
     if not complete:
         lines.pop()  # the last line may be cut
     rows = []
-    for line in [line for line in lines if line.strip()][:_FIRST_ROWS]:
+    for line in [line for line in lines if line.strip()][:count]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
@@ -164,6 +186,47 @@ def first_rows(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict):
             rows.append(row)
     return rows
+
+
+def _distinct_rows(paths: Sequence[Path], *, reports: bool) -> list[dict[str, Any]]:
+    """Return the first rows of files, of one file for all whose first rows have the same types.
+
+    Args:
+        paths: paths of the files.
+        reports: whether to log how the streams of the files differ.
+    """
+    count = max(_FIRST_ROWS // len(paths), _LEAST_ROWS)
+    shown: dict[Any, list[dict[str, Any]]] = {}
+    for path in paths:
+        of_file = first_rows(path, count)
+        shown.setdefault(frozenset(_type_of(row) for row in of_file), of_file)
+    rows = [row for of_file in shown.values() for row in of_file]
+    if reports and len(shown) > 1:
+        report(str(paths[0]), _changes(list(shown.values()), rows))
+    return rows
+
+
+def _type_of(value: Any) -> Any:
+    """Return what decides about the stream of a value: its type, and the types in it. Integers of 64 bits differ."""
+    if isinstance(value, dict):
+        return tuple((key, _type_of(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return len(value), frozenset(_type_of(item) for item in value)
+    return (int, value < -(2**63), value < 0, value >= 2**63, value >= 2**64) if type(value) is int else type(value)
+
+
+def _changes(files: Sequence[list[dict[str, Any]]], rows: list[dict[str, Any]]) -> list[str]:
+    """Return how streams differ between the rows of files and all rows."""
+    of_files, union = [_FirstRows() for _ in files], _FirstRows()
+    for first, of_file in zip(of_files, files, strict=True):
+        first.infer(of_file)
+    union.infer(rows)
+    changes = []
+    for name, stream in union.streams.items():
+        types = dict.fromkeys(first.streams[name].dtype.name for first in of_files if name in first.streams)
+        if others := ", ".join(kind for kind in types if kind != stream.dtype.name):
+            changes.append(f"`{name}` is {stream.dtype.name} for {others}")
+    return changes
 
 
 def keys_of(path: str) -> list[str]:

@@ -102,6 +102,25 @@ def fill(value: Value, missing: Flags | None, filling: Filling) -> Value:
     return BytesValue(bounds, data, value._offsets, text=value.text)
 
 
+def lacking(stream: Stream, count: int, filling: Filling, *, ragged: bool = False) -> tuple[Value, Value | None]:
+    """Return the sequences of a file that lacks a stream, and their mask if there is one.
+
+    They are missing samples, or no samples if sequences have any number of them (``ragged``).
+    """
+    samples, offsets = (0, np.zeros(count + 1, np.int64)) if ragged else (count, None)
+    bounds = np.zeros(samples + 1, np.int64)
+    value: Value
+    if stream.is_bytes:
+        value = BytesValue(bounds, np.empty(0, np.uint8), offsets, text=stream.is_text)
+    elif stream.sparse:
+        value = SparseValue(bounds, np.empty(0, np.int32), np.empty(0, stream.dtype), stream.size, offsets)
+    else:
+        value = DenseValue(np.zeros((samples, *stream.shape), stream.dtype), offsets)
+    missing = np.ones(samples, np.bool_)
+    filled = fill(value, missing, filling)
+    return filled, mask_of(filled, missing) if filling.mask else None
+
+
 def from_runs(runs: NDArray[np.int64] | None, samples: int, size: int) -> Flags | None:
     """Return the missing values that a native parser has found, bool (samples, size), or None if there are none.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_l
 from feedline.feed.formats.format import Format
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.object_store_target import is_unfinished_store
+from feedline.feed.formats.widening import SchemaRule
 from feedline.feed.protocol import (
     Capability,
     Deserializer,
@@ -71,7 +73,9 @@ def through(stores: Stores) -> Iterator[None]:
         _stores.reset(token)
 
 
-def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> RemoteCorpus:
+def open_addresses(
+    what: Any, streams: Mapping[str, Any], memory_bytes: int, schema: SchemaRule = "strict"
+) -> RemoteCorpus:
     """Open objects by their address, a pattern, or a list of these.
 
     Raises:
@@ -83,7 +87,7 @@ def open_addresses(what: Any, streams: Mapping[str, Any], memory_bytes: int) -> 
     remote = stores.remote
     lookup = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
     _refuse_unfinished(lookup)
-    return _open_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams))
+    return _open_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams), schema=schema)
 
 
 def _refuse_unfinished(lookup: Lookup) -> None:
@@ -118,7 +122,13 @@ def check_streams(declared: Mapping[str, Any]) -> None:
 
 
 def _open_objects(
-    lookup: Lookup, cache: PathLike | None, cache_bytes: int | None, memory_bytes: int, streams: Mapping[str, Any]
+    lookup: Lookup,
+    cache: PathLike | None,
+    cache_bytes: int | None,
+    memory_bytes: int,
+    streams: Mapping[str, Any],
+    *,
+    schema: SchemaRule,
 ) -> RemoteCorpus:
     """Open the objects that were lookup up. Another process does the same, without a request to the stores."""
     placeholders = Placeholders(lookup, cache, cache_bytes)
@@ -130,14 +140,14 @@ def _open_objects(
             fmt, paths = recognise(placeholders.paths)
         if fmt.name != "csv":
             check_streams(streams)
-        corpus = fmt.open(paths, streams, memory_bytes)
+        corpus = fmt.open(paths, streams, memory_bytes, schema)
         views = fetches_ahead(corpus) and not placeholders.objects.keys().isdisjoint(corpus.paths())
         if views or any(remote_file.mapped for remote_file in placeholders.objects.values()):
-            corpus = _prepare_views(corpus, placeholders, fmt, lambda: fmt.open(paths, streams, memory_bytes))
+            corpus = _prepare_views(corpus, placeholders, fmt, lambda: fmt.open(paths, streams, memory_bytes, schema))
     except BaseException:
         placeholders.close()
         raise
-    reopen = _open_objects, (lookup, cache, cache_bytes, memory_bytes, streams)
+    reopen = functools.partial(_open_objects, schema=schema), (lookup, cache, cache_bytes, memory_bytes, streams)
     return RemoteCorpus(corpus, placeholders, fmt.name, reopen)
 
 

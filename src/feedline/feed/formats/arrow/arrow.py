@@ -47,6 +47,7 @@ from feedline.feed.formats.arrow.columns import Column
 from feedline.feed.formats.arrow.decoded_batches import decode_batch
 from feedline.feed.formats.arrow.file import ArrowFile, read_bytes
 from feedline.feed.formats.arrow.hugging_face import Dataset, arrow_dataset
+from feedline.feed.formats.arrow.united_columns import choose, lacking_rows
 from feedline.feed.formats.detect_shards import folder_of, is_litdata
 from feedline.feed.formats.fetched_views import check_room_for_bounds, page_runs
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
@@ -54,6 +55,7 @@ from feedline.feed.formats.missing import identity_of
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.litdata_index import litdata_index, row_spans
 from feedline.feed.formats.unreadable import lost_chunk, read_error
+from feedline.feed.formats.widening import SchemaRule, is_union
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -98,13 +100,15 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
             of each sequence, or as declared.
         memory: bytes that a decoded batch may take, where batches must be decoded.
+        schema: ``"union"`` takes files whose columns differ, see `ParquetDeserializer`.
 
     Attributes:
         classes: the names of classes by stream, for columns that are a `ClassLabel` of `datasets`.
 
     Raises:
         DataError: a folder has several splits, a file is missing, damaged or not Arrow's, or there are no rows.
-        SchemaError: a column is missing, cannot be a stream, or differs between files or from its declaration.
+        SchemaError: a column is missing, cannot be a stream, or differs between files or from its declaration, or is
+            not filled where files lack it.
     """
 
     def __init__(
@@ -116,6 +120,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         indices: PathLike | None = None,
         defines_size: str | None = None,
         memory: int = CHUNK_MEMORY,
+        schema: SchemaRule = "strict",
     ) -> None:
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "Arrow files"
@@ -127,12 +132,14 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         if indices is None and views and len(parts) > 1:
             raise DataError("expected a single dataset if it is a view of some rows, got several", path=str(views[0]))
         indices_path = Path(indices) if indices is not None else views[0] if views else None
-        self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
-        schema = self._files[0].schema
+        sources = [file.source for file in self._files]
+        self._columns, lacking = choose(sources, streams, defines_size, union=is_union(schema))
+        for file, fields in zip(self._files, lacking, strict=True):
+            file.lacking = fields
         if streams is None:
-            warn_of_unread_columns(self.paths(), path, self.name, schema.names)
+            warn_of_unread_columns(self.paths(), path, self.name, self._columns.keys() | set(sources[0].schema.names))
         self.schema = arrow_columns.schema_of(self._columns)
-        self.classes = _class_names(schema, {name: c.field for name, c in self._columns.items()})
+        self.classes = _class_names(sources[0].schema, {name: c.field for name, c in self._columns.items()})
         self._memory = memory
         # Files of one dataset may order their columns differently.
         layouts = [layout_of(file.schema) for file in self._files]
@@ -159,7 +166,9 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         elif self._rows is not None:
             self._lacks = (RandomAccess, Mapped)
         names: Any = list(self.schema) if streams is None else streams
-        self._set_arguments(path, names, split=split, indices=indices, defines_size=defines_size, memory=memory)
+        self._set_arguments(
+            path, names, split=split, indices=indices, defines_size=defines_size, memory=memory, schema=schema
+        )
 
     # ---- chunks -------------------------------------------------------------------------------------
 
@@ -231,7 +240,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             with contextlib.suppress(ValueError):
                 columns = self._columns.values()
                 batch = MappedBatch(file, file.batch(i), layout)
-                yield file, batch, [(layout.places[column.field], column) for column in columns]
+                yield file, batch, [(layout.places[c.field], c) for c in columns if c.field not in file.lacking]
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the extent of a batch that must be decoded, or no extent for a batch that is read as views."""
@@ -310,8 +319,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         Raises:
             DataError: a row is too large.
         """
-        fixed = [c.stream for c in self._columns.values() if not (c.ragged or c.dims or c.stream.sparse)]
-        bits = sum(s.size * (1 if s.dtype == np.bool_ else 8 * s.dtype.itemsize) for s in fixed)
+        fixed = [c for c in self._columns.values() if not (c.ragged or c.dims or c.stream.kind != "dense")]
+        bits = sum(c.stream.size * (c.value_bits if self._mapped else 8 * c.stream.dtype.itemsize) for c in fixed)
         room = self._memory if not self._mapped else max(int(file.bodies.max(initial=0)) for file in self._files)
         if bits > 8 * room:
             raise DataError(
@@ -354,8 +363,11 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             layout = self._layout(file)
             unreadable = arrow_columns.UnreadableRows(self._columns, stop - start, file.path, first)
             for name, column in self._columns.items():
-                items = MappedItems(batch, layout.places[column.field], start, stop)
-                rows = arrow_columns.value_of(items, column, self._memory)
+                if column.field in file.lacking:
+                    rows = lacking_rows(column, stop - start, self._memory)
+                else:
+                    items = MappedItems(batch, layout.places[column.field], start, stop)
+                    rows = arrow_columns.value_of(items, column, self._memory)
                 rows.into(values, name)
                 unreadable.mark(name, rows.bad)
         except (ValueError, TooLargeError) as error:
@@ -370,10 +382,14 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, batch.rows, file.path, int(self._starts[chunk]))
         try:
-            decoded = decode_batch(file, batch, data, [c.field for c in self._columns.values()], self._memory)
+            fields = [c.field for c in self._columns.values() if c.field not in file.lacking]
+            decoded = decode_batch(file, batch, data, fields, self._memory)
             for name, column in self._columns.items():
-                items = arrow_columns.ArrowItems(decoded.column(column.field), self._memory)
-                rows = arrow_columns.value_of(items, column, self._memory)
+                if column.field in file.lacking:
+                    rows = lacking_rows(column, batch.rows, self._memory)
+                else:
+                    items = arrow_columns.ArrowItems(decoded.column(column.field), self._memory)
+                    rows = arrow_columns.value_of(items, column, self._memory)
                 rows.into(values, name)
                 unreadable.mark(name, rows.bad)
         except TooLargeError as error:
@@ -494,7 +510,11 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                     _, batch = self._open(chunk)
                     layout = self._layout(file)
                     for part, name in zip(parts, ragged, strict=True):
-                        part.append(batch.bounds_view(layout.places[self._columns[name].field]))
+                        field = self._columns[name].field
+                        if field in file.lacking:
+                            part.append(np.zeros((batch.rows, 2), np.int64))
+                        else:
+                            part.append(batch.bounds_view(layout.places[field]))
                 except ValueError as error:
                     raise file.damage_error(f"a batch cannot be read: {error}", int(file.starts[i])) from error
                 seals.append(file.map().seals)
@@ -503,7 +523,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                 for part, name in zip(parts, ragged, strict=True):
                     ends = chunk_read[name].offsets
                     part.append(np.stack([ends[:-1], ends[1:]], axis=1))
-        lookups = [_Lookup(part, self._starts, seals) for part in parts]
+        lookups = [_Lookup(_same_dtype(part), self._starts, seals) for part in parts]
         with self._lock:
             self._bounds = lookups
         return lookups
@@ -565,6 +585,13 @@ class _RowNumbers:
         rows = self._lookup.take(ordinals)
         wrong = (rows < 0) | (rows >= self._count)
         return np.where(wrong, 0, rows), wrong
+
+
+def _same_dtype(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return pairs of bounds of one dtype: copies if files have lists of both kinds, with bounds of 4 and 8 bytes."""
+    if len({part.dtype for part in parts}) == 1:
+        return parts
+    return [np.stack([_native.copied(part[:, i]).astype(np.int64) for i in (0, 1)], axis=1) for part in parts]
 
 
 def _damage_errors() -> tuple[type[Exception], ...]:

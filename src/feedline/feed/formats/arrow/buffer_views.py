@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.formats.arrow.columns import Column, Flags, is_list, storage
+from feedline.feed.formats.arrow.columns import Column, Flags, holds_less, is_list, storage
 from feedline.feed.formats.arrow.file import ArrowFile, Batch, max_items
+from feedline.feed.formats.arrow.quantities import decimal_numbers, stored_dtype, too_large
 from feedline.feed.protocol import Ints
 
 _INT32, _INT64, _UINT8 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint8)
@@ -233,11 +234,34 @@ class MappedItems:
 
     def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
         """See `FieldItems.numbers`."""
-        kind, buffer = np.dtype(self.place.kind.to_pandas_dtype()), self.place.buffer + 1
+        kind, buffer = self._dtype, self.place.buffer + 1
         if kind == np.bool_:
             return self.batch.bits(buffer, self.start, self.stop).view(np.bool_)
+        if kind.kind == "V":
+            return decimal_numbers(self._decimals(), self.place.kind.scale, dtype)
         numbers = self.batch.view(buffer, kind, self.start, self.stop)
-        return numbers if dtype in (None, kind) else numbers.view(np.bool_)  # a store has bools as bytes
+        if dtype is None or dtype == kind:
+            return numbers
+        # A store has bools as bytes.
+        return numbers.view(np.bool_) if dtype == np.bool_ else _native.copied(numbers).astype(dtype)
+
+    def too_large(self, dtype: np.dtype[Any]) -> Flags | None:
+        """See `FieldItems.too_large`."""
+        return too_large(self._decimals()) if holds_less(dtype, self.place.kind) else None
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return stored_dtype(self.place.kind)
+
+    def _decimals(self) -> NDArray[Any]:
+        """Return a copy of the integers of decimals, with zeros in the place of nulls."""
+        size = self._dtype.itemsize
+        stored = self.batch.view(self.place.buffer + 1, _UINT8, self.start * size, self.stop * size)
+        integers = _native.copied(stored).view(self._dtype)
+        nulls = self.nulls()
+        if nulls is not None:
+            integers[nulls] = bytes(size)
+        return integers
 
     def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
         """See `FieldItems.to_memory`."""
@@ -264,7 +288,7 @@ def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int
         inner = places.pop()
         if batch.has_nulls(inner):
             buffers.append(inner.buffer)
-        if _has_bounds(inner.kind) or inner.kind == "bool":
+        if _has_bounds(inner.kind) or _is_converted(inner, column):
             buffers.append(inner.buffer + 1)
         # The path of a picture is not read.
         pictured = column.stream.is_bytes and len(inner.children) > 1
@@ -274,6 +298,8 @@ def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int
         index = entry.children[0]
         if index.kind != "int32" or any(map(batch.has_nulls, (entry, *entry.children))):
             buffers.append(index.buffer + 1)
+        if stored_dtype(entry.children[1].kind) != column.stream.dtype:
+            buffers.append(entry.children[1].buffer + 1)
     return buffers
 
 
@@ -302,6 +328,16 @@ def leaf_of(place: Place) -> int:
     while place.children:
         place = place.children[0]
     return place.buffer + 1
+
+
+def _is_converted(place: Place, column: Column) -> bool:
+    """Return whether numbers are copied, as they are stored in another dtype, or as bits."""
+    import pyarrow as pa
+
+    if place.children or column.stream.is_bytes or column.stream.sparse or pa.types.is_null(place.kind):
+        return False
+    stored = stored_dtype(place.kind)
+    return stored == np.bool_ or (stored != column.stream.dtype and column.stream.dtype != np.bool_)
 
 
 def _has_bounds(kind: Any) -> bool:

@@ -5,6 +5,9 @@ column                             stream
 =================================  =============================================
 numbers, bools, also as            dense, shape ()
 dictionaries
+timestamps, dates, times,          dense int64, with a unit
+durations
+decimals                           dense float64, or int64 with a unit, if declared
 binary, string (also large, view,  bytes, str
 dictionary-encoded)
 struct<bytes, path>                bytes, as Hugging Face stores images and audio
@@ -23,6 +26,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,8 +37,16 @@ from feedline.data.chunk import LazyErrors
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
+from feedline.feed.formats.arrow.quantities import (
+    as_integers,
+    decimal_integers,
+    decimal_numbers,
+    quantity_of,
+    too_large,
+)
 from feedline.feed.formats.missing import PRESENT, Filling, any_of_sample, fill, filling_of, mask_of, remedy, with_masks
 from feedline.feed.formats.store import stream_columns
+from feedline.feed.formats.widening import WAY_OUT
 from feedline.feed.joined_values import join_values
 from feedline.feed.protocol import CHUNK_MEMORY, Ints
 
@@ -59,6 +71,7 @@ class Column(NamedTuple):
         null_means: reason why it has nulls, if that is known.
         dims: lengths that the inner lists must have, outermost first, where their type does not fix them.
         filling: what becomes of nulls. None: their sequences cannot be read.
+        value_bits: bits that a number takes in the file.
     """
 
     field: str
@@ -67,10 +80,13 @@ class Column(NamedTuple):
     dims: tuple[int, ...] = ()
     null_means: str = ""
     filling: Filling | None = None
+    value_bits: int = 0
 
     @property
     def unreadable(self) -> str:
         """The message for a sequence that cannot be read."""
+        if self.stream.unit is not None and self.stream.unit.startswith("decimal"):
+            return "expected decimals that int64 can count, and no null (float64 holds all, rounded)"
         if self.dims:
             return f"expected lists of {' x '.join(map(str, self.dims))} numbers, got others or a null"
         return f"{UNREADABLE[self.stream.kind]}{f' ({self.null_means})' if self.null_means else ''}"
@@ -163,25 +179,35 @@ def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str |
         DataError: a column has a damaged declaration.
         TypeError: ``streams`` is a string.
     """
-    if isinstance(streams, str):
-        raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
+    check_names(streams)
     by_stream = _choose_all(sources[0]) if streams is None else _choose_declared(sources[0], streams)
     for source in sources[1:]:
         _check_same_types(source, sources[0], by_stream)
+    return with_size(by_stream, defines_size)
+
+
+def check_names(streams: StreamChoice) -> None:
+    """Check that names of columns are not a single string.
+
+    Raises:
+        TypeError: they are.
+    """
+    if isinstance(streams, str):
+        raise TypeError(f"expected a list of column names, got the string {streams!r}; write [{streams!r}]")
+
+
+def with_size(by_stream: dict[str, Column], defines_size: str | None) -> dict[str, Column]:
+    """Return columns of which the stream ``defines_size`` defines the size of minibatches, unless it is None.
+
+    Raises:
+        SchemaError: there is no such stream.
+    """
     if defines_size is None:
         return by_stream
     if defines_size not in by_stream:
         raise SchemaError(f"expected defines_size to be one of {', '.join(by_stream)}, got {defines_size!r}")
     return {
-        name: column._replace(
-            stream=Stream(
-                column.stream.shape,
-                column.stream.dtype,
-                column.stream.sparse,
-                column.stream.field,
-                defines_size=name == defines_size,
-            )
-        )
+        name: column._replace(stream=replace(column.stream, defines_size=name == defines_size))
         for name, column in by_stream.items()
     }
 
@@ -191,24 +217,29 @@ def _choose_all(source: Source) -> dict[str, Column]:
     left_out: list[str] = []
     for field in source.schema:
         with source.converting_errors(f"column {field.name!r}"):
-            column = _infer(source, field)
+            column = infer(source, field)
         if column is None or not field.name:
             left_out.append(f"{field.name!r} ({_shorten(field.type)})")
         elif len(source.schema.get_all_field_indices(field.name)) > 1:
-            raise _duplicate_error(source, field.name)
+            raise duplicate_error(source, field.name)
         else:
             by_stream[field.name] = column
     if not by_stream:
         raise SchemaError(f"expected a column of numbers, bytes or text in {source.path}, which has\n{source.schema}")
     if left_out:
-        warnings.warn(
-            f"columns that are not streams by themselves are not read from {source.path}: {', '.join(left_out)}. To "
-            "silence this warning, pass the names of the streams that you want as `streams`. Lists of lists of equal "
-            "lengths are dense if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, "
-            "value> are sparse if declared so. Anything else must be encoded first",
-            stacklevel=4,
-        )
+        warn_of_left_out(source.path, left_out)
     return by_stream
+
+
+def warn_of_left_out(path: str, left_out: Sequence[str]) -> None:
+    """Warn of columns that are not streams."""
+    warnings.warn(
+        f"columns that are not streams by themselves are not read from {path}: {', '.join(left_out)}. To silence this "
+        "warning, pass the names of the streams that you want as `streams`. Lists of lists of equal lengths are dense "
+        "if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, value> are sparse if "
+        "declared so. Anything else must be encoded first",
+        stacklevel=5,
+    )
 
 
 def _choose_declared(source: Source, streams: Sequence[str] | Mapping[str, Stream]) -> dict[str, Column]:
@@ -218,27 +249,32 @@ def _choose_declared(source: Source, streams: Sequence[str] | Mapping[str, Strea
         field = (declared.field if declared is not None else None) or name
         count = len(source.schema.get_all_field_indices(field))
         if count > 1:
-            raise _duplicate_error(source, field)
+            raise duplicate_error(source, field)
         if count == 0:
             raise SchemaError(
                 f"expected a column {field!r} in {source.path}, which has {', '.join(map(repr, source.schema.names))}"
             )
         kind = source.schema.field(field)
         with source.converting_errors(f"column {field!r}"):
-            column = _infer(source, kind, declared)
+            column = infer(source, kind, declared)
         if column is None:
-            raise SchemaError(
-                f"expected numbers, bytes or text in column {field!r} of {source.path}, got {_shorten(kind.type)}; "
-                f"encode it first, or declare the shape of lists of equal lengths as {name}=fl.Stream((28, 28)), or a "
-                f"list of struct<index, value> as {name}=fl.Stream(shape=..., sparse=True)"
-            )
+            raise unfit_error(source, kind, name)
         if declared is not None:
-            column = _apply_declaration(source, name, column, declared)
+            column = apply_declaration(source, name, column, declared)
         by_stream[name] = column
     return by_stream
 
 
-def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:
+def unfit_error(source: Source, field: Any, name: str) -> SchemaError:
+    """Return the error for a column that cannot be the stream ``name``."""
+    return SchemaError(
+        f"expected numbers, bytes or text in column {field.name!r} of {source.path}, got {_shorten(field.type)}; "
+        f"encode it first, or declare the shape of lists of equal lengths as {name}=fl.Stream((28, 28)), or a list of "
+        f"struct<index, value> as {name}=fl.Stream(shape=..., sparse=True)"
+    )
+
+
+def infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:
     """Return the stream of a column by its type. A sparse stream needs a declaration, here or in the metadata."""
     import pyarrow as pa
 
@@ -259,33 +295,43 @@ def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column
         item = storage(kind.value_type) if ragged else kind
         null_means = _PICTURED if pa.types.is_struct(item) else ""
         return Column(field.name, noted or Stream(dtype=strings), ragged, null_means=null_means)
-    ragged = False
-    dense = _tensor_type(field.type) if pa.types.is_fixed_size_list(kind) else _dense_type(kind)
+    ragged, declared_dtype = False, None if declared is None else declared.dtype
+    dense = _dense_stream(field.type, declared_dtype)
     if dense is None and is_list(kind):
         if (column := _equal_lists_column(field, kind, declared)) is not None:
             return column
         inner = storage(kind.value_type)
-        dense, ragged = _dense_type(inner), True
+        dense, ragged = _dense_stream(inner, declared_dtype), True
         if dense is None:
             ragged = is_list(inner)
             entry = inner.value_type if ragged else inner
             stream = declared if declared is not None else noted
             if not (pa.types.is_struct(entry) and entry.num_fields == 2 and stream is not None and stream.sparse):
                 return None
-            value = _dense_type(entry.field(1).type)
-            if not pa.types.is_integer(entry.field(0).type) or value is None or value[0]:
+            value = number_type(entry.field(1).type)
+            if not (
+                pa.types.is_integer(entry.field(0).type) and (pa.types.is_float32(value) or pa.types.is_float64(value))
+            ):
                 return None
-            sparse = Stream(stream.shape, value[1], True, defines_size=stream.defines_size)
-            return Column(field.name, sparse, ragged) if sparse.dtype in (np.float32, np.float64) else None
+            dtype = value.to_pandas_dtype()
+            return Column(field.name, Stream(stream.shape, dtype, True, defines_size=stream.defines_size), ragged)
     if dense is None:
         return None
-    stream = Stream(*dense)
     if noted is not None:
         stored = np.dtype(np.uint8) if noted.dtype == np.bool_ else noted.dtype
-        if noted.sparse or noted.size != stream.size or stored != stream.dtype:
+        if noted.sparse or noted.size != dense.size or stored != dense.dtype:
             raise _metadata_error(source, field, noted)
-        stream = noted
-    return Column(field.name, stream, ragged)
+        dense = noted
+    return Column(field.name, dense, ragged, value_bits=_value_bits(kind))
+
+
+def _value_bits(kind: Any) -> int:
+    """Return the bits that a number takes in columns of a type: numbers, or fixed-size lists of these."""
+    import pyarrow as pa
+
+    while pa.types.is_fixed_size_list(kind) or is_list(kind):
+        kind = storage(kind.value_type)
+    return int(number_type(kind).bit_width)
 
 
 def _equal_lists_column(field: Any, kind: Any, declared: Stream | None) -> Column | None:
@@ -293,10 +339,10 @@ def _equal_lists_column(field: Any, kind: Any, declared: Stream | None) -> Colum
     levels, leaf = 0, kind
     while is_list(leaf):
         levels, leaf = levels + 1, storage(leaf.value_type)
-    dense = _dense_type(leaf)
+    dense = _dense_stream(leaf, None if declared is None else declared.dtype)
     if dense is None or (declared is not None and (declared.sparse or declared.is_bytes)):
         return None
-    fixed, dtype = dense
+    fixed = dense.shape
     shape = declared.shape if declared is not None else _shape_in_metadata(field)
     # A shape of the size of an item declares sequences of items.
     if shape is None or (levels == 1 and None not in shape and math.prod(shape) == math.prod(fixed)):
@@ -310,13 +356,13 @@ def _equal_lists_column(field: Any, kind: Any, declared: Stream | None) -> Colum
         width = max(1, math.prod(fixed))
         if math.prod(shape) % width:
             return None
-        return Column(field.name, Stream(shape, dtype), False, (math.prod(shape) // width,))
+        return Column(field.name, replace(dense, shape=shape), False, (math.prod(shape) // width,))
     else:
         return None
     lengths = tuple(dim for dim in dims if dim is not None)
     if len(lengths) + ragged != levels:
         return None
-    return Column(field.name, Stream((*lengths, *fixed), dtype), ragged, lengths)
+    return Column(field.name, replace(dense, shape=(*lengths, *fixed)), ragged, lengths)
 
 
 def _shape_in_metadata(field: Any) -> tuple[Any, ...] | None:
@@ -356,31 +402,40 @@ def _string_kind(kind: Any) -> str | None:
     return kind_of(kind)
 
 
-def _duplicate_error(source: Source, field: str) -> SchemaError:
+def duplicate_error(source: Source, field: str) -> SchemaError:
+    """Return the error for a file with several columns of a name."""
     return SchemaError(f"expected a single column {field!r} in {source.path}, got several of that name")
 
 
-def _dense_type(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+def _dense_stream(kind: Any, dtype: np.dtype[Any] | None = None) -> Stream | None:
+    """Return the stream of numbers, of fixed-size lists of these, or of Arrow's tensors with axes in order, else None.
+
+    Args:
+        kind: the type.
+        dtype: the declared dtype, if there is one.
+    """
     import pyarrow as pa
 
     shape: list[int] = []
-    while pa.types.is_fixed_size_list(kind):
-        shape.append(kind.list_size)
-        kind = kind.value_type
-    if pa.types.is_dictionary(kind):  # categories that are numbers
-        kind = kind.value_type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return tuple(shape), np.dtype(kind.to_pandas_dtype())
-    return None
+    leaf = storage(kind)
+    while pa.types.is_fixed_size_list(leaf):
+        shape.append(leaf.list_size)
+        leaf = leaf.value_type
+    quantity = quantity_of(number_type(leaf), dtype)
+    if quantity is None:
+        return None
+    if getattr(kind, "extension_name", None) == "arrow.fixed_shape_tensor":
+        if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
+            return None
+        shape = kind.shape
+    return Stream(tuple(shape), quantity.dtype, unit=quantity.unit)
 
 
-def _tensor_type(kind: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-    """Return shape and dtype of fixed-size lists or of Arrow's tensors, or None if the axes are permuted."""
-    dense = _dense_type(storage(kind))
-    if dense is None or getattr(kind, "extension_name", None) != "arrow.fixed_shape_tensor":
-        return dense
-    order = kind.permutation
-    return (tuple(kind.shape), dense[1]) if order is None or list(order) == sorted(order) else None
+def number_type(kind: Any) -> Any:
+    """Return the type of the values of a dictionary, or the type itself."""
+    import pyarrow as pa
+
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def is_list(kind: Any) -> bool:
@@ -390,12 +445,24 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _apply_declaration(source: Source, name: str, column: Column, declared: Stream) -> Column:
+def apply_declaration(source: Source, name: str, column: Column, declared: Stream) -> Column:
+    """Return the column of a declared stream.
+
+    Raises:
+        SchemaError: the column is another one than declared.
+    """
     stream = column.stream
-    if declared.sparse != stream.sparse or declared.dtype != stream.dtype or declared.size != stream.size:
+    unit = declared.unit if stream.unit is None else stream.unit
+    same_unit = declared.unit in (None, unit)
+    if (
+        declared.sparse != stream.sparse
+        or declared.dtype != stream.dtype
+        or declared.size != stream.size
+        or not same_unit
+    ):
         where = f"column {column.field!r} of {source.path}"
         raise SchemaError(f"expected {declared} for stream `{name}`, got {stream} in {where}")
-    return column._replace(stream=declared.delivered(), filling=filling_of(declared))
+    return column._replace(stream=replace(declared.delivered(), unit=unit), filling=filling_of(declared))
 
 
 def ragged_of(columns: Mapping[str, Column]) -> set[str]:
@@ -426,7 +493,8 @@ def _check_same_types(source: Source, first: Source, by_stream: Mapping[str, Col
         if kind != first.schema.field(column.field).type:
             raise SchemaError(
                 f"expected the same type of column {column.field!r} (stream `{name}`) in all files, got "
-                f"{first.schema.field(column.field).type} in {first.path} and {kind or 'none'} in {source.path}"
+                f"{first.schema.field(column.field).type} in {first.path} and {kind or 'none'} in {source.path}; "
+                f"{WAY_OUT}"
             )
 
 
@@ -505,6 +573,9 @@ class FieldItems(Protocol):
     def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
         """Return numbers of a dtype, or as they are stored."""
 
+    def too_large(self, dtype: np.dtype[Any]) -> Flags | None:
+        """Return the mask of the numbers that a dtype cannot hold, or None if it can hold all."""
+
     def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return numbers of these items in memory: a copy if they are mapped."""
 
@@ -557,8 +628,13 @@ class ArrowItems:
 
     def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
         """See `FieldItems.numbers`."""
-        numbers = _numbers(self._array, self._memory_bytes)
+        numbers = _numbers(self._array, self._memory_bytes, dtype)
         return numbers if dtype is None else numbers.astype(dtype, copy=False)  # stores hold bools as bytes
+
+    def too_large(self, dtype: np.dtype[Any]) -> Flags | None:
+        """See `FieldItems.too_large`."""
+        array = _without_dictionary(self._array, self._memory_bytes)
+        return too_large(decimal_integers(array)) if holds_less(dtype, array.type) else None
 
     def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
         """See `FieldItems.to_memory`."""
@@ -652,16 +728,18 @@ def _dense_rows(
             None if missing is None else np.repeat(missing, size, axis=1),
             None if nulls is None else nulls.reshape(inner, width),
         )
-    rows, bad = items.numbers(stream.dtype), None
+    rows, outside = items.numbers(stream.dtype), items.too_large(stream.dtype)
+    bad: Flags | None = None if outside is None else np.asarray(outside.reshape(inner, width).any(axis=1))
     if levels:
         rows, bad, missing = _listed_rows(
-            rows.reshape(inner, width), missing, levels, column=column, items=items, memory_bytes=memory_bytes
+            rows.reshape(inner, width), bad, missing, levels, column=column, items=items, memory_bytes=memory_bytes
         )
     return DenseValue(rows.reshape(count, *stream.shape), offsets), bad, missing
 
 
 def _listed_rows(
     rows: NDArray[Any],
+    bad_items: Flags | None,
     missing: Flags | None,
     levels: Sequence[tuple[Ints, Flags]],
     *,
@@ -673,13 +751,14 @@ def _listed_rows(
     fit = functools.partial(
         equal_lists_rows, levels=levels, dims=column.dims, memory_bytes=memory_bytes, to_memory=items.to_memory
     )
-    none = np.zeros(len(rows), np.bool_)
+    if bad_items is None:
+        bad_items = np.zeros(len(rows), np.bool_)
     if column.filling is None:
-        values, bad = fit(rows, none if missing is None else any_of_sample(missing))
+        values, bad = fit(rows, bad_items if missing is None else bad_items | any_of_sample(missing))
         return values, bad, None
-    values, bad = fit(rows, none)
+    values, bad = fit(rows, bad_items)
     lost = levels[0][1]
-    of_rows = np.zeros(values.shape, np.bool_) if missing is None else np.array(fit(missing, none)[0])
+    of_rows = np.zeros(values.shape, np.bool_) if missing is None else np.array(fit(missing, bad_items)[0])
     of_rows[lost] = True
     return values, bad & ~lost, of_rows
 
@@ -747,16 +826,36 @@ def any_of(flags: Flags, bounds: Ints) -> Flags:
     return any_set
 
 
-def _numbers(array: Any, memory_bytes: int) -> NDArray[Any]:
-    if hasattr(array, "dictionary"):
-        size = len(array) * max(1, array.dictionary.type.bit_width // 8)
-        if size > memory_bytes:  # may be many times the size of the indices
-            raise TooLargeError(size)
-        array = array.dictionary_decode()
-    if array.null_count:
-        import pyarrow as pa
+def _numbers(array: Any, memory_bytes: int, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+    import pyarrow as pa
 
+    array = _without_dictionary(array, memory_bytes)
+    if pa.types.is_decimal(array.type):
+        return decimal_numbers(decimal_integers(array), array.type.scale, dtype)
+    array = as_integers(array)
+    if array.null_count:
         zero = pa.scalar(0, pa.int64()).cast(array.type) if not pa.types.is_float16(array.type) else np.float16(0)
         array = array.fill_null(zero)
     numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return numbers
+
+
+def _without_dictionary(array: Any, memory_bytes: int) -> Any:
+    """Return an array with the values of its dictionary instead of their indices.
+
+    Raises:
+        TooLargeError: they take more than ``memory_bytes``.
+    """
+    if not hasattr(array, "dictionary"):
+        return array
+    size = len(array) * max(1, array.dictionary.type.bit_width // 8)
+    if size > memory_bytes:  # may be many times the size of the indices
+        raise TooLargeError(size)
+    return array.dictionary_decode()
+
+
+def holds_less(dtype: np.dtype[Any], kind: Any) -> bool:
+    """Return whether numbers of a type may be too large for a dtype: decimals for int64."""
+    import pyarrow as pa
+
+    return dtype == np.int64 and pa.types.is_decimal(kind)

@@ -85,6 +85,7 @@ class ArrowFile:
         compressed: whether any batch is compressed.
         aligned: whether all buffers start at multiples of 8 bytes, which views need.
         dictionaries: messages with values of dictionaries.
+        lacking: names of the columns in use of which the file has no values.
 
     Raises:
         DataError: it cannot be opened, is no Arrow file, or is damaged.
@@ -145,6 +146,7 @@ class ArrowFile:
                     raise self.damage_error("it replaces a dictionary, which only streams may", message.start)
                 ids.add(message.id)
         self._map: _Mapped | None = None
+        self.lacking: frozenset[str] = frozenset()
 
     @property
     def source(self) -> Source:

@@ -39,10 +39,12 @@ from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.arrow.file import unknown_types
 from feedline.feed.formats.arrow.hugging_face import parquet_files
 from feedline.feed.formats.arrow.parquet_input import Pages
+from feedline.feed.formats.arrow.united_columns import choose, lacking_rows
 from feedline.feed.formats.hive_folders import NULL, hive_columns
 from feedline.feed.formats.missing import identity_of
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import lost_chunk, read_error
+from feedline.feed.formats.widening import SchemaRule, is_union
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -76,11 +78,15 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
             of each sequence, or as declared.
         memory: bytes that a decoded row group may take.
+        schema: ``"union"`` takes files whose columns differ, in their order too. Numbers have the narrowest type that
+            holds those of all files exactly. ``missing`` and ``mask`` fill what files lack. A log message says what
+            differs. By default all files must have the same types.
 
     Raises:
         DataError: a folder has several splits, a file is missing, damaged or encrypted, a row group claims to need more
             than ``memory``, or there are no rows.
-        SchemaError: a column is missing, cannot be a stream, or differs between files or from its declaration.
+        SchemaError: a column is missing, cannot be a stream, or differs between files or from its declaration, or is
+            not filled where files lack it.
     """
 
     def __init__(
@@ -91,6 +97,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         split: str | None = None,
         defines_size: str | None = None,
         memory: int = CHUNK_MEMORY,
+        schema: SchemaRule = "strict",
     ) -> None:
         whole_number("memory", memory, 1)
         self.name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else "parquet files"
@@ -100,7 +107,10 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         self._files = [
             _ParquetFile(name, {key: values[i] for key, values in hive.items()}, kinds) for i, name in enumerate(paths)
         ]
-        self._columns = arrow_columns.choose([file.source for file in self._files], streams, defines_size)
+        sources = [file.source for file in self._files]
+        self._columns, lacking = choose(sources, streams, defines_size, union=is_union(schema))
+        for file, fields in zip(self._files, lacking, strict=True):
+            file.lacking = fields
         for name, column in self._columns.items():
             if column.field in hive:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
@@ -116,7 +126,7 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         self._memory_bytes = memory
         # By name, so that opening the corpus again does not repeat the warning about other columns.
         names: Any = list(self.schema) if streams is None else streams
-        self._set_arguments(path, names, split=split, defines_size=defines_size, memory=memory)
+        self._set_arguments(path, names, split=split, defines_size=defines_size, memory=memory, schema=schema)
 
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk. ``bytes`` counts the compressed bytes of the columns in use.
@@ -173,7 +183,10 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         for name, column in self._columns.items():
             with group.file.source.converting_errors(f"row group {group.number}, column {column.field!r},"):
                 try:
-                    rows = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
+                    if column.field in group.file.lacking:
+                        rows = lacking_rows(column, group.rows, self._memory_bytes)
+                    else:
+                        rows = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
                 except TooLargeError as error:
                     raise group.file.size_error(group.number, error.args[0], self._memory_bytes) from None
             rows.into(values, name)
@@ -250,6 +263,9 @@ class _ParquetFile:
         path: path of the file.
         constants: values of the columns that its folders are named after.
         kinds: the types of these columns.
+
+    Attributes:
+        lacking: names of the columns in use of which the file has no values.
     """
 
     def __init__(self, path: str, constants: Mapping[str, int | str | None], kinds: Mapping[str, type]) -> None:
@@ -285,6 +301,7 @@ class _ParquetFile:
         for key, constant in self._constants.items():
             self.schema = self.schema.append(pa.field(key, constant.type))
         self._widths = np.array(widths, np.int64)
+        self.lacking: frozenset[str] = frozenset()
         self._strings = [self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))]
 
     @property
@@ -343,7 +360,7 @@ class _ParquetFile:
         import pyarrow.parquet as pq
 
         step = self._check_pages(handle, group, fields, memory_bytes)
-        names = [name for name in dict.fromkeys(fields) if name not in self._constants]
+        names = [name for name in dict.fromkeys(fields) if name not in self._constants and name not in self.lacking]
         with self.source.converting_errors(f"row group {group.number}"):
             if not names:
                 return self._with_constants(None, group, fields)
@@ -411,7 +428,7 @@ class _ParquetFile:
 
     def _leaves(self, fields: list[str]) -> Ints:
         """Return the numbers of the leaf columns of ``fields``."""
-        names = set(fields)
+        names = set(fields) - self.lacking
         return np.array(
             [i for i, path in enumerate(self._paths) if path in names or path.split(".")[0] in names], np.int64
         )
@@ -550,6 +567,8 @@ def _count(groups: list[_RowGroup], fields: list[str], shortest: int, memory_byt
                 table = group.file.decode(Pages(handle, []), group, fields, memory_bytes)
             longest = np.full(group.rows, shortest, np.int64)
             for field in fields:
+                if field in group.file.lacking:
+                    continue
                 chunks = [getattr(chunk, "storage", chunk) for chunk in table.column(field).chunks]
                 lengths = [np.diff(chunk.offsets.to_numpy().astype(np.int64)) for chunk in chunks]
                 np.maximum(longest, np.concatenate(lengths), out=longest)

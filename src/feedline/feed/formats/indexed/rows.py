@@ -27,7 +27,7 @@ from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.buffers import ReadBuffers
 from feedline.feed.files.compressed_text import LargeFrameError, Points, find_unpacked, head_of, packing_of, unpack
-from feedline.feed.files.paths import PathLike, open_file, read_at
+from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.read_into import read_most
 from feedline.feed.formats import unreadable
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
@@ -37,6 +37,7 @@ from feedline.feed.formats.indexed.indexed_corpus import (
     IndexedCorpus,
     IndexedFile,
     Ordinals,
+    check_memory,
     merge_reads,
 )
 from feedline.feed.formats.missing import (
@@ -46,6 +47,7 @@ from feedline.feed.formats.missing import (
     filling_of,
     from_runs,
     identity_of,
+    lacking,
     mask_of,
     remedy,
     with_masks,
@@ -342,6 +344,16 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
         self._buffers.clear()
 
 
+RowParser = _native.JsonParser | _native.CsvParser | _native.ExampleParser
+
+
+class RowLayout(NamedTuple):
+    """How the rows of a file are parsed: the parser, and the streams that it returns."""
+
+    parser: RowParser
+    streams: Sequence[str]
+
+
 class RowsDeserializer(TextCorpus):
     """Rows of text, the base of `JSONLinesDeserializer`, `CSVDeserializer` and `TFRecordDeserializer`.
 
@@ -349,7 +361,7 @@ class RowsDeserializer(TextCorpus):
     """
 
     _unit, _content, _numbers_lines = "row", "text", True
-    _parser: _native.JsonParser | _native.CsvParser | _native.ExampleParser
+    _parser: RowParser
     _ragged: frozenset[str] = frozenset()
     _identity: str
 
@@ -372,7 +384,8 @@ class RowsDeserializer(TextCorpus):
 
     def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         file, ordinals, entries, places, holes, chunk = part
-        parser, origin = self._parser, part.origin
+        parser, present = self._layout_of(file)
+        origin = part.origin
         views = self._views and chunk is not None
         parse = parser.view if views and isinstance(parser, _native.ExampleParser) else parser.parse
         with file.index_errors():
@@ -388,7 +401,12 @@ class RowsDeserializer(TextCorpus):
                 hint="raise memory=, or lower chunk_size=",
             )
         values: dict[str, Value] = {}
-        for (name, stream), (data, bounds, offsets, missing) in zip(self._streams.items(), streams, strict=True):
+        columns = dict(zip(present, streams, strict=True))
+        for name, stream in self._streams.items():
+            if name not in columns:
+                self._add_lacking(values, name, len(ordinals), file)
+                continue
+            data, bounds, offsets, missing = columns[name]
             if stream.is_bytes and bounds is None:
                 spans = data.view(np.int64).reshape(-1, 2)
                 values[name] = ScatteredBytes(spans, buffer[PAD:], text=stream.is_text)
@@ -406,7 +424,7 @@ class RowsDeserializer(TextCorpus):
         gaps = [np.flatnonzero((begin < high) & (end > low)) for low, high, _ in holes]
         of_records = records["row"].astype(np.int64)
         rows = np.unique(np.concatenate([of_records, *gaps]))
-        names = list(self._streams)
+        names = list(present)
         # If there are many errors, each is created on access, as a row can be shorter than its error. This needs a copy
         # of the text, as the buffer is reused.
         snapshot = buffer.copy() if len(rows) > MAX_AT_ONCE else buffer
@@ -417,7 +435,8 @@ class RowsDeserializer(TextCorpus):
             at, position = int(record["byte"]), int(places["offset"][row]) - origin
             shown = bytes(snapshot[PAD + at : PAD + position + int(entries["size"][row])][: 4 * _SHOWN])
             at_fault = names[record["stream"]] if record["stream"] >= 0 else None
-            what, hint = self._describe(record, NAMES[int(record["code"])], at_fault, excerpt(shown), shown[:1])
+            code = NAMES[int(record["code"])]
+            what, hint = self._describe(file, record, code, at_fault, shown=excerpt(shown), byte=shown[:1])
             if not self._numbers_lines:
                 what += f", in {self._unit} {int(entries['key'][row])}"
             return DataError(
@@ -447,8 +466,26 @@ class RowsDeserializer(TextCorpus):
         """Return the line of a row, if keys are numbers of lines."""
         return int(entries["key"][row]) if self._numbers_lines else None
 
+    def _layout_of(self, file: RowText) -> RowLayout:
+        """Return how the rows of a file are parsed."""
+        return RowLayout(self._parser, list(self._streams))
+
+    def _add_lacking(self, values: dict[str, Value], name: str, count: int, file: RowText) -> None:
+        """Add the samples, and the mask, of a stream that a file lacks.
+
+        Raises:
+            DataError: they exceed the memory.
+        """
+        stream = self._streams[name]
+        check_memory(count * stream.size * max(1, stream.dtype.itemsize), self._memory_bytes, str(file.source))
+        values[name], mask = lacking(stream, count, self._fillings[name])
+        if mask is not None:
+            values[name + PRESENT] = mask
+
     @abstractmethod
-    def _describe(self, record: Any, code: str, stream: str | None, shown: str, byte: bytes) -> tuple[str, str | None]:
+    def _describe(
+        self, file: RowText, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
+    ) -> tuple[str, str | None]:
         """Return the message for a fault of a row, and a hint."""
 
 
@@ -496,8 +533,9 @@ def head_text(path: PathLike) -> tuple[bytes, bool]:
         DataError: the text cannot be read, or is packed and damaged.
     """
     with open_file(path) as file:
-        text = head_of(file, HEAD_BYTES + 1)
         packing = packing_of_text(file)
+        size = HEAD_BYTES + 1 if packing is not None else min(HEAD_BYTES, status_of(file).st_size) + 1
+        text = head_of(file, size, packing)
     if packing is not None and not text:
         raise DataError(
             f"expected text in {packing}, got none that can be unpacked",

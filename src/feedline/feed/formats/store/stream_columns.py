@@ -17,6 +17,7 @@ stored in the metadata of its field under the key ``feedline``, and survives oth
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ _DTYPES = (
 )
 _SPARSE_DTYPES = ("float32", "float64")
 _STRING_DTYPES = ("bytes", "str")
+_MAX_UNIT = 1 << 10
 
 
 def stored_stream(name: str, stream: Stream) -> Stream:
@@ -52,7 +54,7 @@ def stored_stream(name: str, stream: Stream) -> Stream:
         )
     if stream.sparse and stream.dtype.name not in _SPARSE_DTYPES:
         raise SchemaError(f"expected float32 or float64 for sparse stream `{name}`, got {stream.dtype.name}")
-    return Stream(stream.shape, stream.dtype.newbyteorder("="), stream.sparse, defines_size=stream.defines_size)
+    return replace(stream, dtype=stream.dtype.newbyteorder("="), field=None)
 
 
 def describe(stream: Stream) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def describe(stream: Stream) -> dict[str, Any]:
         "dtype": stream.dtype.name,
         "sparse": stream.sparse,
         "defines_size": stream.defines_size,
+        **({"unit": stream.unit} if stream.unit is not None else {}),
     }
 
 
@@ -88,7 +91,10 @@ def parse(row: Any, strings: bool = True) -> Stream:
         dtypes += _STRING_DTYPES
     if dtype not in dtypes or type(sparse) is not bool or type(defines_size) is not bool:
         raise ValueError(f"expected a dtype and two flags, got {dtype!r}, {sparse!r}, {defines_size!r}")
-    stream = Stream(tuple(shape), dtype, sparse, defines_size=defines_size)
+    unit = row.get("unit")
+    if unit is not None and (not isinstance(unit, str) or len(unit) > _MAX_UNIT or dtype in _STRING_DTYPES):
+        raise ValueError(f"expected a unit of numbers, got {unit!r:.100}")
+    stream = Stream(tuple(shape), dtype, sparse, defines_size=defines_size, unit=unit)
     if not sparse and stream.size * stream.dtype.itemsize >= 2**31:
         raise ValueError(f"expected a sample of less than 2 GiB, got shape {stream.shape}")
     return stream
