@@ -65,6 +65,7 @@ from feedline.feed.formats.images import ImageFolderDeserializer as ImageFolderD
 from feedline.feed.formats.images import ImageMapDeserializer as ImageMapDeserializer
 from feedline.feed.formats.jsonl import JSONLinesDeserializer as JSONLinesDeserializer
 from feedline.feed.formats.litdata import LitDataDeserializer as LitDataDeserializer
+from feedline.feed.formats.recordio import RecordIODeserializer as RecordIODeserializer
 from feedline.feed.formats.shards.mds import MDSDeserializer as MDSDeserializer
 from feedline.feed.formats.store import StoreDeserializer as StoreDeserializer
 from feedline.feed.formats.store import StoreWriter as StoreWriter

@@ -27,6 +27,7 @@ import feedline as fl
 from feedline.feed.formats.detect import FORMATS
 from tests.feed.formats.shard_writers import write_litdata, write_mds
 from tests.oracles.cntk_files import htk
+from tests.oracles.recordio import packed, write
 from tests.oracles.tfrecord import example, tfrecords
 from tests.warm import Python
 
@@ -191,6 +192,13 @@ def folder_of_litdata(folder: Path) -> Path:
     return folder / "litdata"
 
 
+def write_recordio(folder: Path) -> Path:
+    for i, rows in enumerate(HALVES):
+        payloads = [packed(x, bytes([y])) for x, y in zip(X[rows].tolist(), Y[rows].tolist(), strict=True)]
+        write(folder / f"{i}.rec", payloads)
+    return folder
+
+
 def write_tfrecord(folder: Path) -> Path:
     for i, rows in enumerate(HALVES):
         messages = [example(x=x, y=[y]) for x, y in zip(X[rows].tolist(), Y[rows].tolist(), strict=True)]
@@ -222,6 +230,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "mds": (folder_of_mds, {}),
     "litdata": (folder_of_litdata, {"x": fl.Stream(3), "y": fl.Stream((), "int64")}),
     "tfrecord": (write_tfrecord, NUMBERS),
+    "recordio": (write_recordio, {"x": fl.Stream(3, field="label"), "image": fl.Stream(dtype="bytes")}),
     "hdf5": (write_hdf5, {}),
     "zarr": (write_zarr, {}),
     "image folder": (write_images, {}),
