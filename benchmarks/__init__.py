@@ -33,6 +33,7 @@ QUESTIONS = (
     "mds",
     "litdata",
     "tfrecord",
+    "recordio",
     "stored_arrays",
     "remote",
     "formats",
