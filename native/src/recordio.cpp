@@ -160,14 +160,15 @@ void RecordIOIndexer::next(std::size_t records, std::vector<RecordIOEntry>& out)
         std::uint64_t end = 0, after = 0, image = 0;
         std::uint32_t flag = 0, samples = 0;
         bool sample = true;
+        if (number_ == 0) ranges_ = true;  // unless it is read and shows otherwise
         if (find_parts(bytes, begin, record) && ends_at(bytes, padded(record.end), status)) {
             any_ = true;
             end = record.end;
             after = padded(end);
             if (read_flag(bytes, record, flag, image) && end - begin <= std::numeric_limits<std::uint32_t>::max()) {
-                const bool empty = record.length == image;
-                if (number_ == 0) ranges_ = flag == 2 && empty;
-                sample = !(ranges_ && empty);
+                const bool range = flag == 2 && record.length == image;
+                if (number_ == 0) ranges_ = range;
+                sample = !(ranges_ && range);
                 samples = flag == 0 ? 1 : flag;
             }
         } else if (record.error != RecordIOError::io && status != ReadStatus::lost) {

@@ -170,6 +170,7 @@ void test_one_record(std::FILE* file) {
             const Read found = read(bytes, file, 4);
             CHECK(found.entries.size() == kCount && found.faults.size() == 1);
             CHECK(found.faults[0].record == static_cast<int>(i));
+            CHECK(found.faults[0].code != static_cast<int>(RecordIOError::labels));
             check_whole(found, 0, i, 0);
             check_whole(found, i + 1, kCount - i - 1, i + 1);
         }
@@ -183,7 +184,9 @@ void test_one_record(std::FILE* file) {
         check_whole(found, 0, before, 0);
     }
     // Other numbers of labels than those of the index.
-    for (const RecordIOFault& fault : read(whole, file, 9, 1).faults)
+    const Read fewer = read(whole, file, 9, 1);
+    CHECK(fewer.faults.size() == kCount);
+    for (const RecordIOFault& fault : fewer.faults)
         CHECK(fault.code == static_cast<int>(RecordIOError::labels) && fault.got == fault.expected + 1);
     // A flag of more labels than there are bytes.
     const Read flag = read(record(std::string(24, '\xff')) + record("short") + record(packed({1}, 0, "x")), file, 9);

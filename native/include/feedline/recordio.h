@@ -7,8 +7,8 @@
 // number stands. A record begins with a header of 24 bytes: flag (u32), a label (f32) and two ids (u64). A flag that is
 // not 0 is the number of labels, which follow the header, as float32, and replace the one in it.
 //
-// InsightFace's files begin with a record of two labels and nothing else, a range of numbers of records. In such a file
-// records without a picture are ranges, not samples.
+// InsightFace's files begin with a range of numbers of records: two labels, and no picture. In such a file all records
+// of this kind are ranges, not samples, and also where the first record is damaged.
 #pragma once
 
 #include <cstddef>

@@ -59,8 +59,8 @@ class RecordIODeserializer(MappedCorpus, Keyed):
     """Records of MXNet's ``.rec`` files, each a sequence of labels and a picture.
 
     Undeclared streams are ``label``, float32, and ``image``, bytes. Labels are one number, a vector if all records have
-    the same number of them, else a sequence of scalars. The ranges of ids in InsightFace's files, from record 0 on, are
-    no sequences. A record that is damaged, or has other labels than declared, is unreadable.
+    the same number of them, else a sequence of scalars. The ranges of ids in InsightFace's files, which begin with one,
+    are no sequences. A record that is damaged, or has other labels than declared, is unreadable.
 
     Keys are the numbers in the ``.idx`` file next to a ``.rec`` file, of the same name, else the numbers of records in
     their file, from 0. The ``.idx`` file is read by `keys` only.
