@@ -154,6 +154,8 @@ def test_several_files(halves):
     assert everything(corpus) == ([[float(i)] for i in range(COUNT)], images)
     assert len(corpus.chunks()) > 5
     assert corpus.keys(np.array([77, 3])).tolist() == [177, 103]
+    taken = fl.Take(corpus, keys=[177, 103])
+    assert taken.select(np.arange(2))["image"].tolist() == [images[3], images[77]]
     picked = corpus.select(np.array([80, 2, 80]))
     assert picked["image"].tolist() == [images[80], images[2], images[80]]
     assert pickle.loads(pickle.dumps(corpus)).digest() == corpus.digest()
