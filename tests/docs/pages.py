@@ -37,6 +37,7 @@ ELSEWHERE = {
 #: Packages of other people that the programs of a page need.
 FRAMEWORKS = {
     ROOT / "docs" / "formats" / "arrow.md": "datasets",
+    ROOT / "docs" / "formats" / "lance.md": "lance",
     ROOT / "docs" / "how-to" / "jax.md": "jax",
     ROOT / "docs" / "how-to" / "kvstore-async.md": "ray",
     ROOT / "docs" / "how-to" / "ray-workers.md": "ray",
