@@ -22,6 +22,7 @@ QUESTIONS = (
     "group_reading",
     "shares",
     "packing",
+    "torchtitan_texts",
     "restore",
     "memory",
     "scale",

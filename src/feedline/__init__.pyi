@@ -49,6 +49,7 @@ from feedline.feed.composed.tokenized import Tokenized as Tokenized
 from feedline.feed.conversion.convert import convert as convert
 from feedline.feed.formats.arrays import ArrayDeserializer as ArrayDeserializer
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer as ArrowDeserializer
+from feedline.feed.formats.arrow.lance import LanceDeserializer as LanceDeserializer
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer as ParquetDeserializer
 from feedline.feed.formats.cntk.cbf import CBFDeserializer as CBFDeserializer
 from feedline.feed.formats.cntk.cbf_write import write_cbf as write_cbf

@@ -57,7 +57,8 @@ def arrays():
     return fl.ArrayDeserializer(b=BYTES, t=TEXTS, n=NUMBERS, chunk_sequences=13)
 
 
-FORMATS = ["arrays", "arrow", "hdf5", "ipc", "join", "litdata", "parquet", "recordio", "shuffled", "store", "tfrecord"]
+FORMATS = ["arrays", "arrow", "hdf5", "ipc", "join", "lance", "litdata", "parquet", "recordio", "shuffled", "store"]
+FORMATS += ["tfrecord"]
 FORMATS += ["user", "zarr", "zstd"]
 
 
@@ -88,11 +89,15 @@ def reopen(request, tmp_path_factory):
         (place / "a.tfrecord").write_bytes(tfrecords(messages))
         streams = {name: Strings.schema[name] for name in ("b", "t", "n")}
         return lambda: fl.TFRecordDeserializer(place / "a.tfrecord", streams, chunk_size=9000)
-    if request.param in ("ipc", "litdata"):
+    if request.param in ("ipc", "lance", "litdata"):
         table = pa.table({"b": pa.array(BYTES, pa.binary()), "t": TEXTS, "n": NUMBERS})
         if request.param == "litdata":
             write_litdata_rows(place / "a", table, 17)
             return lambda: fl.LitDataDeserializer(place / "a")
+        if request.param == "lance":
+            lance = pytest.importorskip("lance", reason="lance is not installed: the extra lance")
+            lance.write_dataset(table, place / "a.lance", max_rows_per_file=41)
+            return lambda: fl.LanceDeserializer(place / "a.lance", chunk_sequences=17)
         with pa.ipc.new_stream(str(place / "a.arrow"), table.schema) as stream:
             stream.write_table(table, max_chunksize=17)
         return lambda: fl.ArrowDeserializer(place / "a.arrow")

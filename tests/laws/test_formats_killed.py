@@ -140,6 +140,13 @@ def write_zarr(folder: Path) -> Path:
     return folder / "*.zarr"
 
 
+def write_lance(folder: Path) -> Path:
+    lance = pytest.importorskip("lance", reason="lance is not installed: the extra lance")
+    for rows in HALVES:
+        lance.write_dataset(table(rows), folder / "both.lance", mode="append" if rows.start else "create")
+    return folder / "both.lance"
+
+
 def write_images(folder: Path) -> Path:
     for y in Y.tolist():
         place = folder / "images" / str(y % 3)
@@ -233,6 +240,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "recordio": (write_recordio, {"x": fl.Stream(3, field="label"), "image": fl.Stream(dtype="bytes")}),
     "hdf5": (write_hdf5, {}),
     "zarr": (write_zarr, {}),
+    "lance": (write_lance, {}),
     "image folder": (write_images, {}),
     "image map": (write_map, {}),
     "base64 images": (write_base64, {}),

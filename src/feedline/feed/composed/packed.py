@@ -111,9 +111,10 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
     without tokens are left out.
 
     Documents whose lengths are unknown before reading, such as `Tokenized` texts, are packed as they are read. The rows
-    are those of the same documents in a store with the same chunks, in the order of the same `Window` of chunks. But
-    only a `MinibatchSource` reads them, ``chunks``, ``fill`` and plans are a ValueError, ``document`` is ``chunk << 32
-    | index``, and an unreadable document costs no other one its row.
+    are those of the same documents in a store with the same chunks, in the order of the same `Window` of chunks.
+    Without one, windows have 8 chunks, but 1, 2 and 4 at first, so that the first minibatch waits for one chunk. Only a
+    `MinibatchSource` reads them, ``chunks``, ``fill`` and plans are a ValueError, ``document`` is ``chunk << 32 |
+    index``, and an unreadable document costs no other one its row.
 
     Args:
         corpus: documents: one stream of integers with shape (), and others of the same length.

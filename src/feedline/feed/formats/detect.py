@@ -149,6 +149,12 @@ FORMATS: tuple[Format, ...] = (
         multiple_files=True,
     ),
     Format(
+        "lance",
+        "a Lance table",
+        f"{_HERE}arrow.lance:LanceDeserializer",
+        matches_folder=lambda path: any(path.glob("_versions/*.manifest")),
+    ),
+    Format(
         "arrow",
         "an Arrow file",
         f"{_HERE}arrow.arrow:ArrowDeserializer",

@@ -12,7 +12,7 @@ from feedline.feed.timeline.block_order import BlockOrder
 from feedline.feed.timeline.cntk import CntkOrder
 from feedline.feed.timeline.elements import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.feedline import FeedlineOrder
-from feedline.feed.timeline.unsized import SweptUnsizedOrder, UnsizedOrder
+from feedline.feed.timeline.unsized import GrowingUnsizedOrder, SweptUnsizedOrder, UnsizedOrder
 
 # Orders that users may name. A new version of an order gets a new name. An old one never changes.
 ORDERS: dict[str, type[Timeline]] = {
@@ -29,6 +29,7 @@ __all__ = [
     "ArcOrder",
     "BlockOrder",
     "ChunkTable",
+    "GrowingUnsizedOrder",
     "Segment",
     "Share",
     "SweptUnsizedOrder",
