@@ -5,7 +5,10 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "feedline/inflate.h"
 
@@ -24,23 +27,35 @@ using feedline::bindings::Unlocked;
 
 using Output = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+feedline::JsonPath checked_path(const std::vector<std::optional<nb::bytes>>& keys, bool ragged) {
+    feedline::JsonPath path;
+    std::size_t lists = 0;
+    for (const auto& key : keys) {
+        lists += !key;
+        path.emplace_back();
+        if (key) path.back() = std::string(key->c_str(), key->size());
+    }
+    if (path.empty() || !path.front()) throw nb::value_error("expected paths that begin with a key, got another one");
+    if (lists > 1) throw nb::value_error("expected paths to the items of one list at most, got several lists");
+    if (lists == 1 && !ragged) throw nb::value_error("expected a ragged field for the items of a list, got one that is not");
+    return path;
+}
+
 std::shared_ptr<feedline::JsonParser> make_json(const std::vector<Field>& declared,
-                                                const std::vector<std::vector<nb::bytes>>& keys,
+                                                const std::vector<std::vector<std::optional<nb::bytes>>>& keys,
                                                 std::uint64_t memory_bytes) {
     auto fields = checked_fields(declared, memory_bytes);
     if (keys.size() != fields.size()) 
         raise<nb::value_error>({"expected one path for each of ", fields.size(), " fields, got ", keys.size()});
-    std::vector<std::vector<std::string>> paths;
-    for (const auto& path : keys) {
-        if (path.empty()) throw nb::value_error("expected paths of at least one key, got an empty one");
-        paths.emplace_back();
-        for (const nb::bytes& key : path) paths.back().emplace_back(key.c_str(), key.size());
-    }
+    std::vector<feedline::JsonPath> paths;
+    for (std::size_t a = 0; a < keys.size(); ++a) paths.push_back(checked_path(keys[a], fields[a].ragged));
     for (std::size_t a = 0; a < paths.size(); ++a) {
-        for (std::size_t b = 0; b < paths.size(); ++b) {
-            if (a == b || paths[a].size() > paths[b].size()) continue;
-            if (std::equal(paths[a].begin(), paths[a].end(), paths[b].begin()))
+        for (std::size_t b = 0; b < a; ++b) {
+            const auto [from, other] = std::mismatch(paths[a].begin(), paths[a].end(), paths[b].begin(), paths[b].end());
+            if (from == paths[a].end() || other == paths[b].end())
                 throw nb::value_error("expected paths of which none begins with another, got one that does");
+            if (from->has_value() != other->has_value())
+                throw nb::value_error("expected a key to lead to a list or to an object, got paths of both");
         }
     }
     return std::make_shared<feedline::JsonParser>(std::move(fields), std::move(paths), memory_bytes);
@@ -139,7 +154,8 @@ void bind_rows(nb::module_& m) {
 
     nb::class_<feedline::JsonParser>(m, "JsonParser",
                                      "Parses rows that are JSON objects. Immutable and thread-safe.\n\n"
-                                     "fields: (type, shape, ragged, optional). paths: for each field the keys that lead to it.")
+                                     "fields: (type, shape, ragged, optional). paths: for each field the keys that lead to it.\n"
+                                     "After a key, None stands for each item of its list.")
         .def(nb::new_(&make_json), "fields"_a, "paths"_a, "memory_bytes"_a)
         .def("parse", &parse<feedline::JsonParser>, "text"_a, "start"_a, "entries"_a, "origin"_a, kParseDoc);
     nb::class_<feedline::CsvParser>(m, "CsvParser",

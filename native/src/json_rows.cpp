@@ -13,8 +13,11 @@ struct JsonParser::Node {
         std::string name;
         int stream = -1;
         std::unique_ptr<Node> inner;  // null: the value is the stream's
+        bool each = false;            // `inner` is of each object of a list
     };
     std::vector<Key> keys;
+    std::vector<int> streams;  // of all values below
+    bool in_list = false;      // whether values are samples of a list
     std::unordered_map<std::string, std::size_t> places;
 
     Key& key(const std::string& name) {
@@ -180,7 +183,9 @@ struct Machine {
                 if (!skip()) return false;
             } else {
                 next = static_cast<std::size_t>(known - node.keys.data()) + 1;
-                if (known->inner != nullptr) {
+                if (known->each && known->inner != nullptr) {
+                    if (!objects(*known->inner, at)) return false;
+                } else if (known->inner != nullptr) {
                     if (*p == '{') {
                         if (!object(*known->inner)) return false;
                     } else if (is_word(p, "null", 4) && all_optional(*known->inner)) {
@@ -191,7 +196,7 @@ struct Machine {
                 } else {
                     if (seen[known->stream]) return fail(RowError::twice, at, known->stream);
                     seen[known->stream] = 1;
-                    if (!value(known->stream)) return false;
+                    if (!(node.in_list ? sample(known->stream) : value(known->stream))) return false;
                 }
             }
             blanks();
@@ -207,8 +212,57 @@ struct Machine {
     }
 
     bool all_optional(const Node& node) const {
-        for (const Node::Key& each : node.keys)
-            if (each.inner != nullptr ? !all_optional(*each.inner) : !fields[each.stream].optional) return false;
+        for (const int s : node.streams)
+            if (!fields[s].optional) return false;
+        return true;
+    }
+
+    // Reads a list of objects, each a sample of every stream of `node`. `key` is the place of its key.
+    bool objects(const Node& node, const std::uint8_t* key_at) {
+        for (const int s : node.streams)
+            if (seen[s]) return fail(RowError::twice, key_at, s);
+        if (*p != '[') {
+            if (!is_word(p, "null", 4) || !all_optional(node)) return mismatch('[', node.streams.front());
+            p += 4;
+            return true;
+        }
+        ++p;
+        blanks();
+        if (*p == ']') {
+            ++p;
+        } else {
+            for (;;) {
+                if (!object_of_list(node)) return false;
+                blanks();
+                if (*p == ',') {
+                    ++p;
+                    blanks();
+                    continue;
+                }
+                if (*p != ']') return fail(RowError::syntax, p);
+                ++p;
+                break;
+            }
+        }
+        for (const int s : node.streams) seen[s] = 1;
+        return true;
+    }
+
+    bool object_of_list(const Node& node) {
+        const std::uint8_t* const begin = p;
+        for (const int s : node.streams) seen[s] = 0;
+        if (*p == '{') {
+            if (!object(node)) return false;
+        } else if (is_word(p, "null", 4) && all_optional(node)) {
+            p += 4;
+        } else {
+            return mismatch('{', node.streams.front());
+        }
+        for (const int s : node.streams) {
+            if (seen[s]) continue;
+            if (!fields[s].optional) return fail(RowError::missing, begin, s);
+            if (!sink.absent(static_cast<std::size_t>(s))) return out_of_memory(s);
+        }
         return true;
     }
 
@@ -578,18 +632,25 @@ struct Machine {
 
 }  // namespace
 
-JsonParser::JsonParser(std::vector<RowField> fields, std::vector<std::vector<std::string>> paths,
-                       std::uint64_t memory_limit)
+JsonParser::JsonParser(std::vector<RowField> fields, std::vector<JsonPath> paths, std::uint64_t memory_limit)
     : fields_(std::move(fields)), root_(std::make_unique<Node>()), memory_limit_(memory_limit) {
     for (std::size_t s = 0; s < paths.size(); ++s) {
         Node* node = root_.get();
         for (std::size_t k = 0; k < paths[s].size(); ++k) {
-            Node::Key& key = node->key(paths[s][k]);
+            Node::Key& key = node->key(*paths[s][k]);
+            if (k + 1 < paths[s].size() && !paths[s][k + 1]) {
+                key.each = true;
+                ++k;
+            }
             if (k + 1 == paths[s].size()) {
                 key.stream = static_cast<int>(s);
             } else {
-                if (key.inner == nullptr) key.inner = std::make_unique<Node>();
+                if (key.inner == nullptr) {
+                    key.inner = std::make_unique<Node>();
+                    key.inner->in_list = node->in_list || key.each;
+                }
                 node = key.inner.get();
+                node->streams.push_back(static_cast<int>(s));
             }
         }
     }

@@ -54,8 +54,8 @@ void rows(Random& random) {
         {number(0), {}, false, optional},
         {number(9), ragged ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{2}, ragged, optional},
         {random.below(2) ? RowType::text : RowType::bytes, {}, false, optional}};
-    const auto parser = std::make_shared<JsonParser>(
-        fields, std::vector<std::vector<std::string>>{{"a"}, {"b", "c"}, {"t"}}, limit);
+    const JsonPath inner = ragged && random.below(2) ? JsonPath{"b", std::nullopt, "c"} : JsonPath{"b", "c"};
+    const auto parser = std::make_shared<JsonParser>(fields, std::vector<JsonPath>{{"a"}, inner, {"t"}}, limit);
     const std::uint64_t most = random.below(3) ? 1 << 20 : random.below(60);
     const RowIndexer indexer(random.below(2) ? parser : nullptr, static_cast<int>(random.below(4)) - 1, most);
     parse(*parser, text, index_of(indexer, text, random), random, 64);

@@ -602,3 +602,23 @@ def test_a_minibatch_that_can_never_be_full_is_refused():
     assert ended.next_minibatch(2**62).num_sequences == 8
     assert not ended.next_minibatch(2**62)
     assert endless.next_minibatch(1000).num_sequences == 1000
+
+
+def test_sweeps_of_which_nothing_can_be_read_are_an_error(tmp_path):
+    """A loop over the sweeps would never end."""
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"x": "no number"}\n' * 6)
+
+    def source(**options):
+        corpus = fl.open_corpus(path, streams={"x": fl.Stream()})
+        return fl.MinibatchSource(corpus, on_error=fl.Quarantine(tmp_path / "bad.jsonl"), **options)
+
+    with source(max_sweeps=1) as finite:
+        assert [m.num_sequences for m in finite.minibatches(4)] == [0, 0]
+    endless = source()
+    with endless, pytest.raises(fl.DataError, match="got none in 2 whole sweeps: "):
+        for _ in range(20):
+            endless.next_minibatch(4)
+    path.write_text('{"x": "no number"}\n' * 60 + '{"x": 1}\n')
+    with source(seed=3) as some:
+        assert sum(some.next_minibatch(4).num_sequences for _ in range(160)) > 5

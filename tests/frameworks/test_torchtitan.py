@@ -12,6 +12,8 @@ from tests.frameworks.titan import TitanTokenizer, stand_in
 
 torch = pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 dcp = pytest.importorskip("torch.distributed.checkpoint")
 
 ROW, IGNORE = 32, -100
@@ -56,6 +58,9 @@ def files(tmp_path_factory, tokenizer):
     folder = tmp_path_factory.mktemp("data")
     (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     (folder / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in TALKS))
+    pq.write_table(pa.table({"id": range(len(TALKS)), "messages": TALKS}), folder / "talks.parquet")
+    texts = [json.dumps(talk) for talk in TALKS]
+    pq.write_table(pa.table({"messages": texts, "tools": [[{"name": "x"}]] * len(TALKS)}), folder / "texts.parquet")
     tokens = [np.array(encoded(tokenizer, text), np.int32) for text in TEXTS]
     fl.convert(fl.ArrayDeserializer(tokens=tokens), folder / "tokens.store")
     return folder
@@ -166,8 +171,10 @@ def test_the_end_of_finite_data_is_a_state_too(loaders, files, tokenizer):
     assert taken(loader) == every  # a validation begins again
 
 
-def test_conversations_have_labels_of_the_assistant_only(loaders, files, tokenizer):
-    steps = [taken(made(loaders, files, tokenizer, "talks.jsonl", messages="messages", infinite=False))]
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("name", ["talks.jsonl", "talks.parquet", "texts.parquet"])
+def test_conversations_have_labels_of_the_assistant_only(loaders, files, tokenizer, name):
+    steps = [taken(made(loaders, files, tokenizer, name, messages="messages", infinite=False))]
     answers = []
     for tokens, labels in pieces(filled(by_step(steps))):
         expected, mine = [IGNORE] * len(tokens), False

@@ -236,7 +236,7 @@ def test_documents_counted_when_they_are_read_make_the_same_rows(world, chunks, 
     window, size = fl.Window(chunks=chunks) if shuffle else False, count * row
     with source_of(world, each=each, kind=ReadUncounted, max_sweeps=2, shuffle=window) as source:
         if not packs(world):
-            with pytest.raises(fl.DataError, match="at least one sequence"):
+            with pytest.raises(fl.DataError, match=r"at least one sequence|longer and left out"):
                 source.next_minibatch(size)
             return
         packed_when_read = [with_ordinals(rows_of(m, row), each) for m in source.minibatches(size)]

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,13 +106,17 @@ struct Rows {
     }
 };
 
+// The keys that lead from an object to a value. After a key, null stands for each item of its list.
+using JsonPath = std::vector<std::optional<std::string>>;
+
 // Parses rows, each a JSON object, strictly by RFC 8259, but with NaN, Infinity and -Infinity. Keys without a stream
 // are skipped, but their grammar is checked. Immutable, for any number of threads. Throws bad_alloc. O(bytes + output).
 class JsonParser {
 public:
-    // paths[i]: the keys that lead from a row's object to the value of stream i. No path is the beginning of another
-    // one. memory_limit: bytes of output.
-    JsonParser(std::vector<RowField> fields, std::vector<std::vector<std::string>> paths, std::uint64_t memory_limit);
+    // paths[i]: from a row's object to the value of stream i. No path is the beginning of another one, one that leads
+    // to the items of a list is of a ragged field, and does so once, and for a key all paths or none. memory_limit:
+    // bytes of output.
+    JsonParser(std::vector<RowField> fields, std::vector<JsonPath> paths, std::uint64_t memory_limit);
     ~JsonParser();
 
     RowColumns parse(const Rows& rows) const;

@@ -223,7 +223,7 @@ class JsonParser:
     def __init__(
         self,
         fields: Sequence[tuple[int, Sequence[int], bool, bool]],
-        paths: Sequence[Sequence[bytes]],
+        paths: Sequence[Sequence[bytes | None]],
         memory_bytes: int,
     ) -> None: ...
     def parse(

@@ -113,6 +113,7 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
             for name, declared in _delivered_schema(corpus).items()
         ],
         "streams_guessed": opened.guessed,
+        "nested": list(getattr(corpus, "nested_paths", [])),
         "sequences": sequences,
         "samples": sum(info.samples for info in infos),
         "chunks": len(infos),
@@ -247,6 +248,10 @@ def _print(about: dict[str, Any]) -> None:
         kind += f", {stream['unit']}" if stream["unit"] is not None else ""
         rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind])
     print_table(["name", "dtype", "shape", "kind"], rows, left=4)
+    if about["nested"]:
+        console.print("\nvalues within columns, for --stream NAME=SHAPE:field=PATH:DTYPE", style="bold")
+        for path in about["nested"]:
+            console.print(f"  {path}", markup=False)
     if len(about["lengths"]["histogram"]) > 1:
         _print_lengths(about["lengths"])
     if about["cost"] is not None:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from feedline.concurrency.reentrancy import refusal
 from feedline.data import Minibatch, Position, Schema, Span
 from feedline.data.minibatch import RankShare
-from feedline.errors import StateError
+from feedline.errors import DataError, StateError
 from feedline.feed import states
 from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, refuse_replaced
@@ -55,6 +55,8 @@ from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, W
 from feedline.feed.transforms import Map, Transform
 
 DEFAULT_MINIBATCH_SIZE = 256
+
+_BARREN_SWEEPS = 3  # sweeps without a readable sequence, from within the first to the beginning of the last
 
 
 class MinibatchSource:
@@ -248,6 +250,7 @@ class MinibatchSource:
         # The position while there is no cursor. Its label samples are always the source's.
         self._place = states.SavedPlace(Position(window=None if is_sized(corpus) else 0), 0, [])
         self._cursor: Cursor | None = None
+        self._barren: tuple[int, int] | None = None  # sweep, and skipped sequences, at the first of only empty results
         self._window_in_use: WindowPlan | None = None
         self._inside: int | None = None  # the thread inside a call
         self._upcoming: Upcoming | None = None
@@ -271,7 +274,8 @@ class MinibatchSource:
             A true `Minibatch`, possibly with an empty part. After the end a false one, every time.
 
         Raises:
-            DataError: the data is damaged (and ``on_error="raise"``). The position is unchanged.
+            DataError: the data is damaged (and ``on_error="raise"``), or unreadable for sweeps. The position is
+                unchanged.
             StateError: the default partition has changed since the first read, or a loaded state names a place or
                 lanes that do not exist, in a corpus of unknown chunk sizes.
             ValueError: size below 1, above 2**62, or of a source without end above the bytes of memory, or with
@@ -348,6 +352,10 @@ class MinibatchSource:
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
             if copies is not None and count == 1:
                 copies.refill(after, size, minibatch.num_sequences)
+            if not minibatch.num_sequences:
+                self._check_barren(plan.start)
+            elif self._barren is not None:
+                self._barren = None
             # Last, with no call before the return: after any interrupt, the position has advanced if and only if the
             # minibatch was delivered.
             self._window_in_use, self._cursor = window, after
@@ -376,6 +384,22 @@ class MinibatchSource:
                 self._read_window(*self._partition.peek(partition))
         finally:
             self._inside = None
+
+    def _check_barren(self, start: Cursor) -> None:
+        """Check that not all sequences of a sweep are unreadable and skipped, as a loop would never end.
+
+        Raises:
+            DataError: they are.
+        """
+        sweep, skipped = self._axis.position(start).sweep, self._stats.skipped
+        if self._barren is None or sweep < self._barren[0]:
+            self._barren = sweep, skipped
+        elif sweep >= self._barren[0] + _BARREN_SWEEPS and skipped > self._barren[1]:
+            raise DataError(
+                f"expected readable sequences, got none in {_BARREN_SWEEPS - 1} whole sweeps: {skipped} were skipped",
+                path=self.corpus.name,
+                hint='see the quarantine file, or pass on_error="raise" to see the first error',
+            )
 
     def _read_window(self, index: int, count: int) -> None:
         """Begin to read the window of the next minibatch of a rank."""
@@ -628,7 +652,7 @@ class MinibatchSource:
                 self._axis.timeline = place.timeline
             if place.jumps is not None:
                 self._axis.jumps = place.jumps
-            self._place, self._cursor, self._latest = place, None, None
+            self._place, self._cursor, self._latest, self._barren = place, None, None, None
         finally:
             self._inside = None
 

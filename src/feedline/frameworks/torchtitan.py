@@ -6,7 +6,10 @@ any data-parallel degree. A finite corpus ends on all ranks at the same step.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +18,12 @@ import torch
 from torch.nn.functional import pad
 from torchtitan.components.dataloader import BaseDataLoader
 
-from feedline.data import Minibatch, Position
-from feedline.errors import StateError
+from feedline.data import Minibatch, Position, Stream
+from feedline.errors import SchemaError, StateError
 from feedline.feed.composed import Packed
 from feedline.feed.composed.chat_template import ChatTemplate
 from feedline.feed.composed.library_tokenizer import library_tokenizer
-from feedline.feed.composed.tokenized import TRAINED, Tokenized
+from feedline.feed.composed.tokenized import TOOLS, TRAINED, Tokenized
 from feedline.feed.formats.detect import format_name
 from feedline.feed.formats.jsonl import JSONLinesDeserializer
 from feedline.feed.open_corpus import open_corpus
@@ -71,7 +74,8 @@ class FeedlineDataLoader(BaseDataLoader):
                 packed as it is.
             text: name of the stream of texts, or of tokens. None: the only one.
             messages: name of the stream of conversations, see `ChatTemplate`, which the template in the folder of the
-                tokenizer turns into texts. Those longer than a row are left out. None: texts.
+                tokenizer turns into texts, with a stream ``tools`` if there is one. Those longer than a row are left
+                out. None: texts.
             infinite: whether to begin another sweep, in another order, at the end of the data.
             shuffle: whether to shuffle.
             window: chunks that are shuffled together, and read before the first batch. None: 8, and fewer at first, see
@@ -188,6 +192,8 @@ def _documents(config: FeedlineDataLoader.Config, tokenizer: Any, chunk_size: in
     corpus: Deserializer
     if not is_address(path) and format_name(path) == "jsonl":
         corpus = JSONLinesDeserializer(path, chunk_size=chunk_size)
+    elif config.messages is not None:
+        corpus = _conversations(path, config.messages)
     else:
         corpus = open_corpus(path)
     if config.messages is not None:
@@ -196,6 +202,27 @@ def _documents(config: FeedlineDataLoader.Config, tokenizer: Any, chunk_size: in
     if texts if config.text is None else config.text in texts:
         return Tokenized(corpus, _Encoding(tokenizer), text=config.text, tokens=_TOKENS, dtype="int32")
     return corpus
+
+
+def _conversations(path: str, messages: str) -> Deserializer:
+    """Return a corpus of conversations, with their tools. Columns of structs are read as JSON.
+
+    Raises:
+        DataError, SchemaError: see `open_corpus`.
+    """
+    corpus, known = None, {}
+    with warnings.catch_warnings(), contextlib.suppress(SchemaError):
+        warnings.simplefilter("ignore", UserWarning)  # of columns that are not streams by themselves
+        corpus = open_corpus(path)
+        known = dict(corpus.schema)
+    nested_tools = any(re.match(rf"{TOOLS}(\.|\[)", inner) for inner in getattr(corpus, "nested_paths", ()))
+    if corpus is not None and messages in known and (TOOLS in known or not nested_tools):
+        return corpus
+    streams = {name: known.get(name, Stream(dtype="bytes")) for name in (messages, TOOLS)}
+    try:
+        return open_corpus(path, streams=streams)
+    except SchemaError:  # there are no tools
+        return open_corpus(path, streams={messages: streams[messages]})
 
 
 class _Encoding:

@@ -16,7 +16,8 @@ import feedline as fl
 from feedline import _native
 from feedline.feed.files import compressed_text
 from feedline.feed.formats.indexed.rows import parser_fields
-from feedline.feed.formats.jsonl import infer_json_streams, keys_of
+from feedline.feed.formats.indexed.value_paths import steps_of
+from feedline.feed.formats.jsonl import infer_json_streams
 from feedline.feed.protocol import Unread
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.effort import examples
@@ -206,7 +207,7 @@ def parsed(lines, streams, ragged=()):
     buffer[64:-64] = np.frombuffer(text, np.uint8)
     schema = fl.Schema(streams)
     fields = parser_fields(schema, frozenset(ragged), memory_bytes=1 << 30, what="JSON")
-    routes = [[key.encode() for key in keys_of(stream.field or name)] for name, stream in streams.items()]
+    routes = [[key.encode() for key in steps_of(stream.field or name)] for name, stream in streams.items()]
     parser = _native.JsonParser(fields, routes, 1 << 30)
     entries = np.zeros(len(lines), [("key", "<u8"), ("offset", "<u8"), ("size", "<u4"), ("samples", "<u4")])
     entries["size"] = [len(line) for line in lines]

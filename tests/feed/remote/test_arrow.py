@@ -44,10 +44,27 @@ def table():
         made.append_column("maybe", pa.array([None if i % 50 == 3 else i for i in range(ROWS)]))
         .append_column("pair", pa.array(uneven))
         .append_column("entries", pa.array([[{"i": i % 9, "v": 1.5}] * (i % 3) for i in range(ROWS)], ENTRIES))
+        .append_column("wide", pa.array([None if i % 9 == 4 else [float(i)] * 512 for i in range(ROWS)], WIDE))
+        .append_column("talk", pa.array([None if i % 7 == 2 else talk(i) for i in range(ROWS)], TALK))
         .append_column("picture", pa.array([rng.bytes(int(n)) for n in rng.integers(0, 30_000, ROWS)]))
     )
 
 
+def talk(i):
+    """A struct with a list of structs, some of which are null."""
+    return {"turns": [None if (i + k) % 11 == 3 else {"who": k, "says": f"{i} {k}"} for k in range(i % 4)], "id": i}
+
+
+WIDE = pa.list_(pa.float32(), 512)  # whose numbers are far from the bits that say which are null
+TURN = pa.struct([("who", pa.int8()), ("says", pa.string())])
+TALK = pa.struct([("turns", pa.list_(TURN)), ("id", pa.int64())])
+NESTED = {
+    "id": fl.Stream((), "int64", field="talk.id", missing=-1),
+    "who": fl.Stream((), "int8", field="talk.turns[].who", missing=7, mask=True),
+    "says": fl.Stream(dtype="str", field="talk.turns[].says"),
+    "all": fl.Stream(dtype="bytes", field="talk", missing=b"-"),
+    "wide": fl.Stream(512, missing=-5),
+}
 ENTRIES = pa.list_(pa.struct([("i", pa.int64()), ("v", pa.float32())]))
 DECLARED = {
     name: fl.Stream((2,), "float64") if name == "pair" else fl.Stream(9, "float32", sparse=True)
@@ -103,9 +120,19 @@ def test_minibatches_equal_a_disk(arrow, kind, how):
     assert there.placeholders.cache.kept_bytes <= size // 2
 
 
-@pytest.mark.parametrize("chosen", [{"pair": DECLARED["pair"]}, {"entries": DECLARED["entries"]}], ids=list)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"pair": DECLARED["pair"]},
+        {"entries": DECLARED["entries"]},
+        *({"n": fl.Stream((), "int64"), name: stream} for name, stream in NESTED.items()),
+        NESTED,
+    ],
+    ids=lambda chosen: "+".join(chosen),
+)
 def test_columns_that_are_copied_in_part(arrow, chosen):
-    """Lists of unequal lengths, and entries whose indices have another type: reading a chunk looks at the data."""
+    """Lists of unequal lengths, entries whose indices have another type, nulls that are filled, and structs: reading a
+    chunk looks at the data."""
     here, there, _ = arrow(**chosen)
     for chunk in range(len(here.chunks())):
         assert there.read(chunk).errors.keys() == here.read(chunk).errors.keys()

@@ -1,8 +1,9 @@
 """Conversations as texts, and which of their characters are of the assistant's turns.
 
-A chat template is a program in Jinja's language, of a model or its tokenizer. It is run in Jinja's sandbox. A turn's
-characters are found by running it for the messages before and up to the turn: both texts have to begin the text of the
-whole conversation. Cost: two runs for each of the assistant's turns, about 0.1 ms each.
+A chat template is a program in Jinja's language, of a model or its tokenizer. If it has the tag ``generation``, that
+says which characters are the assistant's, in two runs. Else a turn's characters are found by running it for the
+messages before and up to the turn: both texts have to begin the text of the whole conversation. Cost: two runs for each
+of the assistant's turns, about 0.1 ms each.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from feedline.errors import DataError, install_line
+from feedline.errors import DataError
 from feedline.feed.composed.library_tokenizer import library_tokenizer
+from feedline.feed.composed.template_program import TemplateProgram
 from feedline.feed.files.paths import open_regular
 
 _CONFIG, _JINJA, _TOKENIZER = "tokenizer_config.json", "chat_template.jinja", "tokenizer.json"
 _ASSISTANT = "assistant"
+
+# A content that no conversation has.
+_OTHER_CONTENT = "\ufdd0"
 
 
 class Conversation(NamedTuple):
@@ -37,8 +42,10 @@ class ChatTemplate:
     """A tokenizer of conversations, for `Tokenized`: a chat template, and the tokenizer of its texts.
 
     A conversation is a list of messages, ``{"role": "user", "content": "Hello"}``, whose text the template determines.
-    An assistant's turn begins after the template's generation prompt, and ends where the text of the messages up to it
-    ends. The texts of special tokens become these tokens wherever they stand, also in a message.
+    Content and everything else reaches it as it is, and a template that would write a list, an object or None is an
+    error. In a template with the tag ``generation``, as transformers has it, an assistant's turn is what stands in it.
+    Otherwise it begins after the template's generation prompt, and ends where the text of the messages up to it ends.
+    The texts of special tokens become these tokens wherever they stand, also in a message.
 
     Args:
         tokenizer: folder with a ``tokenizer.json``, or path of one, or a `tokenizers.Tokenizer`.
@@ -50,6 +57,7 @@ class ChatTemplate:
     Attributes:
         tokenizer: the `tokenizers.Tokenizer`.
         template: the template.
+        tagged: whether it has the tag ``generation``.
 
     Raises:
         DataError: tokenizer, configuration or template cannot be read.
@@ -71,53 +79,81 @@ class ChatTemplate:
             _add_tokens(self.tokenizer, config.get("added_tokens_decoder"), folder / _CONFIG)
         self._tokens = {name: token for name, token in map(_token, config.items()) if token is not None}
         self.template = _template_of(config, folder) if template is None else template
-        self._compiled = _compile(self.template, self._tokens)
+        self._program = TemplateProgram(self.template, self._tokens)
+        self.tagged = self._program.marks
 
     @property
     def identity(self) -> str:
         """A text that identifies tokenizer, template and its tokens."""
         return f"{self.tokenizer.to_str()}\0{self.template}\0{sorted(self._tokens.items())}"
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> Conversation:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> Conversation:
         """Return the text of a conversation.
 
         Args:
             messages: dictionaries with a role, and a content or tool calls.
+            tools: the tools that the model may call, for the template's variable ``tools``. None: none.
 
         Raises:
-            ValueError: the messages are no conversation, the template refuses them, or the text of the first messages
-                does not begin the text of all.
+            ValueError: the messages are no conversation, the template refuses them or would write what is no text, or
+                the text of the first messages does not begin the text of all.
         """
         _check(messages)
-        text = self._run(messages)
+        if self.tagged:
+            return Conversation(*self._program.generated(messages, tools))
+        text = self._program.run(messages, tools)
         turns = []
         for i, message in enumerate(messages):
             if message["role"] == _ASSISTANT:
-                start = self._prefix(messages, i, text, prompt=True)
-                turns.append((start, self._prefix(messages, i + 1, text, prompt=False)))
+                start = self._start(messages, tools, i, text)
+                turns.append((start, self._prefix(messages, tools, i + 1, text)))
         return Conversation(text, turns)
 
-    def _prefix(self, messages: Sequence[Mapping[str, Any]], count: int, text: str, *, prompt: bool) -> int:
+    def _start(self, messages: Sequence[Mapping[str, Any]], tools: Any, at: int, text: str) -> int:
+        """Return the number of characters before the turn ``at``."""
+        try:
+            return self._prefix(messages, tools, at, text, prompt=True)
+        except ValueError as error:
+            if at:
+                raise
+            start = self._start_of_first(messages[0], tools)
+            if start is None:
+                raise ValueError(
+                    "expected a chat template that shows where the turn of an assistant who begins a conversation "
+                    f"starts, by its generation prompt or by {{% generation %}}: {error}"
+                ) from error
+            return start
+
+    def _start_of_first(self, message: Mapping[str, Any], tools: Any) -> int | None:
+        """Return the number of characters before the content of a conversation's first message, or None if the
+        generation prompt does not end there.
+
+        Many templates cannot write a conversation of no messages, or write a system's message into it.
+        """
+        text, prompted = (self._program.run([message], tools, prompt=prompt) for prompt in (False, True))
+        other = self._program.run([{**message, "content": _OTHER_CONTENT}], tools)
+        pairs = enumerate(zip(text, other, strict=False))
+        start = next((at for at, (character, another) in pairs if character != another), len(text))
+        prompt = prompted.removeprefix(text)
+        return start if prompt and prompt != prompted and text[:start].endswith(prompt) else None
+
+    def _prefix(
+        self, messages: Sequence[Mapping[str, Any]], tools: Any, count: int, text: str, *, prompt: bool = False
+    ) -> int:
         """Return the number of characters of the first ``count`` messages, and of the generation prompt after them."""
         if count == len(messages) and not prompt:
             return len(text)
-        prefix = self._run(messages[:count], prompt)
+        prefix = self._program.run(messages[:count], tools, prompt=prompt)
         if not text.startswith(prefix):
             at = next(i for i in range(len(prefix)) if text[i : i + 1] != prefix[i])
             raise ValueError(
                 f"expected a chat template whose text of the first {count} messages"
                 f"{' and the generation prompt' if prompt else ''} begins the text of all {len(messages)}, got "
                 f"{prefix[at : at + 20]!r} for {text[at : at + 20]!r} at character {at}; pass a template= that writes "
-                "a message the same whatever follows it"
+                "a message the same whatever follows it, or that says what the assistant's turns are by "
+                "{% generation %}"
             )
         return len(prefix)
-
-    def _run(self, messages: Sequence[Mapping[str, Any]], prompt: bool = False) -> str:
-        try:
-            text: str = self._compiled.render(messages=messages, add_generation_prompt=prompt, **self._tokens)
-        except Exception as error:  # a template is a program, which may raise anything
-            raise ValueError(f"expected messages that the chat template accepts: {error!r}") from error
-        return text
 
 
 def _check(messages: Any) -> None:
@@ -126,8 +162,10 @@ def _check(messages: Any) -> None:
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise ValueError(f'expected message {i} as an object with a "role", got {str(message)[:60]}')
-        if not isinstance(message.get("content"), (str, list)) and not message.get("tool_calls"):
-            raise ValueError(f'expected "content" of message {i} as a text, got {str(message.get("content"))[:40]}')
+        content = message.get("content")
+        has_content = "content" in message or message.get("tool_calls")
+        if not has_content or not isinstance(content, (str, list, type(None))):
+            raise ValueError(f'expected "content" of message {i} as a text, got {str(content)[:40]}')
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
@@ -193,50 +231,3 @@ def _token(entry: tuple[str, Any]) -> tuple[str, str | None]:
     if isinstance(value, dict):
         value = value.get("content")
     return name, value if name.endswith("_token") and isinstance(value, str) else None
-
-
-def _compile(template: str, tokens: Mapping[str, str]) -> Any:
-    """Return a template that can be rendered.
-
-    Raises:
-        ModuleNotFoundError: jinja2 is not installed.
-        ValueError: the template has an error, or names a token that there is none of.
-    """
-    try:
-        import jinja2.ext
-        import jinja2.meta
-        import jinja2.sandbox
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"jinja2 is not installed; run: {install_line('tokenizers')}") from error
-    # The settings and functions for which models' templates are written.
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    try:
-        named = jinja2.meta.find_undeclared_variables(environment.parse(template))
-        compiled = environment.from_string(template)
-    except jinja2.TemplateError as error:
-        raise ValueError(f"expected a chat template in Jinja's language: {error}") from error
-    if "messages" not in named:
-        raise ValueError(
-            f"expected a chat template that writes `messages`, got {template[:60]!r}; pass the template itself, not "
-            "the path of its file"
-        )
-    # Jinja writes nothing for an undefined variable, and the model would never see its token.
-    missing = [name for name in sorted(named) if name.endswith("_token") and name not in tokens]
-    if missing:
-        raise ValueError(
-            f"expected the tokens that the chat template names, got no {', '.join(missing)}; pass the folder of the "
-            f"tokenizer, with its {_CONFIG}, or a template with the token itself"
-        )
-    return compiled
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-
-def _refuse(message: str) -> None:
-    raise ValueError(message)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -51,6 +52,8 @@ from feedline.feed.timeline import ChunkTable, Timeline, Window, WindowPlan
 from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.unsized import INDEX_BITS
 from feedline.feed.unique import distinct
+
+_log = logging.getLogger("feedline")
 
 METHODS = ("best-fit", "first-fit", "split")
 LONG = ("split", "drop", "error")
@@ -124,8 +127,8 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
             row that has room. ``"split"``: in random order, one after another, cut at the ends of rows. Only the last
             row of a chunk has padding.
         long: treatment of documents longer than a row. ``"split"``: they are cut into rows and a remainder, and the
-            last label of a piece is the next token. ``"drop"``: they are left out. ``"error"``: a DataError. Not for
-            ``method="split"``.
+            last label of a piece is the next token. ``"drop"``: they are left out, with a warning, and ``dropped``
+            counts them. ``"error"``: a DataError. Not for ``method="split"``.
         tokens: name of the stream of tokens, if there are several streams of integers.
         pad: token of padding.
         ignore: label of places without one.
@@ -135,8 +138,8 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         row: tokens of a row.
 
     Raises:
-        DataError: no tokens, or with ``long="error"`` a document longer than a row: when it is read, if lengths are
-            unknown before.
+        DataError: no tokens, no documents but those that are left out, or with ``long="error"`` a document longer
+            than a row: when it is read, if lengths are unknown before.
         SchemaError: no stream of tokens, or a stream of another kind.
         ValueError: an argument out of range.
     """
@@ -179,13 +182,18 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         self.schema = Schema({**streams, PIECES: Stream((4,), "int64")})
         self.finish.schema(self.schema)  # refuses the names of streams that it adds
         self.name = f"{corpus.name}, packed"
+        self._left_out: dict[int, int] = {}  # documents by chunk, of the chunks whose lengths are known
+        self._rows_read: dict[int, int] = {}  # rows by chunk, where lengths are unknown before reading
+        self._warned = False
         self._documents: ChunkTable | None = None
         self._infos: list[ChunkInfo] | None = None
         if is_sized(corpus):
             self._documents = ChunkTable(corpus.chunks())
             self._infos = self._count_rows(self._documents)
             if not any(info.sequences for info in self._infos):
-                raise DataError("expected documents with tokens to pack, got none", path=corpus.name)
+                raise self._empty()
+            if self.dropped:
+                _log.warning("%s: %d documents are longer than a row and left out", self.name, self.dropped)
 
     # ---- description ------------------------------------------------------------------------------
 
@@ -217,6 +225,23 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         if self._infos is None:
             raise self._unknown("the share of padding")
         return self._kept / (sum(info.sequences for info in self._infos) * self.row)
+
+    @property
+    def dropped(self) -> int:
+        """Number of documents that are longer than a row and left out.
+
+        If lengths are unknown before reading, those in the chunks that this process has read.
+        """
+        return sum(list(self._left_out.values()))  # a copy, as other threads may add to it
+
+    def _empty(self) -> DataError:
+        if not self.dropped:
+            return DataError("expected documents with tokens to pack, got none", path=self._corpus.name)
+        return DataError(
+            f"expected documents of at most {self.row} tokens, got none: {self.dropped} are longer and left out",
+            path=self._corpus.name,
+            hint='pack them with long="split", or into longer rows',
+        )
 
     def _unknown(self, figure: str) -> ValueError:
         return ValueError(
@@ -281,6 +306,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
             )
         if self._long == "drop":
             lengths = np.where(longer, 0, lengths)
+            self._left_out[number] = int(longer.sum())
         counts = -(-lengths // self.row)
         document = np.repeat(np.arange(len(lengths)), counts)
         nth = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -354,6 +380,8 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         self._check(documents, number, lengths)
         pieces = self._pack(chunk, lengths)
         bounds = pieces.bounds()
+        if self._documents is None:
+            self._note_rows(number, len(bounds) - 1)
         rows = len(bounds) - 1
         before = np.concatenate([[0], np.cumsum(pieces.length)])
         offset = before[:-1] - before[bounds[pieces.row]]
@@ -383,6 +411,21 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         table = np.stack([pieces.document + self._first(number), pieces.first, pieces.length, following], axis=1)
         values[PIECES] = DenseValue(np.ascontiguousarray(table, np.int64), bounds)
         return Chunk(self.schema, values, errors)
+
+    def _note_rows(self, number: int, rows: int) -> None:
+        """Note the rows of a chunk of documents whose lengths were unknown.
+
+        Raises:
+            DataError: all documents of the corpus are longer than a row, and left out.
+        """
+        dropped = self.dropped
+        if dropped and not self._warned:
+            self._warned = True
+            _log.warning("%s: documents longer than a row are left out, see its `dropped`", self.name)
+        self._rows_read[number] = rows
+        counts = list(self._rows_read.values())
+        if dropped and len(counts) == self.num_chunks() and not any(counts):
+            raise self._empty()
 
     def _errors(self, documents: Chunk, pieces: _Pieces, number: int, rows: int) -> dict[int, DataError]:
         """Return the errors of rows. Where lengths are unknown before reading, each unreadable document has an empty

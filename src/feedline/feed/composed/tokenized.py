@@ -26,6 +26,9 @@ Mask = NDArray[np.bool_]
 #: Stream of conversations: whether the label at each place is of the assistant's turns.
 TRAINED = "trained"
 
+#: Stream of the tools of conversations, in JSON.
+TOOLS = "tools"
+
 # Bytes of text that are tokenized together: enough for all cores, as the tokens of a batch take ten times its memory.
 _AT_A_TIME = 1 << 20
 
@@ -57,7 +60,8 @@ class _Document(NamedTuple):
     problem: str | None = None
 
 
-Encode = Callable[[list[str]], Sequence[_Document]]
+Encode = Callable[[list[str], list[str] | None], Sequence[_Document]]
+"""A function from texts, and the tools of each conversation, to their tokens."""
 
 
 class Tokenized(Deserializer, Unsized):
@@ -73,8 +77,8 @@ class Tokenized(Deserializer, Unsized):
             name and its tokens for some texts, for which the constructor calls it. Or a `ChatTemplate`: texts are then
             lists of messages in JSON, and a stream ``trained``, bool, of the same length as the tokens, says whether
             the label at a place, the next token, is of the assistant's turns. A list that is no conversation is an
-            unreadable sequence.
-        text: name of the stream of texts. None: the only one.
+            unreadable sequence. A stream ``tools`` of bytes or text has the tools of each, in JSON, for the template.
+        text: name of the stream of texts. None: the only one, beside the tools.
         tokens: name of the stream of tokens.
         append: token, or its id, to append to every text. None: no token.
         special: whether the tokenizer adds its special tokens to every text.
@@ -105,7 +109,10 @@ class Tokenized(Deserializer, Unsized):
             raise ValueError(
                 f"expected a corpus without an order of its own, got {corpus.name}: tokenize its parts, and mix them"
             )
-        self._corpus, self._text = corpus, _text_of(corpus, text)
+        self._trains = isinstance(tokenizer, ChatTemplate)
+        self._corpus, self._text = corpus, _text_of(corpus, text, self._trains)
+        tools = corpus.schema[TOOLS] if self._trains and TOOLS in corpus.schema else None
+        self._has_tools = tools is not None and tools.is_bytes and self._text != TOOLS
         self._tokens, self._keep, self.name = tokens, tuple(keep), corpus.name
         if isinstance(keep, str) or any(name not in corpus.schema for name in keep):
             raise SchemaError(f"expected keep as a list of {', '.join(corpus.schema)}, got {keep!r}")
@@ -130,13 +137,13 @@ class Tokenized(Deserializer, Unsized):
             raise ValueError(f"expected append as an id that {kind} holds, got {append!r}")
         self._end = [] if append is None else [int(append)]
         streams = {tokens: Stream((), kind)}
-        self._trains = isinstance(tokenizer, ChatTemplate)
         if self._trains:
             if TRAINED in (tokens, *self._keep):
                 raise SchemaError(f"expected no stream `{TRAINED}`, which conversations add, got it as another one")
             streams[TRAINED] = Stream((), "bool")
         self.schema = Schema(streams | {name: corpus.schema[name] for name in keep})
         settings = f"{identity}\0{self._end} {special} {self._text} {self.schema.digest}"
+        settings += f" {TOOLS}" if self._has_tools else ""
         self._digest = hashlib.blake2b(settings.encode(), digest_size=16).hexdigest()
 
     def num_chunks(self) -> int:
@@ -150,20 +157,14 @@ class Tokenized(Deserializer, Unsized):
     def read(self, chunk: int) -> Chunk:
         """Return the tokens of a chunk of texts. A text that is not UTF-8 is an unreadable sequence."""
         read = self._corpus.read(chunk)
-        value = read.values[self._text]
-        assert isinstance(value, BytesValue)
+        value = self._texts_in(read, chunk, self._text)
+        tools = self._texts_in(read, chunk, TOOLS) if self._has_tools else None
         errors = dict(read.errors)
-        if not value.one_sample_each:
-            raise DataError(
-                f"expected one text to a sequence, got {value.num_samples} for {value.num_sequences} in chunk {chunk}",
-                path=self.name,
-                stream=self._text,
-            )
         lengths = np.zeros(read.num_sequences, np.int64)
         pieces: list[NDArray[Any]] = [np.empty(0, self.schema[self._tokens].dtype)]
         marks: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
         for which, texts in self._texts(value, errors):
-            encoded = self._encode(texts)
+            encoded = self._encode(texts, None if tools is None else _decoded(tools, which))
             if len(encoded) != len(texts):
                 what = f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}"
                 raise DataError(what, path=self.name, stream=self._text)
@@ -193,6 +194,22 @@ class Tokenized(Deserializer, Unsized):
             return dict(errors)
         first = sum(info.sequences for info in self._corpus.chunks()[:chunk])
         return {i: DocumentError.of(error, first + i, self._corpus) for i, error in errors.items()}
+
+    def _texts_in(self, read: Chunk, chunk: int, stream: str) -> BytesValue:
+        """Return the texts of a stream.
+
+        Raises:
+            DataError: some sequences have none, or several.
+        """
+        value = read.values[stream]
+        assert isinstance(value, BytesValue)
+        if not value.one_sample_each:
+            raise DataError(
+                f"expected one text to a sequence, got {value.num_samples} for {value.num_sequences} in chunk {chunk}",
+                path=self.name,
+                stream=stream,
+            )
+        return value
 
     def _texts(self, value: BytesValue, errors: dict[int, DataError]) -> Iterator[tuple[list[int], list[str]]]:
         """Yield runs of texts with their indices. Texts that cannot be decoded are added to ``errors``."""
@@ -240,10 +257,10 @@ def _encoder(tokenizer: Any, special: bool) -> tuple[Encode, str, Any]:
             raise ValueError("expected special=False for a ChatTemplate, as a template writes the special tokens")
         return functools.partial(_conversations, tokenizer), tokenizer.identity, tokenizer.tokenizer
     if _is_function(tokenizer):
-        return lambda texts: [_Document(tokens) for tokens in tokenizer(texts)], _identity(tokenizer), None
+        return lambda texts, _: [_Document(tokens) for tokens in tokenizer(texts)], _identity(tokenizer), None
     library = library_tokenizer(tokenizer)
 
-    def encode(texts: list[str]) -> list[_Document]:
+    def encode(texts: list[str], _: list[str] | None) -> list[_Document]:
         return [_Document(e.ids) for e in library.encode_batch_fast(texts, add_special_tokens=special)]
 
     return encode, library.to_str(), library
@@ -253,28 +270,50 @@ def _is_function(tokenizer: Any) -> bool:
     return callable(tokenizer) and not hasattr(tokenizer, "encode_batch")
 
 
-def _conversations(chat: ChatTemplate, texts: list[str]) -> list[_Document]:
-    """Return the tokens of conversations in JSON, and which of them begin in a turn of the assistant."""
+def _conversations(chat: ChatTemplate, texts: list[str], tools: list[str] | None) -> list[_Document]:
+    """Return the tokens of conversations in JSON, and which of them are of a turn of the assistant."""
     rendered: list[Conversation | str] = []
-    for text in texts:
+    for i, text in enumerate(texts):
         try:
-            rendered.append(chat.render(json.loads(text)))
+            rendered.append(chat.render(json.loads(text), None if tools is None else _tools(tools[i])))
         except (ValueError, RecursionError) as error:  # a JSONDecodeError is a ValueError
             rendered.append(f"expected a conversation in JSON: {error}")
     whole = [conversation for conversation in rendered if isinstance(conversation, Conversation)]
-    encodings = iter(chat.tokenizer.encode_batch([text for text, _ in whole], add_special_tokens=False))
+    encodings = iter(chat.tokenizer.encode_batch([each.text for each in whole], add_special_tokens=False))
     documents = []
     for conversation in rendered:
         if isinstance(conversation, str):
             documents.append(_Document([], problem=conversation))
             continue
         encoding = next(encodings)
-        in_turn = np.zeros(len(conversation.text) + 1, np.bool_)
-        for start, stop in conversation.turns:
-            in_turn[start:stop] = True
-        starts = np.array(encoding.offsets, np.int64).reshape(-1, 2)[:, 0]
-        documents.append(_Document(encoding.ids, in_turn[starts]))
+        documents.append(_Document(encoding.ids, _in_turns(conversation, encoding.offsets, chat.tagged)))
     return documents
+
+
+def _in_turns(conversation: Conversation, offsets: Sequence[tuple[int, int]], tagged: bool) -> Mask:
+    """Return which tokens begin in a turn, or, where the template says what a turn is, have a part in it."""
+    in_turn = np.zeros(len(conversation.text) + 1, np.bool_)
+    for start, stop in conversation.turns:
+        in_turn[start:stop] = True
+    starts, ends = np.array(offsets, np.int64).reshape(-1, 2).T
+    if not tagged:
+        return in_turn[starts]
+    before = np.concatenate([[0], np.cumsum(in_turn)])
+    return before[ends] > before[starts]
+
+
+def _tools(text: str) -> Any:
+    """Return the tools of a conversation from their JSON, or from the JSON of a string with it. None: it has none."""
+    if not text:
+        return None
+    tools = json.loads(text)
+    return json.loads(tools) if isinstance(tools, str) and tools else tools or None
+
+
+def _decoded(value: BytesValue, which: list[int]) -> list[str]:
+    """Return texts. Those that are not UTF-8 are no JSON either."""
+    bounds = value.bounds.tolist()
+    return [value.data[bounds[i] : bounds[i + 1]].tobytes().decode(errors="replace") for i in which]
 
 
 def _trained(of_assistant: Mask, appended: int) -> Mask:
@@ -291,16 +330,17 @@ def _identity(function: Tokenizer) -> str:
     return f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)} {token_lists}"
 
 
-def _text_of(corpus: Deserializer, text: str | None) -> str:
-    """Return the name of the stream of texts.
+def _text_of(corpus: Deserializer, text: str | None, of_chats: bool) -> str:
+    """Return the name of the stream of texts, or of conversations.
 
     Raises:
         SchemaError: there is no such stream, or there are several and ``text`` is None.
     """
     names = [name for name, stream in corpus.schema.items() if stream.is_bytes]
     listed = ", ".join(names) or "none"
-    if text is None and len(names) != 1:
+    likely = [name for name in names if not of_chats or name != TOOLS]
+    if text is None and len(likely) != 1:
         raise SchemaError(f"expected one stream of texts in {corpus.name}, got {listed}; name it by text=")
     if text is not None and text not in names:
         raise SchemaError(f"expected a stream of texts for text=, got {text!r}; {corpus.name} has {listed}")
-    return names[0] if text is None else text
+    return likely[0] if text is None else text

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from feedline.feed.formats.indexed.rows import (
     index_error,
     packing_of_text,
 )
+from feedline.feed.formats.indexed.value_paths import Steps, escape_key, join_steps, steps_of
 from feedline.feed.formats.widening import SchemaRule, is_union, report
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
@@ -51,10 +51,11 @@ class JSONLinesDeserializer(RowsDeserializer):
     Args:
         path: a file, a list of files (read as their concatenation), a folder or a glob pattern (sorted by path).
         streams: stream name to `Stream`, also as keyword arguments. ``field`` is the path of keys to the value,
-            ``"meta.score"``, by default the stream's name. A dot within a key is written ``\\.``. Other keys are
+            ``"meta.score"``, by default the stream's name. A dot within a key is written ``\\.``. After a key, ``[]``
+            leads to the items of its list: ``"messages[].content"`` is a sample of each object. Other keys are
             skipped. By default streams are inferred from the first 100 rows, see `infer_json_streams`.
-        sequences: names of the streams with a list of samples in a row. By default these are the streams whose values
-            are lists of samples in one of the first 100 rows.
+        sequences: names of the streams with a list of samples in a row, beside those with ``[]`` in their path. By
+            default these are the streams whose values are lists of samples in one of the first 100 rows.
         chunk_size: bytes of text per chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
         memory: bytes that the text of a chunk, and the decoded chunk, may take.
@@ -96,15 +97,16 @@ class JSONLinesDeserializer(RowsDeserializer):
             declared, shown = _infer_streams(rows, paths[0])
             warn_of_unread_columns(paths, path, self.name, {key for row in rows for key in row})
         self._take_streams(declared)
-        keys = {name: keys_of(stream.field or name) for name, stream in declared.items()}
+        keys = {name: steps_of(stream.field or name) for name, stream in declared.items()}
         _check_paths(keys)
         if sequences is None:
             shown |= {name for name, stream in declared.items() if _holds_lists(rows, keys[name], stream)}
         elif unknown := set(sequences) - declared.keys():
             raise SchemaError(f"expected names of streams in `sequences`, got {', '.join(sorted(unknown))}")
-        self._ragged = frozenset(shown if sequences is None else sequences)
+        of_items = {name for name, path in keys.items() if None in path}
+        self._ragged = frozenset(of_items.union(shown if sequences is None else sequences))
         fields = self._fields("JSON")
-        routes = [[key.encode() for key in path] for path in keys.values()]
+        routes = [[None if key is None else key.encode() for key in path] for path in keys.values()]
         self._parser = _native.JsonParser(fields, routes, memory)
         size_at = self._streams.size_at
         # Only lists of samples make the index depend on the declarations.
@@ -229,29 +231,35 @@ def _changes(files: Sequence[list[dict[str, Any]]], rows: list[dict[str, Any]]) 
     return changes
 
 
-def keys_of(path: str) -> list[str]:
-    """Return the keys of a path such as ``"meta.score"``. A backslash escapes the next character."""
-    return [re.sub(r"\\(.)", r"\1", part) for part in re.findall(r"(?:[^.\\]|\\.)+", path)] or [path]
-
-
-def escape_key(key: str) -> str:
-    """Return a key with backslashes before its dots, for a path of keys."""
-    return re.sub(r"([.\\])", r"\\\1", key)
-
-
-def _check_paths(keys: Mapping[str, list[str]]) -> None:
-    for name, path in keys.items():
-        for longer_name, longer in keys.items():
+def _check_paths(paths: Mapping[str, Steps]) -> None:
+    for name, path in paths.items():
+        if path.count(None) > 1:
+            raise SchemaError(
+                f"expected at most one list on the way to a stream, got `{name}` at {join_steps(path)}; declare the "
+                f'outer list as its JSON text: fl.Stream(dtype="bytes", field={join_steps(path[: path.index(None)])!r})'
+            )
+        for longer_name, longer in paths.items():
             if name != longer_name and longer[: len(path)] == path:
                 raise SchemaError(
-                    f"expected streams of separate values, got `{name}` at {'.'.join(path)} and `{longer_name}` at "
-                    f"{'.'.join(longer)}"
+                    f"expected streams of separate values, got `{name}` at {join_steps(path)} and `{longer_name}` at "
+                    f"{join_steps(longer)}"
+                )
+            if None in path and path.index(None) < len(longer) and _differ_first(path, longer) == path.index(None):
+                raise SchemaError(
+                    f"expected a key to lead to a list or to an object, got `{name}` at {join_steps(path)} and "
+                    f"`{longer_name}` at {join_steps(longer)}"
                 )
 
 
-def _holds_lists(rows: Sequence[dict[str, Any]], keys: Sequence[str], stream: Stream) -> bool:
+def _differ_first(path: Steps, other: Steps) -> int:
+    """Return the place of the first step in which two paths differ, -1 if one begins with the other."""
+    pairs = zip(path, other, strict=False)
+    return next((at for at, (step, other_step) in enumerate(pairs) if step != other_step), -1)
+
+
+def _holds_lists(rows: Sequence[dict[str, Any]], keys: Steps, stream: Stream) -> bool:
     """Return whether a stream has a list of samples in one of the rows."""
-    if stream.is_bytes and not stream.is_text:
+    if (stream.is_bytes and not stream.is_text) or None in keys:
         return False
     for row in rows:
         value: Any = row

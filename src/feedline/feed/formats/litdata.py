@@ -53,7 +53,7 @@ class LitDataDeserializer(Forwarding, PickledByArguments):
     ``bytes``, ``jpeg``, ``pil``, ``image``,   ``"bytes"``, as they are encoded
     ``audio``, ``video``, ``file``, ...
     tokens, for ``TokensLoader``               one stream, declared: ``tokens=fl.Stream(1024, "int64")``
-    rows (dicts of numbers, text and bytes)    columns, see `ArrowDeserializer`
+    rows (dicts of numbers, text and bytes)    columns, also by path, see `ArrowDeserializer`
     ``pickle``, ``graph``                      refused
     =========================================  ==============================================================
 
@@ -103,6 +103,7 @@ class LitDataDeserializer(Forwarding, PickledByArguments):
                     )
         elif layouts == ["rows"]:
             corpus = ArrowDeserializer(names, declared or None, memory=memory)
+            self.nested_paths = corpus.nested_paths
             expected = sum(shard.samples for index in indexes for shard in index.shards)
             got = sum(info.sequences for info in corpus.chunks())
             if got != expected:

@@ -194,6 +194,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
     Attributes:
         placeholders: the objects, and the cache of parts of them.
         format: name of their format, see `detect.FORMATS`.
+        nested_paths: the paths of the values within structs, as of `ParquetDeserializer`.
     """
 
     def __init__(
@@ -207,6 +208,7 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
     ) -> None:
         super().__init__(corpus)
         self.name = shown_path(corpus.name)
+        self.nested_paths = getattr(corpus, "nested_paths", [])
         self.placeholders, self.format, self._reopen = placeholders, format, reopen
         self._owner, self._closed = owner, False
         # Chunks keep their extents, as the bytes of extents may arrive after the files are complete.

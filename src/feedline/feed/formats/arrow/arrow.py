@@ -41,8 +41,11 @@ from feedline.feed.formats.arrow.buffer_views import (
     has_equal_lists,
     layout_of,
     leaf_of,
+    length_pairs,
     needed_buffers,
+    place_at,
 )
+from feedline.feed.formats.arrow.column_paths import nested_paths
 from feedline.feed.formats.arrow.columns import Column
 from feedline.feed.formats.arrow.decoded_batches import decode_batch
 from feedline.feed.formats.arrow.file import ArrowFile, read_bytes
@@ -90,8 +93,9 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         path: a file (``.arrow``, ``.feather``), a pattern, a list of these in corpus order, or a folder: as
             `save_to_disk` writes it, from the cache of `load_dataset`, as LitData writes it with chunks of rows, or any
             other folder, whose ``*.arrow`` files are read, sorted by the bytes of their relative paths.
-        streams: names of columns, or declarations by stream name (`Stream.field` names the column, the shape may be
-            another shape of the same size, and declares lists of equal lengths). By default every column that can be a
+        streams: names of columns, or declarations by stream name (`Stream.field` names the column, or is a path such as
+            ``"messages[].content"``, the shape may be another shape of the same size, and declares lists of equal
+            lengths). By default every column that can be a
             stream. A warning names the other columns.
         split: split of a folder that has several.
         indices: an Arrow file with a column ``indices``: the numbers of the rows to deliver, in corpus order, as
@@ -104,6 +108,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     Attributes:
         classes: the names of classes by stream, for columns that are a `ClassLabel` of `datasets`.
+        nested_paths: the paths of the values within structs and lists of structs, whether they are streams or not.
 
     Raises:
         DataError: a folder has several splits, a file is missing, damaged or not Arrow's, or there are no rows.
@@ -134,8 +139,9 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         indices_path = Path(indices) if indices is not None else views[0] if views else None
         sources = [file.source for file in self._files]
         self._columns, lacking = choose(sources, streams, defines_size, union=is_union(schema))
-        for file, fields in zip(self._files, lacking, strict=True):
-            file.lacking = fields
+        for file, paths in zip(self._files, lacking, strict=True):
+            file.lacking = paths
+        self.nested_paths = nested_paths(sources[0].schema)
         if streams is None:
             warn_of_unread_columns(self.paths(), path, self.name, self._columns.keys() | set(sources[0].schema.names))
         self.schema = arrow_columns.schema_of(self._columns)
@@ -144,7 +150,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         # Files of one dataset may order their columns differently.
         layouts = [layout_of(file.schema) for file in self._files]
         self._layouts = [layout for layout in layouts if layout is not None]
-        viewable = not any(file.compressed or not file.aligned for file in self._files)
+        written = any(column.json is not None for column in self._columns.values())  # texts that are made, not views
+        viewable = not written and not any(file.compressed or not file.aligned for file in self._files)
         self._mapped = viewable and len(self._layouts) == len(layouts)
         counts = [len(file.starts) for file in self._files]
         self._first = np.cumsum([0, *counts], dtype=np.int64)
@@ -223,7 +230,8 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             for place, column in places:
                 with contextlib.suppress(ValueError):  # reading the damaged batch raises the error
                     if column.dims and not has_equal_lists(batch, place, column):
-                        copied.setdefault(file.path, []).append(batch.span(leaf_of(place)))
+                        leaf = leaf_of(place_at(place, column.path.steps))
+                        copied.setdefault(file.path, []).append(batch.span(leaf))
         if copied:
             self._hold({path: [*of_file, *copied.get(path, [])] for path, of_file in spans.items()})
 
@@ -240,7 +248,7 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             with contextlib.suppress(ValueError):
                 columns = self._columns.values()
                 batch = MappedBatch(file, file.batch(i), layout)
-                yield file, batch, [(layout.places[c.field], c) for c in columns if c.field not in file.lacking]
+                yield file, batch, [(layout.places[c.path.column], c) for c in columns if c.path not in file.lacking]
 
     def extents(self, chunk: int) -> list[Extent]:
         """Return the extent of a batch that must be decoded, or no extent for a batch that is read as views."""
@@ -363,10 +371,10 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             layout = self._layout(file)
             unreadable = arrow_columns.UnreadableRows(self._columns, stop - start, file.path, first)
             for name, column in self._columns.items():
-                if column.field in file.lacking:
+                if column.path in file.lacking:
                     rows = lacking_rows(column, stop - start, self._memory)
                 else:
-                    items = MappedItems(batch, layout.places[column.field], start, stop)
+                    items = MappedItems(batch, layout.places[column.path.column], start, stop)
                     rows = arrow_columns.value_of(items, column, self._memory)
                 rows.into(values, name)
                 unreadable.mark(name, rows.bad)
@@ -382,13 +390,13 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, batch.rows, file.path, int(self._starts[chunk]))
         try:
-            fields = [c.field for c in self._columns.values() if c.field not in file.lacking]
+            fields = [c.path.column for c in self._columns.values() if c.path not in file.lacking]
             decoded = decode_batch(file, batch, data, fields, self._memory)
             for name, column in self._columns.items():
-                if column.field in file.lacking:
+                if column.path in file.lacking:
                     rows = lacking_rows(column, batch.rows, self._memory)
                 else:
-                    items = arrow_columns.ArrowItems(decoded.column(column.field), self._memory)
+                    items = arrow_columns.ArrowItems(decoded.column(column.path.column), self._memory)
                     rows = arrow_columns.value_of(items, column, self._memory)
                 rows.into(values, name)
                 unreadable.mark(name, rows.bad)
@@ -510,11 +518,11 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
                     _, batch = self._open(chunk)
                     layout = self._layout(file)
                     for part, name in zip(parts, ragged, strict=True):
-                        field = self._columns[name].field
-                        if field in file.lacking:
+                        column = self._columns[name]
+                        if column.path in file.lacking:
                             part.append(np.zeros((batch.rows, 2), np.int64))
                         else:
-                            part.append(batch.bounds_view(layout.places[field]))
+                            part.append(length_pairs(batch, layout.places[column.path.column], column))
                 except ValueError as error:
                     raise file.damage_error(f"a batch cannot be read: {error}", int(file.starts[i])) from error
                 seals.append(file.map().seals)

@@ -7,6 +7,7 @@ validity where there are nulls.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.formats.arrow.columns import Column, Flags, holds_less, is_list, storage
+from feedline.feed.formats.arrow.column_paths import is_list, storage
+from feedline.feed.formats.arrow.columns import Column, Flags, holds_less, lengths_of
 from feedline.feed.formats.arrow.file import ArrowFile, Batch, max_items
 from feedline.feed.formats.arrow.quantities import decimal_numbers, stored_dtype, too_large
 from feedline.feed.protocol import Ints
@@ -29,12 +31,14 @@ class Place(NamedTuple):
         kind: Arrow type.
         node, buffer: numbers of the node, and of the first buffer.
         children: places of the child fields.
+        end: number of the buffer after those of the field and its children.
     """
 
     kind: Any
     node: int
     buffer: int
     children: tuple[Place, ...]
+    end: int
 
 
 class BatchLayout(NamedTuple):
@@ -68,7 +72,7 @@ def _place(kind: Any, counted: list[int]) -> Place | None:
         buffers, inner = 1, [kind.field(i).type for i in range(kind.num_fields)]
     elif types.is_map(kind):
         buffers, inner = 2, [pa.struct([pa.field("key", kind.key_type), pa.field("value", kind.item_type)])]
-    elif is_list(kind):
+    elif types.is_list(kind) or types.is_large_list(kind):
         buffers, inner = 2, [kind.value_type]
     elif types.is_fixed_size_list(kind):
         buffers, inner = 1, [kind.value_type]
@@ -84,7 +88,7 @@ def _place(kind: Any, counted: list[int]) -> Place | None:
     counted[1] += buffers
     children = [_place(item, counted) for item in inner]
     laid_out = tuple(child for child in children if child is not None)
-    return Place(kind, node, buffer, laid_out) if len(laid_out) == len(children) else None
+    return Place(kind, node, buffer, laid_out, counted[1]) if len(laid_out) == len(children) else None
 
 
 class MappedBatch:
@@ -205,14 +209,16 @@ class MappedItems:
 
     def lists(self) -> tuple[Ints, MappedItems]:
         """See `FieldItems.lists`."""
+        if (fixed := self.fixed_size_lists()) is not None:
+            return np.arange(len(self) + 1, dtype=np.int64) * fixed[0], fixed[1]
         first, bounds = self.batch.bounds(self.place, self.start, self.stop)
         return bounds, MappedItems(self.batch, self.place.children[0], first, first + int(bounds[-1]))
 
     def fixed_size_lists(self) -> tuple[int, MappedItems] | None:
         """See `FieldItems.fixed_size_lists`."""
-        if not self.place.children:
+        size = getattr(self.place.kind, "list_size", None)
+        if size is None:
             return None
-        size = self.place.kind.list_size
         return size, MappedItems(self.batch, self.place.children[0], self.start * size, self.stop * size)
 
     def field(self, which: int | str) -> MappedItems:
@@ -283,6 +289,14 @@ def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int
     Copies of lists of unequal lengths read further buffers, see `has_equal_lists`.
     """
     buffers: list[int] = []
+    for outer, step in _walk(place, column.path.steps):
+        if batch.has_nulls(outer):
+            buffers.append(outer.buffer)
+        if step is None and _has_bounds(outer.kind):
+            buffers.append(outer.buffer + 1)
+    outermost, place = place, place_at(place, column.path.steps)
+    if column.filling is not None and _has_nulls_within(batch, outermost):  # samples are copied, and filled
+        return [*buffers, *range(place.buffer, place.end)]
     places = [place]
     while places:
         inner = places.pop()
@@ -294,13 +308,18 @@ def needed_buffers(batch: MappedBatch, place: Place, column: Column) -> list[int
         pictured = column.stream.is_bytes and len(inner.children) > 1
         places += [inner.children[inner.kind.get_field_index("bytes")]] if pictured else inner.children
     if column.stream.sparse:
-        (entry,) = (place.children[0] if column.ragged else place).children
+        listed = column.ragged and not column.path.in_list
+        (entry,) = (place.children[0] if listed else place).children
         index = entry.children[0]
         if index.kind != "int32" or any(map(batch.has_nulls, (entry, *entry.children))):
             buffers.append(index.buffer + 1)
         if stored_dtype(entry.children[1].kind) != column.stream.dtype:
             buffers.append(entry.children[1].buffer + 1)
     return buffers
+
+
+def _has_nulls_within(batch: MappedBatch, place: Place) -> bool:
+    return batch.has_nulls(place) or any(_has_nulls_within(batch, child) for child in place.children)
 
 
 def has_equal_lists(batch: MappedBatch, place: Place, column: Column) -> bool:
@@ -310,6 +329,8 @@ def has_equal_lists(batch: MappedBatch, place: Place, column: Column) -> bool:
         ValueError: buffers contradict each other.
         DataError: the file was truncated, or its disk fails.
     """
+    if column.path.steps:
+        return False  # copied if a struct around them is null
     start, stop = 0, batch.rows
     for dim in [None, *column.dims] if column.ragged else column.dims:
         first, bounds = batch.bounds(place, start, stop)
@@ -321,6 +342,35 @@ def has_equal_lists(batch: MappedBatch, place: Place, column: Column) -> bool:
             return False
         place = place.children[0]
     return not batch.has_nulls(place)
+
+
+def length_pairs(batch: MappedBatch, place: Place, column: Column) -> NDArray[Any]:
+    """Return the bounds of the sequences of a ragged column, (rows, 2): a view, or a copy if some are null, or within
+    structs.
+
+    Raises:
+        ValueError: buffers contradict each other.
+        DataError: the file was truncated, or its disk fails.
+    """
+    if not column.path.steps and (column.filling is None or not batch.has_nulls(place)):
+        return batch.bounds_view(place)
+    lengths = lengths_of(MappedItems(batch, place, 0, batch.rows), column)
+    wide = bool(column.path.steps) or _is_large(place.kind)
+    return np.stack([np.zeros_like(lengths), lengths], axis=1).astype(_INT64 if wide else _INT32)
+
+
+def place_at(place: Place, steps: Sequence[str | None]) -> Place:
+    """Return the place to which ``steps`` lead from another one."""
+    for outer, step in _walk(place, steps):
+        place = outer.children[0 if step is None else outer.kind.get_field_index(step)]
+    return place
+
+
+def _walk(place: Place, steps: Sequence[str | None]) -> Iterator[tuple[Place, str | None]]:
+    """Yield the places on a path, each with the step that leads on from it."""
+    for step in steps:
+        yield place, step
+        place = place.children[0 if step is None else place.kind.get_field_index(step)]
 
 
 def leaf_of(place: Place) -> int:

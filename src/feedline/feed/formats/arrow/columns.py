@@ -15,6 +15,7 @@ fixed-size list of these           dense, a dimension per level (`arrow.fixed_sh
 list of any of the above           the same, ragged
 lists that have equal lengths      dense, if declared: `Stream((3, 224, 224))`, or of Hugging Face's Array2D to Array5D
 list of struct<index, value>       sparse, if declared (or written from a store)
+structs, lists of structs          their fields by path, see `column_paths`; declared as bytes: JSON text
 =================================  =============================================
 """
 
@@ -27,7 +28,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,17 @@ from feedline.data.chunk import LazyErrors
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
+from feedline.feed.formats.arrow.column_paths import (
+    ColumnPath,
+    field_at,
+    is_list,
+    locate,
+    nested_paths,
+    storage,
+    value_paths,
+)
+from feedline.feed.formats.arrow.field_items import FieldItems
+from feedline.feed.formats.arrow.json_columns import check_writable, is_nested, json_texts
 from feedline.feed.formats.arrow.quantities import (
     as_integers,
     decimal_integers,
@@ -65,13 +77,15 @@ class Column(NamedTuple):
     """How a column is read.
 
     Attributes:
-        field: name of the column.
+        field: name of the column, or path to the value.
         stream: the stream that it becomes.
         ragged: whether its outermost lists are sequences.
         null_means: reason why it has nulls, if that is known.
         dims: lengths that the inner lists must have, outermost first, where their type does not fix them.
         filling: what becomes of nulls. None: their sequences cannot be read.
         value_bits: bits that a number takes in the file.
+        path: the way to the values.
+        json: Arrow type of values that become their JSON text. None: they are read as they are.
     """
 
     field: str
@@ -81,6 +95,8 @@ class Column(NamedTuple):
     null_means: str = ""
     filling: Filling | None = None
     value_bits: int = 0
+    path: ColumnPath = ColumnPath("")
+    json: Any = None
 
     @property
     def unreadable(self) -> str:
@@ -217,27 +233,33 @@ def _choose_all(source: Source) -> dict[str, Column]:
     left_out: list[str] = []
     for field in source.schema:
         with source.converting_errors(f"column {field.name!r}"):
-            column = infer(source, field)
+            column = column_at(source, ColumnPath(field.name), field.name, None)
         if column is None or not field.name:
             left_out.append(f"{field.name!r} ({_shorten(field.type)})")
         elif len(source.schema.get_all_field_indices(field.name)) > 1:
             raise duplicate_error(source, field.name)
         else:
             by_stream[field.name] = column
+    nested = nested_paths(source.schema)
     if not by_stream:
-        raise SchemaError(f"expected a column of numbers, bytes or text in {source.path}, which has\n{source.schema}")
+        within = f"\nDeclare values within columns by their paths: {_shorten(', '.join(nested), 400)}" if nested else ""
+        raise SchemaError(
+            f"expected a column of numbers, bytes or text in {source.path}, which has\n{source.schema}{within}"
+        )
     if left_out:
-        warn_of_left_out(source.path, left_out)
+        warn_of_left_out(source, left_out)
     return by_stream
 
 
-def warn_of_left_out(path: str, left_out: Sequence[str]) -> None:
+def warn_of_left_out(source: Source, left_out: Sequence[str]) -> None:
     """Warn of columns that are not streams."""
+    nested = _shorten(", ".join(nested_paths(source.schema)), 400)
     warnings.warn(
-        f"columns that are not streams by themselves are not read from {path}: {', '.join(left_out)}. To silence this "
-        "warning, pass the names of the streams that you want as `streams`. Lists of lists of equal lengths are dense "
-        "if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, value> are sparse if "
-        "declared so. Anything else must be encoded first",
+        f"columns that are not streams by themselves are not read from {source.path}: {', '.join(left_out)}. To "
+        "silence this warning, pass the names of the streams that you want as `streams`. Lists of lists of equal "
+        "lengths are dense if declared with their shape, such as fl.Stream((28, 28)), and lists of struct<index, "
+        f"value> are sparse if declared so. {f'Within columns are, by path, {nested}. ' if nested else ''}Structs and "
+        'lists are JSON text if declared as fl.Stream(dtype="bytes")',
         stacklevel=5,
     )
 
@@ -247,34 +269,57 @@ def _choose_declared(source: Source, streams: Sequence[str] | Mapping[str, Strea
     for name in streams:
         declared = streams[name] if isinstance(streams, Mapping) else None
         field = (declared.field if declared is not None else None) or name
-        count = len(source.schema.get_all_field_indices(field))
-        if count > 1:
-            raise duplicate_error(source, field)
-        if count == 0:
-            raise SchemaError(
-                f"expected a column {field!r} in {source.path}, which has {', '.join(map(repr, source.schema.names))}"
-            )
-        kind = source.schema.field(field)
+        path = locate(source.schema, field, source.path)
         with source.converting_errors(f"column {field!r}"):
-            column = infer(source, kind, declared)
+            column = column_at(source, path, field, declared)
         if column is None:
-            raise unfit_error(source, kind, name)
+            raise unfit_error(source, field, field_at(source.schema, path).type, name)
         if declared is not None:
             column = apply_declaration(source, name, column, declared)
         by_stream[name] = column
     return by_stream
 
 
-def unfit_error(source: Source, field: Any, name: str) -> SchemaError:
-    """Return the error for a column that cannot be the stream ``name``."""
+def unfit_error(source: Source, field: str, kind: Any, name: str) -> SchemaError:
+    """Return the error for values of a type that cannot be the stream ``name``."""
+    within = [inner for inner in value_paths(source.schema) if inner.startswith(field) and inner != field]
+    by_path = f"read the values within it by their paths ({_shorten(', '.join(within), 400)}), " if within else ""
     return SchemaError(
-        f"expected numbers, bytes or text in column {field.name!r} of {source.path}, got {_shorten(field.type)}; "
-        f"encode it first, or declare the shape of lists of equal lengths as {name}=fl.Stream((28, 28)), or a list of "
-        f"struct<index, value> as {name}=fl.Stream(shape=..., sparse=True)"
+        f"expected numbers, bytes or text in column {field!r} of {source.path}, got {_shorten(kind)}; "
+        f'{by_path}declare its JSON text as {name}=fl.Stream(dtype="bytes"), the shape of lists of equal lengths '
+        f"as {name}=fl.Stream((28, 28)), or a list of struct<index, value> as "
+        f"{name}=fl.Stream(shape=..., sparse=True)"
     )
 
 
-def infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:
+def column_at(source: Source, path: ColumnPath, field: str, declared: Stream | None) -> Column | None:
+    """Return the column of the values at a path, or None if they cannot be a stream.
+
+    Raises:
+        SchemaError: they cannot be written as JSON, as declared.
+    """
+    import pyarrow as pa
+
+    kind = field_at(source.schema, path)
+    value = kind.type
+    if declared is not None and declared.kind == "bytes" and is_nested(value) and not _has_bytes(value):
+        check_writable(value, field, [path.column, *path.steps], source.path)
+        return Column(field, Stream(dtype="bytes"), path.in_list, path=path, json=value)
+    if path.in_list:
+        value = pa.list_(value)
+    column = _infer(source, pa.field(field, value, metadata=kind.metadata), declared)
+    return None if column is None else column._replace(path=path)
+
+
+def _has_bytes(kind: Any) -> bool:
+    """Return whether a nested type is of byte strings, or of structs with bytes and a path, which are read as such."""
+    kind = storage(kind)
+    while is_list(kind) and _string_kind(kind) is None:
+        kind = storage(kind.value_type)
+    return _string_kind(kind) == "bytes"
+
+
+def _infer(source: Source, field: Any, declared: Stream | None = None) -> Column | None:
     """Return the stream of a column by its type. A sparse stream needs a declaration, here or in the metadata."""
     import pyarrow as pa
 
@@ -386,11 +431,6 @@ def _metadata_error(source: Source, field: Any, noted: Stream) -> DataError:
     return DataError(f"metadata declares column {field.name!r} of type {field.type} as {noted}", path=source.path)
 
 
-def storage(kind: Any) -> Any:
-    """Return the type in which an extension type is stored, or the type itself."""
-    return kind.storage_type if hasattr(kind, "storage_type") else kind
-
-
 def _string_kind(kind: Any) -> str | None:
     """Return ``"bytes"`` or ``"str"`` for a column of strings, or of structs with bytes and a path, else None."""
     import pyarrow as pa
@@ -438,13 +478,6 @@ def number_type(kind: Any) -> Any:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def is_list(kind: Any) -> bool:
-    """Return whether arrays of a type are lists of any length."""
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
 def apply_declaration(source: Source, name: str, column: Column, declared: Stream) -> Column:
     """Return the column of a declared stream.
 
@@ -481,20 +514,19 @@ def schema_of(columns: Mapping[str, Column]) -> Schema:
     return with_masks({name: column.stream for name, column in columns.items()}, fillings_of(columns))
 
 
-def _shorten(kind: Any) -> str:
-    text = str(kind)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _shorten(shown: Any, size: int = 80) -> str:
+    text = str(shown)
+    return text if len(text) <= size else f"{text[: size - 3]}..."
 
 
 def _check_same_types(source: Source, first: Source, by_stream: Mapping[str, Column]) -> None:
     """Check that two files have the same types of columns."""
     for name, column in by_stream.items():
-        kind = source.schema.field(column.field).type if column.field in source.schema.names else None
-        if kind != first.schema.field(column.field).type:
+        kind, first_kind = field_at(source.schema, column.path), field_at(first.schema, column.path).type
+        if kind is None or kind.type != first_kind:
             raise SchemaError(
-                f"expected the same type of column {column.field!r} (stream `{name}`) in all files, got "
-                f"{first.schema.field(column.field).type} in {first.path} and {kind or 'none'} in {source.path}; "
-                f"{WAY_OUT}"
+                f"expected the same type of column {column.field!r} (stream `{name}`) in all files, got {first_kind} "
+                f"in {first.path} and {'none' if kind is None else kind.type} in {source.path}; {WAY_OUT}"
             )
 
 
@@ -541,45 +573,6 @@ def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> Rows
     return Rows(value, np.concatenate(bad), join_values(masks) if masks else None)
 
 
-class FieldItems(Protocol):
-    """Items of a field: numbers, strings, lists or structs.
-
-    Attributes:
-        mapped: whether they are in a mapped file, parts of which may be lost at any time.
-        has_fields: whether they are structs.
-    """
-
-    @property
-    def mapped(self) -> bool: ...  # noqa: D102  # see the class
-    @property
-    def has_fields(self) -> bool: ...  # noqa: D102
-    def __len__(self) -> int: ...
-
-    def nulls(self) -> Flags | None:
-        """Return the mask of the null items, or None if no item is null."""
-
-    def lists(self) -> tuple[Ints, FieldItems]:
-        """Return the bounds of lists of any length, from 0, and the items in these lists."""
-
-    def fixed_size_lists(self) -> tuple[int, FieldItems] | None:
-        """Return the size of lists of fixed size and the items in them, or None if the items are no such lists."""
-
-    def field(self, which: int | str) -> FieldItems:
-        """Return a field of structs."""
-
-    def strings(self) -> tuple[Ints, NDArray[np.uint8]]:
-        """Return the bounds of strings, from 0, and their bytes."""
-
-    def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-        """Return numbers of a dtype, or as they are stored."""
-
-    def too_large(self, dtype: np.dtype[Any]) -> Flags | None:
-        """Return the mask of the numbers that a dtype cannot hold, or None if it can hold all."""
-
-    def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return numbers of these items in memory: a copy if they are mapped."""
-
-
 class ArrowItems:
     """The `FieldItems` of one of Arrow's arrays. Decoding it may take ``memory_bytes``."""
 
@@ -605,9 +598,30 @@ class ArrowItems:
 
     def lists(self) -> tuple[Ints, ArrowItems]:
         """See `FieldItems.lists`."""
+        if (fixed := self.fixed_size_lists()) is not None:
+            return np.arange(len(self) + 1, dtype=np.int64) * fixed[0], fixed[1]
+        if hasattr(self._array, "sizes"):
+            return self._list_views()
         bounds = self._array.offsets.to_numpy().astype(np.int64)
         first, last = int(bounds[0]), int(bounds[-1])
         return bounds - first, self._with(self._array.values.slice(first, last - first))
+
+    def _list_views(self) -> tuple[Ints, ArrowItems]:
+        """Return lists that may lie in any order and overlap."""
+        starts, sizes = (part.to_numpy().astype(np.int64) for part in (self._array.offsets, self._array.sizes))
+        sizes = np.where(self.nulls(), 0, sizes)
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        values, some = self._array.values, sizes > 0
+        first = int(starts[some][0]) if some.any() else 0
+        if (starts[some] - first == bounds[:-1][some]).all():  # in order, without gaps
+            return bounds, self._with(values.slice(first, int(bounds[-1])))
+        # An item is copied as often as lists overlap.
+        deepest = int(_overlap(starts[some], (starts + sizes)[some]).max(initial=0))
+        size = max(int(bounds[-1]) * 8, deepest * values.nbytes)
+        if size > self._memory_bytes:
+            raise TooLargeError(size)
+        at = np.repeat(starts - bounds[:-1], sizes) + np.arange(bounds[-1])
+        return bounds, self._with(values.cast(_without_views(values.type)).take(at))
 
     def fixed_size_lists(self) -> tuple[int, ArrowItems] | None:
         """See `FieldItems.fixed_size_lists`."""
@@ -649,13 +663,16 @@ def value_of(items: FieldItems, column: Column, memory_bytes: int) -> Rows:
         TooLargeError: they take more than ``memory_bytes``.
         DataError: a mapped file was truncated, or its disk fails.
     """
+    items = at_path(items, column.path.steps)
     lost: Flags | None = None  # lists that are null
     offsets: Ints | None = None
     if column.ragged:
         lost = items.nulls()
         offsets, items = items.lists()
     value: Value
-    if column.stream.is_bytes:
+    if column.json is not None:
+        value, bad, missing = _json_rows(items, column, offsets, memory_bytes)
+    elif column.stream.is_bytes:
         value, bad, missing = _string_rows(items, column.stream, offsets)
     elif column.stream.sparse:
         value, bad, missing = _sparse_rows(items, column.stream, offsets)
@@ -665,15 +682,118 @@ def value_of(items: FieldItems, column: Column, memory_bytes: int) -> Rows:
     if column.filling is None:
         bad = _union(bad, None if missing is None else any_of_sample(missing))
     else:
-        if lost is not None and offsets is not None and lost.any():  # what the list holds is undefined
-            of_lost = np.repeat(lost, np.diff(offsets))
-            missing = of_lost if missing is None else missing | (of_lost if missing.ndim == 1 else of_lost[:, None])
+        if lost is not None and offsets is not None and lost.any():
+            value, offsets, bad, missing = _without_lists(value, lost, bad, missing)
         value = fill(value, missing, column.filling)
         present = mask_of(value, missing) if column.filling.mask else None
         lost = None
     if bad is not None and offsets is not None:
         bad = any_of(bad, offsets)
     return Rows(value, _union(lost, bad), present)
+
+
+def _without_lists(
+    value: Value, lost: Flags, bad: Flags | None, missing: Flags | None
+) -> tuple[Value, Ints, Flags | None, Flags | None]:
+    """Return samples without those of the lists that are null, whose content is undefined, and the masks of samples."""
+    lengths = np.where(lost, 0, value.lengths)
+    keep = np.flatnonzero(~np.repeat(lost, value.lengths))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if len(keep) < value.num_samples:
+        bad, missing = (None if flags is None else flags[keep] for flags in (bad, missing))
+    if isinstance(value, DenseValue):
+        rows = DenseValue(value.rows).select(keep).rows
+        return DenseValue(rows, offsets), offsets, bad, missing
+    if isinstance(value, SparseValue):
+        some = SparseValue(value.indptr, value.indices, value.values, value.shape[0]).select(keep)
+        return SparseValue(some.indptr, some.indices, some.values, some.shape[0], offsets), offsets, bad, missing
+    assert isinstance(value, BytesValue)
+    strings = BytesValue(value.bounds, value.data, None, text=value.text).select(keep)
+    return BytesValue(strings.bounds, strings.data, offsets, text=value.text), offsets, bad, missing
+
+
+def lengths_of(items: FieldItems, column: Column) -> Ints:
+    """Return the number of samples of each sequence of a ragged column.
+
+    Raises:
+        As `value_of`.
+    """
+    items = at_path(items, column.path.steps)
+    lengths: Ints = np.diff(items.lists()[0])
+    lost = None if column.filling is None else items.nulls()
+    return lengths if lost is None else np.where(lost, 0, lengths)
+
+
+def at_path(items: FieldItems, steps: tuple[str | None, ...]) -> FieldItems:
+    """Return the items that ``steps`` lead to from some items, or the lists of them. Null if any item on the way is."""
+    if not steps:
+        return items
+    missing: Flags | None = None
+    for at, step in enumerate(steps):
+        if step is None:
+            return _PathItems(items, missing, steps[at + 1 :])
+        missing = _union(missing, items.nulls())
+        items = items.field(step)
+    return _PathItems(items, missing)
+
+
+class _PathItems:
+    """Items on a path.
+
+    Args:
+        items: the items.
+        missing: mask of the items that are null as structs around them are, or None.
+        steps: what follows within the lists, if they are lists.
+    """
+
+    def __init__(self, items: FieldItems, missing: Flags | None, steps: tuple[str | None, ...] = ()) -> None:
+        self._items, self._missing, self._steps = items, missing, steps
+        self.mapped, self.has_fields = items.mapped, items.has_fields
+        self.fixed_size_lists, self.field = items.fixed_size_lists, items.field
+        self.strings, self.numbers, self.to_memory = items.strings, items.numbers, items.to_memory
+        self.too_large = items.too_large
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def nulls(self) -> Flags | None:
+        """See `FieldItems.nulls`."""
+        return _union(self._missing, self._items.nulls())
+
+    def lists(self) -> tuple[Ints, FieldItems]:
+        """See `FieldItems.lists`."""
+        bounds, items = self._items.lists()
+        return bounds, at_path(items, self._steps)
+
+
+def _overlap(begins: Ints, ends: Ints) -> Ints:
+    """Return how many ranges are open after each begin or end of one."""
+    at = np.concatenate([ends, begins])  # at the same place, a range ends before another one begins
+    change = np.repeat([-1, 1], len(begins))
+    return np.cumsum(change[np.argsort(at, kind="stable")])
+
+
+def _without_views(kind: Any) -> Any:
+    """Return a type with plain strings in place of views of strings, of which Arrow takes no items."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([field.with_type(_without_views(field.type)) for field in fields])
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pa.list_ if types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_without_views(kind.value_type)))
+    return kind
+
+
+def _json_rows(
+    items: FieldItems, column: Column, offsets: Ints | None, memory_bytes: int
+) -> tuple[BytesValue, Flags | None, Flags | None]:
+    bounds, data = json_texts(items, column.json, memory_bytes)
+    return BytesValue(bounds, data, offsets, text=False), None, items.nulls()
 
 
 def _string_rows(

@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline import _native
 from feedline.feed.byte_strings import TooLargeError
-from feedline.feed.formats.arrow.columns import is_list, storage
+from feedline.feed.formats.arrow.column_paths import storage
 from feedline.feed.formats.arrow.file import ArrowFile, Batch, prefix_bytes, read_bytes
 from feedline.feed.formats.store.compressed import expanded_bytes
 
@@ -72,9 +72,16 @@ def _as_bytes(kind: Any) -> Any:
     plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
     if kind in plain:
         return plain[kind]
-    if is_list(kind):
-        make = pa.large_list if pa.types.is_large_list(kind) else pa.list_
-        return make(_as_bytes(kind.value_type))
+    makers = {
+        pa.types.is_list: pa.list_,
+        pa.types.is_large_list: pa.large_list,
+        pa.types.is_list_view: pa.list_view,
+        pa.types.is_large_list_view: pa.large_list_view,
+        pa.types.is_fixed_size_list: lambda item: pa.list_(item, kind.list_size),
+    }
+    for test, make in makers.items():
+        if test(kind):
+            return make(_as_bytes(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(kind.field(i).name, _as_bytes(kind.field(i).type)) for i in range(kind.num_fields)])
     return kind

@@ -22,6 +22,7 @@ from feedline.errors import DataError, SchemaError, shown_path
 from feedline.feed.files.paths import open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.truncation_guard import seal_of
+from feedline.feed.formats.arrow.column_paths import ColumnPath
 from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.store.compressed import dictionary_id
 from feedline.feed.formats.store.mapped_files import FileMap
@@ -85,7 +86,7 @@ class ArrowFile:
         compressed: whether any batch is compressed.
         aligned: whether all buffers start at multiples of 8 bytes, which views need.
         dictionaries: messages with values of dictionaries.
-        lacking: names of the columns in use of which the file has no values.
+        lacking: paths of the columns in use of which the file has no values.
 
     Raises:
         DataError: it cannot be opened, is no Arrow file, or is damaged.
@@ -146,7 +147,7 @@ class ArrowFile:
                     raise self.damage_error("it replaces a dictionary, which only streams may", message.start)
                 ids.add(message.id)
         self._map: _Mapped | None = None
-        self.lacking: frozenset[str] = frozenset()
+        self.lacking: frozenset[ColumnPath] = frozenset()
 
     @property
     def source(self) -> Source:

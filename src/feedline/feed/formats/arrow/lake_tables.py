@@ -9,7 +9,7 @@ from typing import NamedTuple
 from feedline.errors import DataError
 
 
-class _Kind(NamedTuple):
+class _TableKind(NamedTuple):
     """A kind of table.
 
     Attributes:
@@ -23,14 +23,14 @@ class _Kind(NamedTuple):
     files: str
 
 
-_KINDS = (
-    _Kind("_delta_log", "a Delta table", "deltalake.DeltaTable(path).file_uris()"),
-    _Kind(
+_TABLE_KINDS = (
+    _TableKind("_delta_log", "a Delta table", "deltalake.DeltaTable(path).file_uris()"),
+    _TableKind(
         "metadata/*.metadata.json",
         "an Iceberg table",
         "[task.file.file_path for task in table.scan().plan_files()], of pyiceberg",
     ),
-    _Kind(".hoodie", "a Hudi table", "hudi.HudiTable(path).get_file_slices(), which have their paths"),
+    _TableKind(".hoodie", "a Hudi table", "hudi.HudiTable(path).get_file_slices(), which have their paths"),
 )
 
 
@@ -42,7 +42,7 @@ def refuse_tables(folder: Path, files: Iterable[Path]) -> None:
     """
     inner = {parent for file in files for parent in file.parents}
     for place in (folder, *sorted(folder / parent for parent in inner - {Path()})):
-        for kind in _KINDS:
+        for kind in _TABLE_KINDS:
             if next(place.glob(kind.mark), None) is not None:
                 raise DataError(
                     f"expected a folder whose Parquet files are all of the data, got {kind.name}, whose log says which "

@@ -25,8 +25,9 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.arrow import columns as arrow_columns
-from feedline.feed.formats.arrow.columns import Source
-from feedline.feed.formats.arrow.list_lengths import ListLengths, count_lengths
+from feedline.feed.formats.arrow.column_paths import nested_paths
+from feedline.feed.formats.arrow.columns import Column, Source
+from feedline.feed.formats.arrow.list_lengths import ListLengths, column_per_list, count_lengths, longest_lists
 from feedline.feed.formats.missing import identity_of
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Ints, Selective, whole_number
@@ -91,9 +92,10 @@ class LanceDeserializer(Deserializer, Selective, PickledByArguments):
             table = _open(self.name, version)
             self.version = int(table.version)
             fragments = table.get_fragments()
-            source = Source(self.name, table.schema, self._damage_error)
-            self._columns = arrow_columns.choose([source], streams, defines_size)
-            self._fields = list(dict.fromkeys(column.field for column in self._columns.values()))
+            self._source = Source(self.name, table.schema, self._damage_error)
+            self._columns = arrow_columns.choose([self._source], streams, defines_size)
+            self.nested_paths = nested_paths(table.schema)
+            self._fields = list(dict.fromkeys(column.path.column for column in self._columns.values()))
             self._files = [_files_of(table, fragment, self._fields) for fragment in fragments]
             self._runs = [
                 run
@@ -195,24 +197,36 @@ class LanceDeserializer(Deserializer, Selective, PickledByArguments):
         for name, column in self._columns.items():
             with self._converting_errors(f"column {column.field!r}"):
                 try:
-                    rows = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
+                    rows = arrow_columns.decode(table.column(column.path.column), column, self._memory_bytes)
                 except TooLargeError as error:
                     raise self._size_error(error.args[0]) from None
             rows.into(values, name)
             unreadable.mark(name, rows.bad)
         return Chunk(self.schema, values, unreadable.errors())
 
+    def _longest(self, chunk: int, columns: Sequence[Column], shortest: int) -> Ints:
+        """Return the samples of the sequences of a chunk. See `longest_lists`."""
+        return longest_lists(
+            self._decoded(chunk, list(dict.fromkeys(column.path.column for column in columns))),
+            columns,
+            shortest=shortest,
+            memory_bytes=self._memory_bytes,
+            source=self._source,
+            what=f"chunk {chunk}",
+        )
+
     def _all_lengths(self) -> ListLengths | None:
         size = self.schema.size_stream
         counted = [column for name, column in self._columns.items() if size in (None, name)]
-        ragged = [column.field for column in counted if column.ragged]
+        ragged = [column for column in counted if column.ragged]
         if not ragged:
             return None
         with self._lock:
             if self._lengths is None:
-                tables = ((run.rows, self._decoded(chunk, ragged)) for chunk, run in enumerate(self._runs))
                 shortest = 0 if len(ragged) == len(counted) else 1
-                self._lengths = count_lengths(tables, ragged, path=self.name, shortest=shortest)
+                columns = column_per_list(ragged)
+                chunks = (self._longest(chunk, columns, shortest) for chunk in range(len(self._runs)))
+                self._lengths = count_lengths(chunks, self.name)
             return self._lengths
 
     @contextlib.contextmanager

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.feed.files.atomic import room_for
+from feedline.feed.formats.arrow.columns import ArrowItems, Column, Source, lengths_of
+from feedline.feed.protocol import Ints
 
 
 class ListLengths(NamedTuple):
@@ -24,14 +26,12 @@ class ListLengths(NamedTuple):
     table: NDArray[np.int32]
 
 
-def count_lengths(tables: Iterable[tuple[int, Any]], fields: Sequence[str], *, path: str, shortest: int) -> ListLengths:
-    """Count the samples of the sequences in Arrow tables, one for each chunk: the longest of the lists ``fields``.
+def count_lengths(chunks: Iterable[Ints], path: str) -> ListLengths:
+    """Keep the samples of the sequences of chunks, int64 (rows,) each. Only one chunk is in memory at a time.
 
     Args:
-        tables: number of rows and table of each chunk. Only one is in memory at a time.
-        fields: names of columns of lists, which a table may lack.
+        chunks: the samples of each chunk.
         path: path of their corpus, for errors.
-        shortest: samples of a sequence whose lists are all empty.
 
     Raises:
         DataError: there is no room for the temporary file.
@@ -39,16 +39,46 @@ def count_lengths(tables: Iterable[tuple[int, Any]], fields: Sequence[str], *, p
     samples = []
     what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
     with room_for(what, tempfile.gettempdir(), path, hint), tempfile.TemporaryFile() as file:
-        for rows, table in tables:
-            longest = np.full(rows, shortest, np.int64)
-            for field in fields:
-                if field not in table.column_names:
-                    continue
-                chunks = [getattr(chunk, "storage", chunk) for chunk in table.column(field).chunks]
-                lengths = [np.diff(chunk.offsets.to_numpy().astype(np.int64)) for chunk in chunks]
-                np.maximum(longest, np.concatenate(lengths), out=longest)
-            samples.append(int(longest.sum()))
-            file.write(longest.astype(np.int32).tobytes())
+        for lengths in chunks:
+            samples.append(int(lengths.sum()))
+            file.write(lengths.astype(np.int32).tobytes())
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return ListLengths(samples, np.frombuffer(mapped, np.int32))
+
+
+def longest_lists(
+    table: Any, columns: Sequence[Column], *, shortest: int, memory_bytes: int, source: Source, what: str
+) -> Ints:
+    """Return the samples of the sequences in an Arrow table, int64 (rows,): the longest of their lists.
+
+    Args:
+        table: the table.
+        columns: its ragged columns.
+        shortest: samples of a sequence whose lists are all empty.
+        memory_bytes: bytes that a decoded column may take.
+        source: its file, for errors.
+        what: name of its rows, for errors.
+
+    Raises:
+        DataError: a column cannot be read.
+    """
+    longest = np.full(table.num_rows, shortest, np.int64)
+    for column in columns:
+        with source.converting_errors(f"{what}, column {column.field!r},"):
+            chunks = [ArrowItems(chunk, memory_bytes) for chunk in table.column(column.path.column).chunks]
+            lengths = [np.empty(0, np.int64), *(lengths_of(chunk, column) for chunk in chunks)]
+        np.maximum(longest, np.concatenate(lengths), out=longest)
+    return longest
+
+
+def column_per_list(columns: Sequence[Column]) -> list[Column]:
+    """Return a column of each list of structs, whose fields have the same lengths, and all other columns."""
+    by_list: dict[Any, Column] = {}
+    for column in columns:
+        path = column.path
+        steps = path.steps[: path.steps.index(None)] if path.in_list else path.steps
+        key = (path.column, steps, path.in_list, column.filling is None)
+        if key not in by_list or not column.stream.is_bytes:
+            by_list[key] = column
+    return list(by_list.values())

@@ -31,10 +31,11 @@ from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, looking, open_file, read_at, reading, status_of
 from feedline.feed.formats.arrow import columns as arrow_columns
-from feedline.feed.formats.arrow.columns import Source
+from feedline.feed.formats.arrow.column_paths import ColumnPath, inner_types, leaf_span, nested_paths, storage
+from feedline.feed.formats.arrow.columns import Column, Source
 from feedline.feed.formats.arrow.file import unknown_types
 from feedline.feed.formats.arrow.hugging_face import parquet_files
-from feedline.feed.formats.arrow.list_lengths import ListLengths, count_lengths
+from feedline.feed.formats.arrow.list_lengths import ListLengths, column_per_list, count_lengths, longest_lists
 from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.arrow.united_columns import choose, lacking_rows
 from feedline.feed.formats.hive_folders import NULL, hive_columns
@@ -58,7 +59,8 @@ from feedline.feed.protocol import (
 class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
     """Parquet files. A row is a sequence.
 
-    Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams. See
+    Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams, as are
+    such values within structs and lists of structs, by path. A struct or list declared as bytes is its JSON text. See
     `feedline.feed.formats.arrow.columns` and the page on Parquet.
 
     A sequence with a null, with a sparse index outside its classes, or with a text that is not UTF-8, is unreadable: it
@@ -69,8 +71,9 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
             that begin with ``.`` or ``_``, and for one of Hugging Face's datasets the files of one split), or a list of
             files in corpus order.
         streams: names of columns, including columns that folders are named after (``label=a/``), or declarations by
-            stream name (`Stream.field` names the column, the shape may be another shape of the same size). By default
-            every column that can be a stream. A warning names the other columns.
+            stream name (`Stream.field` names the column, or is a path such as ``"messages[].content"``, the shape may
+            be another shape of the same size). By default every column that can be a stream. A warning names the other
+            columns.
         split: split of a folder that has several, by its ``README.md`` or the names of its files.
         defines_size: name of the stream whose lengths count towards the minibatch budget, by default the longest stream
             of each sequence, or as declared.
@@ -78,6 +81,9 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         schema: ``"union"`` takes files whose columns differ, in their order too. Numbers have the narrowest type that
             holds those of all files exactly. ``missing`` and ``mask`` fill what files lack. A log message says what
             differs. By default all files must have the same types.
+
+    Attributes:
+        nested_paths: the paths of the values within structs and lists of structs, whether they are streams or not.
 
     Raises:
         DataError: a folder has several splits, a file is missing, damaged or encrypted, a row group claims to need more
@@ -109,10 +115,11 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         for file, fields in zip(self._files, lacking, strict=True):
             file.lacking = fields
         for name, column in self._columns.items():
-            if column.field in hive:
+            if column.path.column in hive:
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = arrow_columns.schema_of(self._columns)
-        self._fields = [column.field for column in self._columns.values()]
+        self.nested_paths = nested_paths(self._files[0].schema)
+        self._fields = list(dict.fromkeys(column.path for column in self._columns.values()))
         self._groups = [group for file in self._files for group in file.groups(self._fields, memory)]
         self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
         if self._first[-1] == 0:
@@ -180,10 +187,10 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
         for name, column in self._columns.items():
             with group.file.source.converting_errors(f"row group {group.number}, column {column.field!r},"):
                 try:
-                    if column.field in group.file.lacking:
+                    if column.path in group.file.lacking:
                         rows = lacking_rows(column, group.rows, self._memory_bytes)
                     else:
-                        rows = arrow_columns.decode(table.column(column.field), column, self._memory_bytes)
+                        rows = arrow_columns.decode(table.column(column.path.column), column, self._memory_bytes)
                 except TooLargeError as error:
                     raise group.file.size_error(group.number, error.args[0], self._memory_bytes) from None
             rows.into(values, name)
@@ -212,9 +219,21 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
                 digest.file(handle, file.size)
         return digest.hexdigest()
 
-    def _decoded(self, group: _RowGroup, fields: list[str]) -> Any:
+    def _longest(self, group: _RowGroup, columns: Sequence[Column], shortest: int) -> Ints:
+        """Return the samples of the sequences of a row group. See `longest_lists`."""
+        present = [column for column in columns if column.path not in group.file.lacking]
+        if not present:
+            return np.full(group.rows, shortest, np.int64)
         with group.file.open() as handle:
-            return group.file.decode(Pages(handle, []), group, fields, self._memory_bytes)
+            table = group.file.decode(Pages(handle, []), group, [c.path for c in present], self._memory_bytes)
+        return longest_lists(
+            table,
+            present,
+            shortest=shortest,
+            memory_bytes=self._memory_bytes,
+            source=group.file.source,
+            what=f"row group {group.number}",
+        )
 
     def _all_lengths(self) -> ListLengths | None:
         size = self.schema.size_stream
@@ -224,10 +243,10 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
             return None
         with self._lock:
             if self._lengths is None:
-                fields = [column.field for column in ragged]
-                tables = ((group.rows, self._decoded(group, fields)) for group in self._groups)
                 shortest = 0 if len(ragged) == len(counted) else 1
-                self._lengths = count_lengths(tables, fields, path=self._groups[0].file.path, shortest=shortest)
+                columns = column_per_list(ragged)
+                chunks = (self._longest(group, columns, shortest) for group in self._groups)
+                self._lengths = count_lengths(chunks, self._groups[0].file.path)
             return self._lengths
 
 
@@ -268,7 +287,7 @@ class _ParquetFile:
         kinds: the types of these columns.
 
     Attributes:
-        lacking: names of the columns in use of which the file has no values.
+        lacking: paths of the columns in use of which the file has no values.
     """
 
     def __init__(self, path: str, constants: Mapping[str, int | str | None], kinds: Mapping[str, type]) -> None:
@@ -294,7 +313,8 @@ class _ParquetFile:
             raise self._damage_error(
                 f"footer cannot be read: {self._sizes.width} columns in row groups, {len(self._paths)} in its schema"
             )
-        if len(widths) != len(self._paths):
+        self._laid_out = len(widths) == len(self._paths)
+        if not self._laid_out:
             widths = [8] * len(self._paths)  # one type has an unknown layout, and cannot be a stream
         self._constants = {
             key: pa.scalar(constants[key], pa.int64() if kind is int else pa.string())
@@ -304,7 +324,7 @@ class _ParquetFile:
         for key, constant in self._constants.items():
             self.schema = self.schema.append(pa.field(key, constant.type))
         self._widths = np.array(widths, np.int64)
-        self.lacking: frozenset[str] = frozenset()
+        self.lacking: frozenset[ColumnPath] = frozenset()
         self._strings = [self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))]
 
     @property
@@ -323,7 +343,7 @@ class _ParquetFile:
             raise
         return handle
 
-    def extents(self, group: _RowGroup, fields: list[str]) -> list[Extent]:
+    def extents(self, group: _RowGroup, fields: Sequence[ColumnPath]) -> list[Extent]:
         """Return the extents of the columns ``fields`` of a row group, clipped to the file."""
         runs: list[list[int]] = []
         leaves = self._leaves(fields)
@@ -338,7 +358,7 @@ class _ParquetFile:
                 runs.append([begin, end])
         return [Extent(self.path, begin, end - begin) for begin, end in runs]
 
-    def groups(self, fields: list[str], memory_bytes: int) -> list[_RowGroup]:
+    def groups(self, fields: Sequence[ColumnPath], memory_bytes: int) -> list[_RowGroup]:
         """Return the row groups that have rows.
 
         Raises:
@@ -354,7 +374,7 @@ class _ParquetFile:
             groups.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
         return groups
 
-    def decode(self, handle: Pages, group: _RowGroup, fields: list[str], memory_bytes: int) -> Any:
+    def decode(self, handle: Pages, group: _RowGroup, fields: Sequence[ColumnPath], memory_bytes: int) -> Any:
         """Return the columns ``fields`` of a row group, read from ``handle``, as an Arrow table.
 
         Raises:
@@ -363,7 +383,7 @@ class _ParquetFile:
         import pyarrow.parquet as pq
 
         step = self._check_pages(handle, group, fields, memory_bytes)
-        names = [name for name in dict.fromkeys(fields) if name not in self._constants and name not in self.lacking]
+        names = [self._paths[leaf] for leaf in self._leaves(fields).tolist()]
         with self.source.converting_errors(f"row group {group.number}"):
             if not names:
                 return self._with_constants(None, group, fields)
@@ -378,12 +398,12 @@ class _ParquetFile:
             )
         return self._with_constants(table, group, fields)
 
-    def _with_constants(self, table: Any, group: _RowGroup, fields: list[str]) -> Any:
+    def _with_constants(self, table: Any, group: _RowGroup, fields: Sequence[ColumnPath]) -> Any:
         """Return a table with the constant columns among ``fields`` added."""
         import pyarrow as pa
 
         columns = {} if table is None else dict(zip(table.column_names, table.columns, strict=True))
-        for name in dict.fromkeys(fields):
+        for name in dict.fromkeys(path.column for path in fields):
             if (constant := self._constants.get(name)) is not None:
                 # A dictionary of one value. The text is repeated later, where memory is counted.
                 place = np.zeros(group.rows, np.int32)
@@ -429,12 +449,18 @@ class _ParquetFile:
             raise self._damage_error(f"footer cannot be read: {what}", begin + byte) from error
         return _Sizes(rows, width, *(column.reshape(len(rows), width) for column in columns))
 
-    def _leaves(self, fields: list[str]) -> Ints:
+    def _leaves(self, fields: Sequence[ColumnPath]) -> Ints:
         """Return the numbers of the leaf columns of ``fields``."""
-        names = set(fields) - self.lacking
-        return np.array(
-            [i for i, path in enumerate(self._paths) if path in names or path.split(".")[0] in names], np.int64
-        )
+        leaves: set[int] = set()
+        for path in fields:
+            if path in self.lacking or path.column in self._constants:
+                continue
+            if self._laid_out:
+                leaves.update(range(*leaf_span(self.schema, path)))
+            else:  # as all that is below the column's name
+                parts = (path.column, f"{path.column}.")
+                leaves |= {i for i, leaf in enumerate(self._paths) if leaf == parts[0] or leaf.startswith(parts[1])}
+        return np.array(sorted(leaves), np.int64)
 
     def _decoded_bytes(self, number: int, leaves: Ints, values: Ints) -> int:
         """Return the decoded bytes of columns with ``values`` values, with one offset per row for lists."""
@@ -444,7 +470,7 @@ class _ParquetFile:
         products: list[int] = list(map(operator.mul, self._widths[leaves].tolist(), values.tolist()))
         return sum(products) + 8 * (rows + 1) * ragged
 
-    def _check_pages(self, handle: Pages, group: _RowGroup, fields: list[str], memory_bytes: int) -> int:
+    def _check_pages(self, handle: Pages, group: _RowGroup, fields: Sequence[ColumnPath], memory_bytes: int) -> int:
         """Check the size of the result by the headers of the pages to decode.
 
         The footer states the size, too, but decoders trust the pages, and a page of a few bytes can claim two billion
@@ -532,18 +558,10 @@ def _leaf_widths(kind: Any) -> list[int]:
     """Return for each leaf column of a type the bytes of a decoded value, or of its offset if the width varies."""
     import pyarrow as pa
 
-    if hasattr(kind, "storage_type"):
-        return _leaf_widths(kind.storage_type)
+    kind = storage(kind)
     if pa.types.is_dictionary(kind):
         return [8]
-    inner: list[Any] = []
-    if pa.types.is_struct(kind):
-        inner = [kind.field(i).type for i in range(kind.num_fields)]
-    elif pa.types.is_map(kind):
-        inner = [kind.key_type, kind.item_type]
-    elif hasattr(kind, "value_type"):
-        inner = [kind.value_type]
-    if inner:
+    if inner := inner_types(kind):
         return [width for part in inner for width in _leaf_widths(part)]
     try:
         return [max(1, int(kind.bit_width) // 8)]

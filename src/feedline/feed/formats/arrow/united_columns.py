@@ -14,6 +14,7 @@ from feedline.data import Stream
 from feedline.errors import SchemaError
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.formats.arrow import columns as arrow_columns
+from feedline.feed.formats.arrow.column_paths import ColumnPath, field_at, path_of, value_paths
 from feedline.feed.formats.arrow.columns import Column, Rows, Source, StreamChoice
 from feedline.feed.formats.missing import lacking
 from feedline.feed.formats.widening import filled_in, report, unfilled_error, widened
@@ -24,11 +25,11 @@ class United(NamedTuple):
 
     Attributes:
         columns: columns by stream.
-        lacking: for each file, the names of the columns in use of which it has no values.
+        lacking: for each file, the paths of the columns in use of which it has no values.
     """
 
     columns: dict[str, Column]
-    lacking: list[frozenset[str]]
+    lacking: list[frozenset[ColumnPath]]
 
 
 def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str | None, *, union: bool) -> United:
@@ -53,11 +54,13 @@ def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str |
         elif streams is None:
             left_out.append(files.shown(name))
         else:
-            raise arrow_columns.unfit_error(*files.kinds[(declared and declared.field) or name][0], name)
+            field = (declared and declared.field) or name
+            first = files.kinds_at(files.path(field))[0]
+            raise arrow_columns.unfit_error(first.source, field, first.field.type, name)
     if not columns:
         raise SchemaError(f"expected a column of numbers, bytes or text in {sources[0].path}, got none")
     if left_out:
-        arrow_columns.warn_of_left_out(sources[0].path, left_out)
+        arrow_columns.warn_of_left_out(sources[0], left_out)
     files.check_filled(columns)
     files.report(columns)
     return United(arrow_columns.with_size(columns, defines_size), files.lacking(columns))
@@ -86,7 +89,6 @@ class _Files:
             self._by_schema.setdefault(source.schema.serialize().to_pybytes(), []).append(i)
         self.kinds: dict[str, list[_Kind]] = {}
         known: set[tuple[Any, ...]] = set()
-        self._names: list[frozenset[str]] = []  # of the columns with values, by schema
         for places in self._by_schema.values():
             source = sources[places[0]]
             names = set()
@@ -101,7 +103,25 @@ class _Files:
                 if key not in known:
                     known.add(key)
                     self.kinds.setdefault(field.name, []).append(_Kind(source, field))
-            self._names.append(frozenset(names))
+
+    def path(self, field: str) -> ColumnPath:
+        """Return the way to the values of a column, or of a path."""
+        return path_of(field, self.kinds, self._sources[0].path)
+
+    def kinds_at(self, path: ColumnPath) -> list[_Kind]:
+        """Return the fields at a path that differ in their type, in the order of the files."""
+        if not path.steps:
+            return self.kinds.get(path.column, [])
+        by_type: dict[Any, _Kind] = {}
+        for source in self._schemas():
+            if _has(source, path):
+                field = field_at(source.schema, path)
+                by_type.setdefault(field.type, _Kind(source, field))
+        return list(by_type.values())
+
+    def _schemas(self) -> list[Source]:
+        """Return the first file of each schema."""
+        return [self._sources[places[0]] for places in self._by_schema.values()]
 
     def column(self, name: str, declared: Stream | None) -> Column | None:
         """Return the column of a stream, or None if it cannot be a stream.
@@ -110,17 +130,19 @@ class _Files:
             SchemaError: no file has it, its types have nothing in common, or they do not fit the declaration.
         """
         field = (declared.field if declared is not None else None) or name
-        if not self.kinds.get(field):
+        path = self.path(field)
+        kinds = self.kinds_at(path)
+        if not kinds:
             if declared is None and field in self.kinds:
                 return None
             raise SchemaError(
                 f"expected values of a column {field!r} in one of {len(self._sources)} files from "
-                f"{self._sources[0].path} on, which have {', '.join(map(repr, self.kinds))}"
+                f"{self._sources[0].path} on, which have {', '.join(map(repr, self._value_paths()))}"
             )
         parts: list[tuple[Source, Column]] = []
-        for source, arrow_field in self.kinds[field]:
+        for source, _ in kinds:
             with source.converting_errors(f"column {field!r}"):
-                part = arrow_columns.infer(source, arrow_field, declared)
+                part = arrow_columns.column_at(source, path, field, declared)
             if part is None or not field:
                 return None
             parts.append((source, part))
@@ -135,19 +157,22 @@ class _Files:
         """Return the name of a column, and its first type."""
         return f"{name!r} ({self.kinds[name][0].field.type if self.kinds[name] else 'null'})"
 
-    def lacking(self, columns: Mapping[str, Column]) -> list[frozenset[str]]:
-        """Return for each file the names of the columns in use of which it has no values."""
-        used = frozenset(column.field for column in columns.values())
-        lacking: list[frozenset[str]] = [frozenset()] * len(self._sources)
-        for names, places in zip(self._names, self._by_schema.values(), strict=True):
-            if absent := used - names:
+    def _value_paths(self) -> list[str]:
+        return list(dict.fromkeys(path for source in self._schemas() for path in value_paths(source.schema)))
+
+    def lacking(self, columns: Mapping[str, Column]) -> list[frozenset[ColumnPath]]:
+        """Return for each file the paths of the columns in use of which it has no values."""
+        used = frozenset(column.path for column in columns.values())
+        lacking: list[frozenset[ColumnPath]] = [frozenset()] * len(self._sources)
+        for source, places in zip(self._schemas(), self._by_schema.values(), strict=True):
+            if absent := frozenset(path for path in used if not _has(source, path)):
                 for i in places:
                     lacking[i] = absent
         return lacking
 
-    def _lacking(self, field: str) -> Iterator[int]:
-        for names, places in zip(self._names, self._by_schema.values(), strict=True):
-            if field not in names:
+    def _lacking(self, path: ColumnPath) -> Iterator[int]:
+        for source, places in zip(self._schemas(), self._by_schema.values(), strict=True):
+            if not _has(source, path):
                 yield from places
 
     def check_filled(self, columns: Mapping[str, Column]) -> None:
@@ -157,9 +182,9 @@ class _Files:
             SchemaError: some are not.
         """
         for name, column in columns.items():
-            i = next(self._lacking(column.field), None)
+            i = next(self._lacking(column.path), None)
             if i is not None and column.filling is None:
-                other = self.kinds[column.field][0].source.path
+                other = self.kinds_at(column.path)[0].source.path
                 raise unfilled_error(name, column.stream, column.field, self._sources[i].path, other)
 
     def report(self, columns: Mapping[str, Column]) -> None:
@@ -168,12 +193,20 @@ class _Files:
             return
         changes = []
         for name, column in columns.items():
-            types = [str(kind.field.type) for kind in self.kinds[column.field]]
+            types = [str(kind.field.type) for kind in self.kinds_at(column.path)]
             if len(set(types)) > 1:
                 changes.append(f"`{name}` is {column.stream.dtype.name} for {', '.join(dict.fromkeys(types))}")
-            if count := sum(1 for _ in self._lacking(column.field)):
+            if count := sum(1 for _ in self._lacking(column.path)):
                 changes.append(filled_in(name, count, len(self._sources)))
         report(self._sources[0].path, changes)
+
+
+def _has(source: Source, path: ColumnPath) -> bool:
+    """Return whether a file has values at a path."""
+    import pyarrow as pa
+
+    field = field_at(source.schema, path)
+    return field is not None and not pa.types.is_null(field.type)
 
 
 def _merge(name: str, a: tuple[Source, Column], b: tuple[Source, Column]) -> tuple[Source, Column]:
@@ -184,7 +217,7 @@ def _merge(name: str, a: tuple[Source, Column], b: tuple[Source, Column]) -> tup
     """
     (source, first), (other, second) = a, b
     dtype = widened(first.stream.dtype, second.stream.dtype)
-    same = (first.ragged, first.dims) == (second.ragged, second.dims)
+    same = (first.ragged, first.dims, first.json) == (second.ragged, second.dims, second.json)
     if dtype is None or not same or replace(first.stream, dtype=dtype) != replace(second.stream, dtype=dtype):
         raise SchemaError(
             f"expected values of column {first.field!r} (stream `{name}`) that one type holds exactly, got "

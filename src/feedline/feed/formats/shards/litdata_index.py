@@ -19,7 +19,7 @@ from feedline.errors import DataError
 from feedline.feed.files.mapped_arrays import map_file
 from feedline.feed.files.paths import open_file, read_at, reading
 from feedline.feed.formats.detect_shards import INDEX
-from feedline.feed.formats.jsonl import escape_key
+from feedline.feed.formats.indexed.value_paths import escape_key
 from feedline.feed.formats.shards.index_json import DAMAGED, IndexEntry, ShardFile, codec_of, index_of, no_file, size_of
 
 _DTYPES = {  # a dtype's place is its number
