@@ -9,6 +9,7 @@ import pytest
 
 import feedline as fl
 import feedline.mxnet as mx
+from feedline.cli.export import export
 from tests.cli.shell import feedline
 from tests.compat import golden
 
@@ -56,11 +57,15 @@ def expected(symbol, params, inputs):
     return [out.asnumpy() for out in executor.forward(**{name: mx.nd.array(x) for name, x in inputs.items()})]
 
 
+def shapes_of(shapes):
+    """Shapes as the command takes them."""
+    return [f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items()]
+
+
 def compare(folder, symbol, shapes):
     """Export by the command, and compare with the executor for three batches."""
     files = saved(folder, symbol, shapes)
-    lengths = [f"--shape={name}={','.join(map(str, shape))}" for name, shape in shapes.items()]
-    feedline("export", *files[:2], "--to", "onnx", *lengths)
+    feedline("export", *files[:2], "--to", "onnx", *(f"--shape={text}" for text in shapes_of(shapes)))
     session = onnxruntime.InferenceSession(str(folder / "net.onnx"))
     assert [out.name for out in session.get_outputs()] == symbol.list_outputs()
     for batch in (shapes[next(iter(shapes))][0], 1, 5):
@@ -167,22 +172,18 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(tmp_path, monkeypatch, name):
-    from feedline.mxnet._onnx import load_network, write_symbol
-
     def in_process(command, symbol, params, *options):
-        write_symbol(params.with_suffix(".onnx"), *load_network(symbol, params), DATA)
+        export(symbol, params, "onnx", shapes_of(DATA))
 
     monkeypatch.setitem(globals(), "feedline", in_process)
     compare(tmp_path, LAYERS[name](F.Variable("data")), DATA)
 
 
 def refused(folder, symbol, shapes, error, match, **shown):
-    from feedline.mxnet._onnx import load_network, write_symbol
-
-    files = saved(folder, symbol, shapes)
+    net, params, _ = saved(folder, symbol, shapes)
     with pytest.raises(error, match=match):
-        write_symbol(folder / "a.onnx", *load_network(*files[:2]), shown or shapes)
-    assert not (folder / "a.onnx").exists()
+        export(net, params, "onnx", shapes_of(shown or shapes))
+    assert not (folder / "net.onnx").exists()
 
 
 def test_refused(tmp_path):
@@ -195,9 +196,7 @@ def test_refused(tmp_path):
     refused(tmp_path, dense, shapes, mx.MXNetError, "expected shapes of inputs, data, got one of `x`", x=(1, 4))
     refused(tmp_path, dense, shapes, mx.MXNetError, "[Ss]hape", data=(2, 5))
     with pytest.raises(mx.MXNetError, match="got neither for data"):
-        from feedline.mxnet._onnx import load_network, write_symbol
-
-        write_symbol(tmp_path / "a.onnx", *load_network(tmp_path / "net-symbol.json", tmp_path / "net.params"), {})
+        export(tmp_path / "net-symbol.json", tmp_path / "net.params", "onnx")
 
 
 def test_the_command(tmp_path):
