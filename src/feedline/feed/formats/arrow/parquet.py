@@ -20,7 +20,7 @@ import operator
 import os
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -51,6 +51,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Growing,
     Ints,
     Piece,
     Unread,
@@ -58,7 +59,7 @@ from feedline.feed.protocol import (
 )
 
 
-class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
+class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
     """Parquet files. A row is a sequence.
 
     Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams. See
@@ -207,13 +208,22 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
 
     def digest(self) -> str:
         """Return 32 hex digits over row counts, sizes and three blocks of each file, including its footer."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each file, see `Growing.digests`."""
         digest = ContentDigest()
         digest.text(identity_of(arrow_columns.fillings_of(self._columns)))
-        for file in self._files:
-            digest.numbers(*(group.rows for group in self._groups if group.file is file))
+        rows: dict[_ParquetFile, list[int]] = {file: [] for file in self._files}
+        for group in self._groups:
+            rows[group.file].append(group.rows)
+        chunks = 0
+        for file, counts in rows.items():
+            digest.numbers(*counts)
             with file.open() as handle:
                 digest.file(handle, file.size)
-        return digest.hexdigest()
+            chunks += len(counts)
+            yield chunks, digest.hexdigest()
 
     def _all_lengths(self) -> _Lengths | None:
         size = self.schema.size_stream
