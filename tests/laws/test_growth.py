@@ -6,6 +6,7 @@ Each sweep is compared with that of a source over its version alone, which knows
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 import tarfile
@@ -60,7 +61,7 @@ class Growth:
         paths = [str(self.folder / f"{i:03}.{self.form}") for i in range(files)]
         if self.form == "arrays":
             bounds = np.cumsum([0, *self.counts])
-            parts = [fl.ArrayDeserializer(n=np.arange(a, b)) for a, b in zip(bounds, bounds[1:files + 1], strict=False)]
+            parts = [fl.ArrayDeserializer(n=np.arange(a, b)) for a, b in itertools.pairwise(bounds[: files + 1])]
             return parts[0] if files == 1 else fl.Concat(*parts)
         if self.form == "jsonl":
             streams = {"n": fl.Stream((), "int64"), "x": fl.Stream((), "int64")}
@@ -178,7 +179,9 @@ def test_rows_that_were_replaced_or_removed_are_an_error(tmp_path, form):
         other = Growth(tmp_path, form)
         for count in counts:
             other.append(count)
-        with pytest.raises(fl.StateError, match="rows that were replaced or removed do not fit: restore them") as caught:
+        with pytest.raises(
+            fl.StateError, match="rows that were replaced or removed do not fit: restore them"
+        ) as caught:
             fl.MinibatchSource(other.corpus(), seed=5).load_state_dict(state)
         assert list(caught.value.saved) == ["corpus"]
 
@@ -207,3 +210,24 @@ def test_damaged_versions_are_refused(tmp_path, versions):
     with pytest.raises(fl.StateError, match="names a version of the data that its first chunks are not"):
         source.load_state_dict({**state, "versions": [[0, "a"], [1, state["corpus"]]]})
     assert source.state_dict() == state
+
+
+def test_a_run_over_growing_data_is_audited(tmp_path):
+    from feedline.feed.audit import LoggedFeed, audit_steps
+
+    growth = Growth(tmp_path, "jsonl")
+    growth.append(9)
+    records, delivered, state = [], [], None
+    for _ in range(3):
+        source = fl.MinibatchSource(growth.corpus(), seed=5)
+        if state is not None:
+            source.load_state_dict(state)
+        for _ in range(12):
+            records.append(LoggedFeed(len(delivered), 5, source.state_dict()))
+            delivered.append(source.next_minibatch(5).ids.tolist())
+        state = source.state_dict()
+        growth.append(4)
+    records.append(LoggedFeed(len(delivered), 5, state))
+    for chosen in (records, records[::7] + records[-1:], [records[0], records[-1]]):
+        steps = list(audit_steps(growth.corpus(), chosen))
+        assert [step.ids.tolist() for step in steps] == delivered[chosen[0].step : chosen[-1].step]
