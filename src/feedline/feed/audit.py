@@ -73,6 +73,8 @@ def audit_steps(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator
     for a, b in pairwise(records):
         # Weights that were changed on the way are in the later state, from the place on at which they hold.
         later = {key: b.state[key] for key in ("stages",) if key in b.state}
+        if b.state.get("corpus") != current:
+            source.load_state_dict(b.state)  # refuses the state of other data
         source.load_state_dict({**a.state, **later, **_versions(b.state, current)})
         steps = []
         fingerprint = None if a.state.get("fingerprint") is None else int(a.state["fingerprint"], 16)
