@@ -71,7 +71,7 @@ def parser(text: data.Text, block: bytes):  # type: ignore[no-untyped-def]
         [stream.size for stream in streams.values()],
         [stream.sparse for stream in streams.values()],
         [False] * len(streams),
-        fill=False,
+        [0] * len(streams),
         memory_bytes=1 << 32,
     )
     buffer = data.padded(block, PAD)

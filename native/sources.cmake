@@ -38,6 +38,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/picture_header.cpp
   native/src/picture_ops.cpp
   native/src/picture_resize.cpp
+  native/src/recordio.cpp
   native/src/tar.cpp
   native/src/tfrecord.cpp
   native/src/ctf_index.cpp
@@ -81,6 +82,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/rows.cpp
   native/bindings/shared_memory.cpp
   native/bindings/pictures.cpp
+  native/bindings/recordio.cpp
   native/bindings/tar.cpp
   native/bindings/tfrecord.cpp
   native/bindings/ctf.cpp)
@@ -99,6 +101,7 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_parquet.cpp
   native/tests/test_pictures.cpp
   native/tests/test_rows.cpp
+  native/tests/test_recordio.cpp
   native/tests/test_shared_memory.cpp
   native/tests/test_store.cpp
   native/tests/test_tar.cpp

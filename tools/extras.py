@@ -2,6 +2,7 @@
 
 usage: extras.py DIST [EXTRA ...]. Pages are those of the table of extras in docs/index.md. `tests.docs.pages` runs them
 as in tests, but from the wheel in DIST, and with nothing installed that the extra, or one of `ALSO`, does not bring.
+Versions are those of constraints.txt, or for an extra that contradicts it of constraints-EXTRA.txt.
 """
 
 import os
@@ -49,6 +50,12 @@ def pages() -> dict[str, Path]:
     return {extra: (index.parent / page).resolve() for extra, page in rows}
 
 
+def constraints(extra: str) -> Path:
+    """Return the versions to install: those of the extra if it contradicts the others, else those of all."""
+    own = ROOT / f"constraints-{extra}.txt"
+    return own if own.exists() else ROOT / "constraints.txt"
+
+
 def check(extra: str, page: Path, wheel: Path) -> bool:
     """Install and run one extra, return whether its page ran."""
     began = time.monotonic()
@@ -57,7 +64,7 @@ def check(extra: str, page: Path, wheel: Path) -> bool:
         venv.create(f"{folder}/venv", with_pip=True)
         python = f"{folder}/venv/bin/python"
         wanted = f"{wheel}[{extras}]" if extras else str(wheel)
-        pip = [python, "-m", "pip", "--disable-pip-version-check", "-q", "install", "-c", str(ROOT / "constraints.txt")]
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "-q", "install", "-c", str(constraints(extra))]
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         environment |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache", "PYTHONDONTWRITEBYTECODE": "1"}
         environment["PATH"] = f"{folder}/venv/bin:{environment['PATH']}"

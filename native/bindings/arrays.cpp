@@ -15,6 +15,7 @@ const Numpy& numpy() {
                      type("uint16"),
                      type("uint32"),
                      type("uint64"),
+                     type("float32"),
                      type("bool")};
     }();
     return once;

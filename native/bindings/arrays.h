@@ -18,7 +18,7 @@ namespace nb = nanobind;
 
 // numpy's types and functions, looked up once for the life of the process.
 struct Numpy {
-    nb::handle empty, ndarray, int32, int64, uint8, uint16, uint32, uint64, boolean;
+    nb::handle empty, ndarray, int32, int64, uint8, uint16, uint32, uint64, float32, boolean;
 };
 
 const Numpy& numpy();

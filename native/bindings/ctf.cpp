@@ -88,13 +88,14 @@ nb::object error(const feedline::CtfIndexer& self) {
 
 feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::vector<std::int64_t>& dims,
                                 const std::vector<bool>& sparse, const std::vector<bool>& float64,
-                                int size_stream, bool lenient, bool fill, std::uint64_t memory_bytes) {
+                                const std::vector<int>& fill, int size_stream, bool lenient,
+                                std::uint64_t memory_bytes) {
     const std::size_t n = names.size();
     if (n == 0 || n > std::numeric_limits<std::int16_t>::max())
         raise<nb::value_error>({"expected 1 to 32767 fields, got ", n});
-    if (dims.size() != n || sparse.size() != n || float64.size() != n)
-        raise<nb::value_error>({"expected `fields`, `dims`, `sparse` and `float64` of equal length, got ", n, ", ",
-                                dims.size(), ", ", sparse.size(), " and ", float64.size()});
+    if (dims.size() != n || sparse.size() != n || float64.size() != n || fill.size() != n)
+        raise<nb::value_error>({"expected `fields`, `dims`, `sparse`, `float64` and `fill` of equal length, got ", n,
+                                ", ", dims.size(), ", ", sparse.size(), ", ", float64.size(), " and ", fill.size()});
     if (size_stream < -1 || size_stream >= static_cast<int>(n))
         raise<nb::value_error>({"expected size_stream to be the index of one of ", n, " fields, or -1, got ",
                                 size_stream});
@@ -109,9 +110,12 @@ feedline::CtfParser make_parser(const std::vector<nb::bytes>& names, const std::
                 raise<nb::value_error>({"expected distinct fields, got two streams that read '", name, "'"});
         if (dims[i] < 1 || dims[i] > std::numeric_limits<std::int32_t>::max())
             raise<nb::value_error>({"expected dimensions from 1 to 2**31 - 1, got ", dims[i], " for '", name, "'"});
-        fields.push_back({std::move(name), dims[i], sparse[i], float64[i]});
+        if (fill[i] < 0 || fill[i] > 2)
+            raise<nb::value_error>({"expected fill to be 0, 1 or 2, got ", fill[i], " for '", name, "'"});
+        fields.push_back(
+            {std::move(name), dims[i], sparse[i], float64[i], static_cast<feedline::CtfFill>(fill[i])});
     }
-    return feedline::CtfParser(std::move(fields), size_stream, lenient, fill, memory_bytes);
+    return feedline::CtfParser(std::move(fields), size_stream, lenient, memory_bytes);
 }
 
 nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::int64_t start,
@@ -137,18 +141,20 @@ nb::tuple parse(const feedline::CtfParser& self, Input<std::uint8_t> text, std::
         const feedline::CtfField& field = self.fields()[s];
         nb::object offsets = nb::none();
         if (column.offsets.size > 0) offsets = to_array<std::int64_t>(column.offsets);
+        nb::object missing = nb::none();
+        if (column.missing.size > 0) missing = to_array<std::int64_t>(column.missing);
         if (field.sparse) {
             nb::object indptr = to_array<std::int64_t>(column.indptr);
             nb::object indices = to_array<std::int32_t>(column.indices);
             nb::object values =
                 field.float64 ? to_array<double>(column.values) : to_array<float>(column.values);
-            streams.append(nb::make_tuple(indptr, indices, values, offsets));
+            streams.append(nb::make_tuple(indptr, indices, values, offsets, missing));
         } else {
             const std::size_t rows = column.samples, dim = static_cast<std::size_t>(field.dim);
             if (column.values.data == nullptr) column.values.grow(1);
             nb::object values = field.float64 ? to_array<double>(column.values, {rows, dim})
                                               : to_array<float>(column.values, {rows, dim});
-            streams.append(nb::make_tuple(values, offsets));
+            streams.append(nb::make_tuple(values, offsets, missing));
         }
     }
     nb::object valid = nb::none();
@@ -207,15 +213,17 @@ void bind_ctf(nb::module_& m) {
 
     nb::class_<feedline::CtfParser>(
         m, "CtfParser",
-        "Parses the sequences of a chunk of CTF text into columns. Immutable and thread-safe.")
-        .def(nb::new_(&make_parser), "fields"_a, "dims"_a, "sparse"_a, "float64"_a, "size_stream"_a = -1,
-             "lenient"_a = false, nb::kw_only(), "fill"_a, "memory_bytes"_a)
+        "Parses the sequences of a chunk of CTF text into columns. Immutable and thread-safe.\n\n"
+        "fill: for each field 0, 1 to pad dense samples with zeros, or 2 also to fill fields that a sequence lacks.")
+        .def(nb::new_(&make_parser), "fields"_a, "dims"_a, "sparse"_a, "float64"_a, "fill"_a,
+             "size_stream"_a = -1, "lenient"_a = false, nb::kw_only(), "memory_bytes"_a)
         .def("parse", &parse, "text"_a, "start"_a, "entries"_a, "origin"_a, "allowed_errors"_a = -1,
              "Parse sequences and return (streams, valid, errors, errors_left).\n\n"
              "Entries are from `CtfIndexer`. A sequence is text[start + offset - origin:][:size], so `origin` is the\n"
              "file offset of text[start].\n\n"
-             "streams: for each field (rows (N, dim), offsets) or, if sparse, (indptr, indices, values, offsets).\n"
-             "offsets is None if each sequence has one sample. valid: uint8[sequences], or None if all are valid.\n"
+             "streams: for each field (rows (N, dim), offsets, missing) or, if sparse, (indptr, indices, values,\n"
+             "offsets, missing). offsets is None if each sequence has one sample. missing: None, or for a field with\n"
+             "fill 2 int64 pairs of the first missing value (of a sparse field: sample) and their number. valid: uint8[sequences], or None if all are valid.\n"
              "errors: uint8 array of 32-byte records: byte u8, expected i8, got i8, sequence u4, stream i2, code\n"
              "u2.");
 }

@@ -23,6 +23,7 @@ void bind_htk(nb::module_& m);
 void bind_mlf(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_pictures(nb::module_& m);
+void bind_recordio(nb::module_& m);
 void bind_tar(nb::module_& m);
 void bind_tensors(nb::module_& m);
 void bind_tfrecord(nb::module_& m);
@@ -54,6 +55,7 @@ NB_MODULE(_kernels, m) {
     bind_mlf(m);
     bind_rows(m);
     bind_pictures(m);
+    bind_recordio(m);
     bind_tar(m);
     bind_tensors(m);
     bind_tfrecord(m);

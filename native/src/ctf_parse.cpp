@@ -81,12 +81,10 @@ const std::uint8_t* CtfParseJob::with_newline(const std::uint8_t* sequence, std:
 
 void ctf_parse_portable(CtfParseJob& job) { run_job(job); }
 
-CtfParser::CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, bool fill,
-                     std::uint64_t memory_limit)
+CtfParser::CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, std::uint64_t memory_limit)
     : fields_(std::move(fields)),
       size_stream_(size_stream),
       lenient_(lenient),
-      fill_(fill),
       memory_limit_(memory_limit) {}
 
 CtfColumns CtfParser::parse(const std::uint8_t* text, std::size_t bytes, const CtfEntry* entries, std::size_t n,
@@ -157,7 +155,8 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, s
     job.streams = static_cast<int>(streams);
     job.size_stream = size_stream_;
     job.lenient = lenient_;
-    job.fill = fill_;
+    for (const CtfField& field : fields_) job.optional |= field.fill == CtfFill::optional;
+    job.missing_before.resize(streams);
     job.memory_limit = memory_limit_;
     job.columns = result.streams.data();
     job.offsets = offsets.data();

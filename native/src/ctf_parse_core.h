@@ -355,9 +355,14 @@ struct Machine {
             return tolerate(CtfError::too_many_values, stream, pipe, dim, k) ? 0 : -1;
         }
         if (k < dim) {
-            if (!job.fill) {
+            const CtfFill fill = job.fields[stream].fill;
+            if (fill == CtfFill::none) {
                 job.used -= bytes;
                 return tolerate(CtfError::too_few_values, stream, pipe, dim, k) ? 0 : -1;
+            }
+            if (fill == CtfFill::optional && !miss(column, static_cast<std::int64_t>(column.samples) * dim + k, dim - k)) {
+                out_of_memory(stream, pipe);
+                return -1;
             }
             std::memset(out + k, 0, static_cast<std::size_t>(dim - k) * sizeof(Real));
         }
@@ -435,13 +440,47 @@ struct Machine {
             column.indices.size += sizeof(std::int32_t);
             column.values.size += sizeof(Real);
         }
+        end_sparse(column);
+        return 1;
+    }
+
+    FEEDLINE_INLINE void end_sparse(CtfColumn& column) {
         if (column.indptr.capacity - column.indptr.size < sizeof(std::int64_t))
             column.indptr.grow(sizeof(std::int64_t));
         *reinterpret_cast<std::int64_t*>(column.indptr.data + column.indptr.size) =
             static_cast<std::int64_t>(column.indices.size / sizeof(std::int32_t));
         column.indptr.size += sizeof(std::int64_t);
         ++column.samples;
-        return 1;
+    }
+
+    // Marks `count` values from `first` on as missing. Returns false if that takes too much memory.
+    __attribute__((noinline, cold)) bool miss(CtfColumn& column, std::int64_t first, std::int64_t count) {
+        const std::int64_t run[] = {first, count};
+        if (!pay(job, sizeof run)) return false;
+        column.missing.grow(sizeof run);
+        std::memcpy(column.missing.data + column.missing.size, run, sizeof run);
+        column.missing.size += sizeof run;
+        return true;
+    }
+
+    // Adds a missing sample to an optional stream. Returns false if that takes too much memory.
+    __attribute__((noinline, cold)) bool add_missing(int stream) {
+        CtfColumn& column = job.columns[stream];
+        const CtfField& field = job.fields[stream];
+        const auto samples = static_cast<std::int64_t>(column.samples);
+        if (field.sparse) {
+            if (!pay(job, sizeof(std::int64_t)) || !miss(column, samples, 1)) return false;
+            end_sparse(column);
+            return true;
+        }
+        const std::uint64_t bytes =
+            static_cast<std::uint64_t>(field.dim) * (field.float64 ? sizeof(double) : sizeof(float));
+        if (!pay(job, bytes) || !miss(column, samples * field.dim, field.dim)) return false;
+        if (column.values.capacity - column.values.size < bytes) column.values.grow(bytes);
+        std::memset(column.values.data + column.values.size, 0, bytes);
+        column.values.size += bytes;
+        ++column.samples;
+        return true;
     }
 
     FEEDLINE_INLINE bool is_name(const std::uint8_t* p, const CtfName& name) {
@@ -503,7 +542,7 @@ struct Machine {
                 }
             }
             if (!sampled) {
-                if (Lenient && blank(row, p)) continue;
+                if (blank(row, p) ? Lenient : job.optional && strict) continue;
                 // CNTK does not count a last row without a newline.
                 if ((strict || p < end || own_newline) && !tolerate(CtfError::empty_row, -1, row, 1, 0)) return false;
             }
@@ -523,8 +562,11 @@ struct Machine {
         std::int64_t longest = 0;
         int longer = -1;
         for (int s = 0; s < job.streams; ++s) {
-            const std::int64_t samples =
-                static_cast<std::int64_t>(job.columns[s].samples) - job.offsets[s][sequence];
+            std::int64_t samples = static_cast<std::int64_t>(job.columns[s].samples) - job.offsets[s][sequence];
+            if (samples == 0 && strict && job.fields[s].fill == CtfFill::optional) {
+                if (!add_missing(s)) return out_of_memory(s, local);
+                samples = 1;
+            }
             if (samples == 0) {
                 // Never allowed, as delivered sequences have all streams.
                 if (strict) return tolerate(CtfError::missing_stream, s, local, 1, 0);
@@ -556,6 +598,7 @@ struct Machine {
         for (int s = 0; s < job.streams; ++s) {
             CtfColumn& column = job.columns[s];
             column.samples = static_cast<std::uint64_t>(job.offsets[s][sequence]);
+            column.missing.size = job.missing_before[static_cast<std::size_t>(s)];
             const CtfField& field = job.fields[s];
             const std::size_t real = field.float64 ? sizeof(double) : sizeof(float);
             if (field.sparse) {
@@ -575,6 +618,8 @@ struct Machine {
             bool good = !stop;
             if (good) {
                 const std::uint64_t used_before = job.used;
+                for (int s = 0; s < job.streams; ++s)
+                    job.missing_before[static_cast<std::size_t>(s)] = job.columns[s].missing.size;
                 std::memcpy(&entry, job.entries + sequence, sizeof entry);
                 const std::size_t length = entry.size;
                 const std::uint64_t begin = entry.offset - job.origin;  // huge if it is before the text

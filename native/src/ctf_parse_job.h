@@ -29,7 +29,7 @@ struct CtfParseJob {
     const CtfName* names;
     int streams;
     int size_stream;
-    bool lenient, fill;
+    bool lenient;
     std::uint64_t memory_limit;
 
     // The output.
@@ -40,6 +40,9 @@ struct CtfParseJob {
     std::int64_t allowed;  // errors left, -1: strict
     std::uint64_t used;    // bytes of output
     bool outside;          // whether an entry is outside the text
+
+    bool optional;                            // whether a field is
+    std::vector<std::size_t> missing_before;  // sizes of `CtfColumn::missing` at the start of the sequence
 
     void record(CtfError code, int stream, std::uint64_t byte, std::int64_t expected, std::int64_t got,
                 std::size_t sequence);

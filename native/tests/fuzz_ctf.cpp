@@ -149,6 +149,17 @@ void check_columns(const CtfColumns& columns, const std::vector<CtfField>& field
                     require(offsets[i] == offsets[i + 1], "an invalid sequence has no samples");
             }
         }
+        const auto values_of = static_cast<std::int64_t>(c.samples) * (fields[s].sparse ? 1 : fields[s].dim);
+        require(c.missing.size % 16 == 0 && (fields[s].fill == CtfFill::optional || c.missing.size == 0),
+                "pairs of missing values");
+        std::int64_t behind = 0;
+        for (std::size_t at = 0; at < c.missing.size; at += 16) {
+            std::int64_t pair[2];
+            std::memcpy(pair, c.missing.data + at, sizeof pair);
+            require(pair[0] >= behind && pair[1] > 0, "missing values in order");
+            behind = pair[0] + pair[1];
+        }
+        require(behind <= values_of, "missing values among the values");
         if (!fields[s].sparse) {
             require(c.values.size == c.samples * static_cast<std::size_t>(fields[s].dim) * real, "dense rows");
             continue;
@@ -199,7 +210,8 @@ void one_round(Random& random) {
     }
     const std::size_t n = entries.size();
     const Input input(text, random);
-    const CtfParser parser(fields, main.empty() ? -1 : 0, lenient, random.below(2) == 0, limit);
+    for (CtfField& field : fields) field.fill = static_cast<CtfFill>(random.below(3));
+    const CtfParser parser(fields, main.empty() ? -1 : 0, lenient, limit);
     const CtfColumns all = parser.parse(input.text, text.size(), entries.data(), n, 0, allowed);
     check_columns(all, fields, n);
     // If cpu() chooses the portable parser, this compares it with itself.
@@ -219,6 +231,7 @@ void one_round(Random& random) {
         const CtfColumn &a = all.streams[s], &b = plain.streams[s];
         require(same(a.values, b.values) && same(a.indices, b.indices), "all machines read the same numbers");
         require(same(a.indptr, b.indptr) && same(a.offsets, b.offsets), "all machines find the same lengths");
+        require(same(a.missing, b.missing), "all machines miss the same");
     }
     if (allowed >= 0 || limit < std::uint64_t{1} << 40) return;
 

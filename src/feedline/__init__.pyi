@@ -44,11 +44,12 @@ from feedline.feed.composed.frames import Frames as Frames
 from feedline.feed.composed.join import Join as Join
 from feedline.feed.composed.key_folds import folds as folds
 from feedline.feed.composed.skipping import Skipping as Skipping
-from feedline.feed.composed.subset import Take as Take
+from feedline.feed.composed.take import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized
 from feedline.feed.conversion.convert import convert as convert
 from feedline.feed.formats.arrays import ArrayDeserializer as ArrayDeserializer
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer as ArrowDeserializer
+from feedline.feed.formats.arrow.lance import LanceDeserializer as LanceDeserializer
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer as ParquetDeserializer
 from feedline.feed.formats.cntk.cbf import CBFDeserializer as CBFDeserializer
 from feedline.feed.formats.cntk.cbf_write import write_cbf as write_cbf
@@ -65,6 +66,7 @@ from feedline.feed.formats.images import ImageFolderDeserializer as ImageFolderD
 from feedline.feed.formats.images import ImageMapDeserializer as ImageMapDeserializer
 from feedline.feed.formats.jsonl import JSONLinesDeserializer as JSONLinesDeserializer
 from feedline.feed.formats.litdata import LitDataDeserializer as LitDataDeserializer
+from feedline.feed.formats.recordio import RecordIODeserializer as RecordIODeserializer
 from feedline.feed.formats.shards.mds import MDSDeserializer as MDSDeserializer
 from feedline.feed.formats.store import StoreDeserializer as StoreDeserializer
 from feedline.feed.formats.store import StoreWriter as StoreWriter

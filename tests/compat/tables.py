@@ -120,6 +120,7 @@ INTERNAL = {
     "cntk.variables": {"array_dtype", "placeholder", "variable_of"},
     "mxnet.base": {"MXNetStateError", "MXNetStoreError", "as_mxnet"},
     "mxnet.ndarray.sparse": {"from_dense"},
+    "mxnet.recordio": {"decoded"},
     "mxnet.optimizer": {"ScriptOptimizer", "ScriptCcSGD", *(f"Script{name}" for name in RULES)},
 }
 

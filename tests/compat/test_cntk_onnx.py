@@ -480,7 +480,7 @@ def test_steps_of_other_axes(tmp_path):
 
 
 def test_a_large_model_suggests_alternatives(tmp_path, monkeypatch):
-    from feedline.cntk._onnx import library
+    from feedline.networks.onnx import onnx_library as library
 
     monkeypatch.setattr(library, "_LARGEST_BYTES", 10)
     with pytest.raises(fl.StateError, match=r"less than 2 GiB(.|\n)*CNTKv2"):

@@ -73,8 +73,8 @@ def test_installed_under_the_old_name(installed):
     assert mxnet is mx
     assert MXNetError is mx.MXNetError
     assert importlib.import_module("mxnet.ndarray.sparse") is mx.nd.sparse
-    with pytest.raises(ModuleNotFoundError, match=r"no mxnet.recordio: use .*docs/compat/mxnet\.md"):
-        importlib.import_module("mxnet.recordio")
+    with pytest.raises(ModuleNotFoundError, match=r"no mxnet.autograd: write .*docs/compat/mxnet\.md"):
+        importlib.import_module("mxnet.autograd")
     with pytest.raises(ImportError, match=r"mxnet.autograd is not provided: .*torch\.nn"):
         from mxnet import autograd  # noqa: F401
     with pytest.raises(ImportError, match=r"mxnet.base.c_array is not provided"):

@@ -37,9 +37,11 @@ ELSEWHERE = {
 #: Packages of other people that the programs of a page need.
 FRAMEWORKS = {
     ROOT / "docs" / "formats" / "arrow.md": "datasets",
+    ROOT / "docs" / "formats" / "lance.md": "lance",
     ROOT / "docs" / "how-to" / "jax.md": "jax",
     ROOT / "docs" / "how-to" / "kvstore-async.md": "ray",
     ROOT / "docs" / "how-to" / "ray-workers.md": "ray",
+    ROOT / "docs" / "how-to" / "torchtitan.md": "torchtitan",
 }
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Commands run in another directory than the tests, for which a relative PYTHONPATH would be wrong.

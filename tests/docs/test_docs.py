@@ -44,8 +44,6 @@ def test_blocks_that_are_not_run_are_few_and_have_a_reason():
         "docs/formats/arrays.md: needs h5py",
         # Object stores are those of tests/feed/remote.
         "docs/formats/store.md: needs an object store",
-        # The loader is tested by tests/frameworks/test_torchtitan.py, by torchtitan's contract.
-        "docs/how-to/frameworks.md: torchtitan needs other versions of packages than the frameworks above",
         # Run by tests/examples, under another name of the file.
         "docs/how-to/kvstore-async.md: it starts two more processes; examples/async_lstm.py is this program, "
         "and tested",

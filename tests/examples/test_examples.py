@@ -24,6 +24,7 @@ TESTED = {
     "tagging",
     "sequence_classifier",
     "digits",
+    "faces",
     "picture_classifier",
     "user_source",
     "killed_and_resumed",
@@ -154,6 +155,12 @@ def test_language_model(main, monkeypatch, capsys):
         assert [float(each[:-1]) for each in delivered] == pytest.approx(
             [float(each[:-1]) for each in declared], abs=1.6
         )
+
+
+@example("faces")
+def test_faces_of_made_up_persons(main):
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    assert main(["--persons", "6", "--pictures", "16", "--epochs", "4"]) < 0.4  # by chance: 0.83
 
 
 @pytest.mark.slow

@@ -173,8 +173,9 @@ def test_what_cannot_be_skipped_or_validated(tmp_path):
     q = listed(tmp_path / "q", [1])
     with pytest.raises(ValueError, match="knows its sizes before reading with skip"):
         fl.MinibatchSource(Counted(), skip=q)
-    with pytest.raises(ValueError, match="knows its sizes before reading"):
-        fl.validate(Counted())
+    chunks = [Counted().read(i) for i in range(Counted().num_chunks())]
+    sizes = sum(chunk.num_sequences for chunk in chunks), sum(len(chunk.errors) for chunk in chunks)
+    assert fl.validate(Counted())[:4] == (sizes[0], sizes[0], 0, sizes[1])
     with pytest.raises(ValueError, match="skip= only with a corpus"):
         fl.convert([1, 2, 3], tmp_path / "s", skip=q)
     with pytest.raises(fl.DataError, match="expected a readable file"):
@@ -304,3 +305,90 @@ def test_a_list_that_can_no_longer_be_written_names_its_path(tmp_path):
     with pytest.raises(fl.DataError, match="cannot list damaged sequences") as caught:
         fl.validate(Torn(), quarantine=tmp_path / "a" / "q", progress=move)
     assert caught.value.path == str(tmp_path / "a" / "q")
+
+
+def byte_tokens(texts):
+    """Return the bytes of each text as its tokens."""
+    return [list(text.encode()) for text in texts]
+
+
+def tokenized(texts):
+    return fl.Tokenized(texts, byte_tokens, dtype="uint16")
+
+
+def documents_delivered(source):
+    """Return the ordinals of the documents of all rows, for tokens that are the ordinal of their document."""
+    seen = set()
+    for minibatch in source.minibatches(64):
+        seen |= set(np.unique(minibatch["tokens"].rows[minibatch["segment"].rows > 0]).tolist())
+    return seen
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    """Documents whose tokens are their ordinals, of which every seventh cannot be read."""
+    bad = set(range(3, 60, 7))
+    lines = [json.dumps({"tokens": ["x"] if i in bad else [i] * (i % 5 + 1)}) for i in range(60)]
+    path = tmp_path / "documents.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+
+    def open_documents():
+        return fl.open_corpus(path, streams={"tokens": fl.Stream((), "int32")})
+
+    return open_documents, bad
+
+
+@pytest.mark.parametrize("method", ["best-fit", "first-fit", "split"])
+def test_lists_of_rows_name_documents(tmp_path, numbered, method):
+    """Rows differ between sweeps, documents do not. The list leaves out the same documents in another run."""
+    open_documents, bad = numbered
+    q = tmp_path / "q.jsonl"
+    packed = fl.Packed(open_documents(), 8, method=method)
+    source = fl.MinibatchSource(packed, max_sweeps=30, on_error=fl.Quarantine(q, limit=len(bad)))
+    before = documents_delivered(source)
+    entries = [json.loads(line) for line in q.read_text().splitlines()]
+    documents = [entry["sequence"] for entry in entries]
+    assert len(documents) == len(set(documents))
+    assert set(documents) <= bad
+    assert {entry["documents"] for entry in entries} == {packed.name.removesuffix(", packed")}
+    assert [entry["line"] - 1 for entry in entries] == documents
+    summary = fl.validate(packed, quarantine=tmp_path / "all.jsonl")
+    every = [json.loads(line)["sequence"] for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert set(every) <= bad
+    assert summary.damaged > 0
+    listed(tmp_path / "bad.jsonl", sorted(bad))
+    good = fl.Packed(fl.Skipping(open_documents(), tmp_path / "bad.jsonl"), 8, method=method)
+    assert documents_delivered(fl.MinibatchSource(good, max_sweeps=30)) == before
+    with pytest.raises(ValueError, match=r"skip before packing, fl.Packed\(fl.Skipping\("):
+        fl.MinibatchSource(packed, skip=q)
+    with pytest.raises(fl.DataError, match="got one of documents of"):
+        fl.Skipping(fl.ArrayDeserializer(x=np.zeros(60)), q)
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_lists_of_tokenized_texts_name_texts(tmp_path, pack):
+    """Also those that packing finds, and `validate`. Skipping them leaves out no other text."""
+    bad = {2, 9, 30}
+    samples = [b"\xff" if i in bad else bytes([65 + i]) * (i % 4 + 1) for i in range(40)]
+    texts = fl.ArrayDeserializer({"text": fl.Value.from_bytes(samples)}, chunk_sequences=7)
+
+    def corpus(texts):
+        return fl.Packed(tokenized(texts), 4) if pack else tokenized(texts)
+
+    def letters(source):
+        return sorted({token for m in source.minibatches(16) for token in m["tokens"].rows.tolist()} - {0})
+
+    q, found = tmp_path / "q.jsonl", tmp_path / "validated.jsonl"
+    good = letters(fl.MinibatchSource(corpus(texts), max_sweeps=1, on_error=fl.Quarantine(q)))
+    assert good == sorted(65 + i for i in range(40) if i not in bad)
+    summary = fl.validate(corpus(texts), quarantine=found)
+    assert summary.damaged == len(bad)
+    assert pack or summary.sequences == 40
+    for path in (q, found):
+        assert {json.loads(line)["sequence"] for line in path.read_text().splitlines()} == bad
+        source = fl.MinibatchSource(corpus(fl.Skipping(texts, path)), max_sweeps=1)
+        assert letters(source) == good
+        assert source.stats().skipped == len(bad)
+    with pytest.raises(fl.DataError) as caught:
+        letters(fl.MinibatchSource(corpus(texts), shuffle=False, max_sweeps=1))
+    assert caught.value.sequence == 2

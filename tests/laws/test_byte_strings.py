@@ -14,6 +14,7 @@ import pytest
 import feedline as fl
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.feed.formats.shard_writers import write_litdata_rows
+from tests.oracles.recordio import packed, write
 from tests.oracles.tfrecord import NO_BYTES, example, tfrecords
 
 COUNT = 120
@@ -56,8 +57,9 @@ def arrays():
     return fl.ArrayDeserializer(b=BYTES, t=TEXTS, n=NUMBERS, chunk_sequences=13)
 
 
-FORMATS = ["arrays", "arrow", "hdf5", "ipc", "join", "litdata", "parquet", "shuffled", "store", "tfrecord", "user"]
-FORMATS += ["zarr", "zstd"]
+FORMATS = ["arrays", "arrow", "hdf5", "ipc", "join", "lance", "litdata", "parquet", "recordio", "shuffled", "store"]
+FORMATS += ["tfrecord"]
+FORMATS += ["user", "zarr", "zstd"]
 
 
 @pytest.fixture(scope="module", params=FORMATS)
@@ -87,11 +89,15 @@ def reopen(request, tmp_path_factory):
         (place / "a.tfrecord").write_bytes(tfrecords(messages))
         streams = {name: Strings.schema[name] for name in ("b", "t", "n")}
         return lambda: fl.TFRecordDeserializer(place / "a.tfrecord", streams, chunk_size=9000)
-    if request.param in ("ipc", "litdata"):
+    if request.param in ("ipc", "lance", "litdata"):
         table = pa.table({"b": pa.array(BYTES, pa.binary()), "t": TEXTS, "n": NUMBERS})
         if request.param == "litdata":
             write_litdata_rows(place / "a", table, 17)
             return lambda: fl.LitDataDeserializer(place / "a")
+        if request.param == "lance":
+            lance = pytest.importorskip("lance", reason="lance is not installed: the extra lance")
+            lance.write_dataset(table, place / "a.lance", max_rows_per_file=41)
+            return lambda: fl.LanceDeserializer(place / "a.lance", chunk_sequences=17)
         with pa.ipc.new_stream(str(place / "a.arrow"), table.schema) as stream:
             stream.write_table(table, max_chunksize=17)
         return lambda: fl.ArrowDeserializer(place / "a.arrow")
@@ -120,6 +126,14 @@ def hdf5(place, data, numbers):
     return lambda: fl.HDF5Deserializer(place, streams, chunk_sequences=13)
 
 
+def recordio(place, data, numbers):
+    write(place, [packed(0.0, string) for string in data])
+    strings = {"b": fl.Stream(dtype="bytes", field="image")}
+    return lambda: fl.Join(
+        fl.RecordIODeserializer(place, strings, chunk_size=9000), fl.ArrayDeserializer(n=numbers), cache=False
+    )
+
+
 def zarr(place, data, numbers):
     pytest.importorskip("zarr")
     from zarr.dtype import VariableLengthBytes
@@ -131,7 +145,7 @@ def zarr(place, data, numbers):
     return lambda: fl.ZarrDeserializer(place, chunk_sequences=13)
 
 
-STORED = {"hdf5": hdf5, "join": join, "zarr": zarr}
+STORED = {"hdf5": hdf5, "join": join, "recordio": recordio, "zarr": zarr}
 
 
 def source(corpus, **options):

@@ -27,6 +27,7 @@ import feedline as fl
 from feedline.feed.formats.detect import FORMATS
 from tests.feed.formats.shard_writers import write_litdata, write_mds
 from tests.oracles.cntk_files import htk
+from tests.oracles.recordio import packed, write
 from tests.oracles.tfrecord import example, tfrecords
 from tests.warm import Python
 
@@ -139,6 +140,13 @@ def write_zarr(folder: Path) -> Path:
     return folder / "*.zarr"
 
 
+def write_lance(folder: Path) -> Path:
+    lance = pytest.importorskip("lance", reason="lance is not installed: the extra lance")
+    for rows in HALVES:
+        lance.write_dataset(table(rows), folder / "both.lance", mode="append" if rows.start else "create")
+    return folder / "both.lance"
+
+
 def write_images(folder: Path) -> Path:
     for y in Y.tolist():
         place = folder / "images" / str(y % 3)
@@ -191,6 +199,13 @@ def folder_of_litdata(folder: Path) -> Path:
     return folder / "litdata"
 
 
+def write_recordio(folder: Path) -> Path:
+    for i, rows in enumerate(HALVES):
+        payloads = [packed(x, bytes([y])) for x, y in zip(X[rows].tolist(), Y[rows].tolist(), strict=True)]
+        write(folder / f"{i}.rec", payloads)
+    return folder
+
+
 def write_tfrecord(folder: Path) -> Path:
     for i, rows in enumerate(HALVES):
         messages = [example(x=x, y=[y]) for x, y in zip(X[rows].tolist(), Y[rows].tolist(), strict=True)]
@@ -222,8 +237,10 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "mds": (folder_of_mds, {}),
     "litdata": (folder_of_litdata, {"x": fl.Stream(3), "y": fl.Stream((), "int64")}),
     "tfrecord": (write_tfrecord, NUMBERS),
+    "recordio": (write_recordio, {"x": fl.Stream(3, field="label"), "image": fl.Stream(dtype="bytes")}),
     "hdf5": (write_hdf5, {}),
     "zarr": (write_zarr, {}),
+    "lance": (write_lance, {}),
     "image folder": (write_images, {}),
     "image map": (write_map, {}),
     "base64 images": (write_base64, {}),

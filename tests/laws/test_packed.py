@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -241,6 +242,36 @@ def test_documents_counted_when_they_are_read_make_the_same_rows(world, chunks, 
         packed_when_read = [with_ordinals(rows_of(m, row), each) for m in source.minibatches(size)]
     with source_of(world, each=each, max_sweeps=2, shuffle=window) as source:
         assert packed_when_read == [rows_of(m, row) for m in source.minibatches(size)]
+
+
+@given(st.integers(1, 40), st.integers(0, 5))
+def test_without_a_window_the_first_ones_are_small(chunks, seed):
+    """Windows of 1, 2 and 4 chunks, then 8. From the second sweep on all have 8."""
+    world = [3, 11, 2] * chunks, 8, "best-fit", "split"
+    options = {"each": 3, "kind": ReadUncounted, "max_sweeps": 2}
+    with source_of(world, **options, shuffle=False) as source:
+        in_order = [rows_of(m, 8)[0] for m in source.minibatches(8)]
+    sweeps = in_order[: len(in_order) // 2], in_order[len(in_order) // 2 :]
+    expected = []
+    for sweep, rows in enumerate(sweeps):
+        of_chunks = [[row for row in rows if row["document"][0] >> 32 == chunk] for chunk in range(chunks)]
+        order = slow.fisher_yates(slow.hash_key([seed, sweep, 0]), chunks)
+        bounds = [*([0, 1, 3] if sweep == 0 else [0]), *range(7 if sweep == 0 else 8, chunks, 8), chunks]
+        bounds = [bound for bound in bounds if bound < chunks] + [chunks]
+        for window, (a, b) in enumerate(itertools.pairwise(bounds)):
+            of_window = [row for chunk in order[a:b] for row in of_chunks[chunk]]
+            places = slow.fisher_yates(slow.hash_key([seed, sweep, 1, window]), len(of_window))
+            expected += [of_window[place] for place in places]
+    with source_of(world, **options, seed=seed) as source:
+        assert [row for m in source.minibatches(24) for row in rows_of(m, 8)] == expected
+        assert source.state_dict()["order"] == "feedline-2-unsized-swept"
+
+
+def test_the_first_minibatch_waits_for_one_chunk():
+    corpus = ReadUncounted(documents([5] * 90))
+    with fl.MinibatchSource(fl.Packed(corpus, 16, tokens="tokens"), read_ahead=0) as source:
+        assert source.next_minibatch(16) is not None
+    assert corpus.reads == 1
 
 
 def test_restoring_rows_that_are_counted_when_read_reads_one_window():

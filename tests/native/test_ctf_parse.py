@@ -28,15 +28,15 @@ GENEROUS = 1 << 40
 SMALL = [f for f in FIELDS if f.dim < 100]
 
 
-def make_parser(fields, size_stream=-1, lenient=False, fill=True, memory_limit=GENEROUS):
+def make_parser(fields, size_stream=-1, lenient=False, fill=1, memory_limit=GENEROUS):
     return _native.CtfParser(
         [f.name for f in fields],
         [f.dim for f in fields],
         [f.sparse for f in fields],
         [f.float64 for f in fields],
+        [fill] * len(fields),
         size_stream,
         lenient,
-        fill=fill,
         memory_bytes=memory_limit,
     )
 
@@ -52,7 +52,7 @@ def as_entries(offset=(), size=(), samples=1):
     return table.view(np.uint8)
 
 
-def native_parse(text, entries, fields, *, size_stream=-1, lenient=False, fill=True, allowed_errors=-1, pad=b"7"):
+def native_parse(text, entries, fields, *, size_stream=-1, lenient=False, fill=1, allowed_errors=-1, pad=b"7"):
     """Parse into the oracle's `Parsed`. The padding around the text is hostile on purpose."""
     buffer = np.frombuffer(pad * 64 + text + pad * 64, np.uint8)
     streams, valid, errors, left = make_parser(fields, size_stream, lenient, fill).parse(
@@ -63,8 +63,8 @@ def native_parse(text, entries, fields, *, size_stream=-1, lenient=False, fill=T
     result.valid = [True] * n if valid is None else [bool(v) for v in valid]
     assert valid is None or not valid.all()
     per_stream = []
-    for f, arrays in zip(fields, streams, strict=True):
-        *data, offsets = arrays
+    for number, (f, arrays) in enumerate(zip(fields, streams, strict=True)):
+        *data, offsets, missing = arrays
         rows = len(data[0]) - f.sparse
         if offsets is None:
             assert rows == n
@@ -83,6 +83,11 @@ def native_parse(text, entries, fields, *, size_stream=-1, lenient=False, fill=T
             assert data[0].shape == (rows, f.dim)
             items = [list(row) for row in data[0]]
         bounds = offsets.tolist()
+        assert missing is None or fill == 2
+        for first, count in [] if missing is None else missing.reshape(-1, 2).tolist():
+            sample, value = divmod(first, 1 if f.sparse else f.dim)
+            sequence = int(np.searchsorted(offsets, sample, side="right")) - 1
+            result.missing.append((sequence, number, sample - bounds[sequence], value, count))
         per_stream.append([items[a:b] for a, b in itertools.pairwise(bounds)])
     result.sequences = [[stream[i] for stream in per_stream] for i in range(n)]
     result.errors = [
@@ -105,7 +110,7 @@ def bits(sequences):
     return pattern(sequences)
 
 
-def check(text, fields, allowed_errors=-1, size_stream=-1, skip_ids=False, lenient=False, fill=True):
+def check(text, fields, allowed_errors=-1, size_stream=-1, skip_ids=False, lenient=False, fill=1):
     name = fields[size_stream].name if size_stream >= 0 else None
     try:
         entries, _ = oracle.index(text, name, skip_ids, lenient)
@@ -118,6 +123,7 @@ def check(text, fields, allowed_errors=-1, size_stream=-1, skip_ids=False, lenie
     assert got.valid == expected.valid
     assert got.errors_left == expected.errors_left
     assert bits(got.sequences) == bits(expected.sequences)
+    assert sorted(got.missing) == sorted(expected.missing)
     return got
 
 
@@ -135,8 +141,10 @@ def test_tidy_texts_are_read_without_errors(text, lenient):
     sized=st.booleans(),
     skip_ids=st.booleans(),
     lenient=st.booleans(),
-    fill=st.booleans(),
+    fill=st.sampled_from([0, 1, 2]),
 )
+@example(b"0 |A 1\n0 |B 0:1\n1 |D\n", SMALL, -1, False, False, False, 2)
+@example(b"|x 1\n|A 1\n \n", SMALL, -1, False, False, True, 2)
 @example(b"|A 1\n|A 2e", FIELDS[:1], -1, False, False, False, True)
 @example(b"0 |A 1\n0 |A 1 2 3 4\n0 |A x", FIELDS[:1], 9, False, False, False, True)
 @example(b"0 |A 1\n0 |A 1 2 3\n0 |A", FIELDS[:1], 9, False, False, False, False)
@@ -149,7 +157,7 @@ def test_equals_oracle(text, fields, allowed_errors, sized, skip_ids, lenient, f
 @given(
     text=damaged(texts(fields=SMALL, tidy=True)),
     allowed_errors=st.sampled_from([-1, 0, 2, 4, 50]),
-    fill=st.booleans(),
+    fill=st.sampled_from([0, 1, 2]),
 )
 def test_damage_to_tidy_texts(text, allowed_errors, fill):
     check(text, SMALL, allowed_errors, fill=fill)
@@ -289,7 +297,7 @@ def test_runs_of_zeros_of_every_length():
         rows += [b"|A" + b" 0" * k + b"\n" for k in range(dim + 1)] + [b"|A " + b"0 " * (dim + 1) + b"\n"]
         got = check(b"".join(rows), fields)
         assert got.valid == [True] * (len(rows) - 1) + [False]
-        got = check(b"".join(rows), fields, fill=False)
+        got = check(b"".join(rows), fields, fill=0)
         assert got.valid == [True] * dim + [False] * dim + [True, False]
 
 

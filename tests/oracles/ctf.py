@@ -58,6 +58,9 @@ class Parsed:
     """Lists of samples by sequence and stream. A sample is a list of values or of (index, value) pairs."""
 
     sequences: list[list[list[list]]] = field(default_factory=list)
+    # Of an optional field: (sequence, stream, sample in it, first missing value, number of missing ones), a sparse
+    # sample as one value.
+    missing: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     valid: list[bool] = field(default_factory=list)
     errors: list[Error] = field(default_factory=list)
     errors_left: int = -1
@@ -184,21 +187,25 @@ def parse(
     *,
     size_stream: int = -1,
     lenient: bool = False,
-    fill: bool = True,
+    fill: int = 1,
     allowed_errors: int = -1,
 ) -> Parsed:
-    """Read `entries` of `text`: strictly for -1, else counting errors as CNTK does."""
+    """Read `entries` of `text`: strictly for -1, else counting errors as CNTK does.
+
+    `fill`: 1 pads dense samples, 2 also fills streams that a sequence lacks.
+    """
     result = Parsed(errors_left=allowed_errors)
     strict = allowed_errors < 0
     ended = False
     for number, entry in enumerate(entries):
         streams: list[list[list]] = [[] for _ in fields]
-        good = False
+        good, missed = False, len(result.missing)
         if not ended:
             try:
                 _sequence(text, entry, number, fields, size_stream, lenient, fill, result, streams)
                 good = True
             except Stop:
+                del result.missing[missed:]
                 streams = [[] for _ in fields]
                 ended = not strict
         result.sequences.append(streams)
@@ -213,7 +220,7 @@ def _sequence(
     fields: list[Field],
     size_stream: int,
     lenient: bool,
-    fill: bool,
+    fill: int,
     result: Parsed,
     streams: list[list[list]],
 ) -> None:
@@ -255,6 +262,12 @@ def _sequence(
                 stream = names[name]
                 i, sample = _sample(row, name_end, at, pipe, stream, fields[stream], lenient, fill, problem)
                 if sample is not None:
+                    f = fields[stream]
+                    if not f.sparse and len(sample) < f.dim:
+                        if fill == 2:
+                            missing = len(streams[stream]), len(sample), f.dim - len(sample)
+                            result.missing.append((number, stream, *missing))
+                        sample += [_zero(f)] * (f.dim - len(sample))
                     streams[stream].append(sample)
                     sampled = True
                     continue
@@ -262,10 +275,15 @@ def _sequence(
                 problem("bad_name", -1, at + i, 0, row[i])
             i = re.compile(rb"[|\n]").search(row, i).start()
         blank = all(byte <= 0x20 for byte in row)
-        if not sampled and not (lenient and blank) and (strict or newline):
+        accepted = lenient if blank else fill == 2 and strict
+        if not sampled and not accepted and (strict or newline):
             problem("empty_row", -1, at, 1, 0)
         at = stop + newline
 
+    for stream, f in enumerate(fields):
+        if not streams[stream] and fill == 2 and strict:
+            streams[stream].append([] if f.sparse else [_zero(f)] * f.dim)
+            result.missing.append((number, stream, 0, 0, 1 if f.sparse else f.dim))
     lengths = [len(s) for s in streams]
     for stream, length in enumerate(lengths):
         if length == 0:
@@ -281,8 +299,8 @@ def _sequence(
         problem("too_few_samples", -1, entry.offset, entry.samples, max(lengths))
 
 
-def _sample(row, i, base, pipe, stream, f: Field, lenient: bool, fill: bool, problem) -> tuple[int, list | None]:
-    """Return (where to continue, the sample or None)."""
+def _sample(row, i, base, pipe, stream, f: Field, lenient: bool, fill: int, problem) -> tuple[int, list | None]:
+    """Return (where to continue, the sample or None). A dense sample that is filled lacks its last values."""
     convert = round_to_float64 if f.float64 else round_to_float32
     sample: list = []
     while True:
@@ -321,5 +339,8 @@ def _sample(row, i, base, pipe, stream, f: Field, lenient: bool, fill: bool, pro
         if len(sample) < f.dim and not fill:
             problem("too_few_values", stream, base + pipe, f.dim, len(sample))
             return i, None
-        sample += [convert(b"0")] * (f.dim - len(sample))
     return i, sample
+
+
+def _zero(f: Field):
+    return (round_to_float64 if f.float64 else round_to_float32)(b"0")

@@ -103,11 +103,13 @@ class Settings:
         latency_s: seconds before the first byte of each answer.
         bytes_per_second: of all bodies together, each way. None for no limit.
         page: most names in a page of a listing.
+        access_key: access key that requests have to be signed with. None: any.
     """
 
     latency_s: float = 0.0
     bytes_per_second: float | None = None
     page: int = 1000
+    access_key: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.latency_s <= threading.TIMEOUT_MAX or self.page < 1:
@@ -434,6 +436,9 @@ class ObjectStore(Store):
             self.contents.put(bucket, key, [fault.replacement])
 
     def _done(self, kind: str, request: Request, bucket: str, key: str) -> Response:
+        access_key = self._settings.access_key
+        if access_key is not None and f"Credential={access_key}/" not in request.headers.get("authorization", ""):
+            return _error(403)
         try:
             return getattr(self, f"_do_{kind.lower()}")(request, bucket, key)
         except contents.Missing as missing:

@@ -523,6 +523,7 @@ PLANTS = (
     Plant("errors of nobody, symbols", "hostile-symbols", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, rows", "hostile-rows", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, tar", "hostile-tar", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, RecordIO", "hostile-recordio", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, TFRecord", "hostile-tfrecord", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, tokens", "hostile-tokens", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, other writers", "hostile-foreign", ("foreign",), _errors_of_nobody),

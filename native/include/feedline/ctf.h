@@ -34,7 +34,7 @@ enum class CtfError : std::uint16_t {
     too_many_samples = 25,  // a stream has more samples than the sequence has rows
     too_few_samples = 26,   // the longest stream has fewer samples than the sequence has rows
     size_mismatch = 27,     // the stream that defines the size has another length than indexed
-    too_few_values = 28,    // a dense sample; expected: the dimension; byte: its '|'; not with `fill`
+    too_few_values = 28,    // a dense sample; expected: the dimension; byte: its '|'
     // Errors of a whole call: parsing stops.
     memory_limit = 48,      // expected: the limit, got: bytes needed so far
     errors_exhausted = 49,  // one error more than allowed; expected: 0
@@ -125,11 +125,19 @@ private:
 };
 
 // A stream to parse.
+// What becomes of values that a field lacks.
+enum class CtfFill : std::uint8_t {
+    none,      // they are errors
+    padded,    // zeros, in a dense sample with too few of them, CNTK's rule
+    optional,  // the same, and the one sample of a sequence that has none, see `CtfColumn::missing`
+};
+
 struct CtfField {
     std::string name;  // as in the file: 1 or more bytes, none of them blank, '|' or a control byte
     std::int64_t dim;  // values of a dense sample, or one more than the largest sparse index; < 2^31
     bool sparse;
     bool float64;
+    CtfFill fill = CtfFill::none;
 };
 
 struct CtfErrorRecord {
@@ -147,6 +155,9 @@ struct CtfColumn {
     CtfBytes indices;  // sparse: int32 (nnz,)
     CtfBytes indptr;   // sparse: int64 (N + 1,)
     CtfBytes offsets;  // int64 (sequences + 1,), in samples; empty if every sequence has one sample
+    // Of an optional field: pairs of int64, the first missing value and the number of missing ones from there. Values
+    // are counted over all samples, sparse samples as one each.
+    CtfBytes missing;
     std::uint64_t samples = 0;
 };
 
@@ -163,8 +174,7 @@ using CtfVariant = void (*)(CtfParseJob&);  // the parser for one instruction se
 
 // Parses sequences. Immutable, for any number of threads.
 //   - Numbers are rounded correctly to float32 or float64. Too large ones become infinite, too small ones zero.
-//   - With `fill`, a dense sample with fewer values than its dimension is padded with zeros, CNTK's rule. Otherwise it
-//     is an error.
+//   - Strict parsing fills optional fields that a sequence lacks. Then rows may have no samples, but not be blank.
 //   - Strict, allowed_errors = -1: a sequence with an error contributes nothing to any stream.
 //   - allowed_errors >= 0: CNTK's counting. A bad sample is dropped. Each bad sample, row without a sample, and
 //     sequence with fewer or more samples than rows counts as an error. The first error above the limit ends the call,
@@ -172,7 +182,7 @@ using CtfVariant = void (*)(CtfParseJob&);  // the parser for one instruction se
 class CtfParser {
 public:
     // `size_stream`: index of the field that defines the size, -1 for none. `memory_limit`: bytes of output.
-    CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, bool fill, std::uint64_t memory_limit);
+    CtfParser(std::vector<CtfField> fields, int size_stream, bool lenient, std::uint64_t memory_limit);
 
     // Entry i is the sequence text[offset - origin ..][0 .. size), with as many samples as the entry has. `origin` is
     // the file offset of text[0]. 64 bytes before text and after its end must be readable, with any values. Each entry
@@ -189,7 +199,7 @@ public:
 private:
     std::vector<CtfField> fields_;
     int size_stream_;
-    bool lenient_, fill_;
+    bool lenient_;
     std::uint64_t memory_limit_;
 };
 

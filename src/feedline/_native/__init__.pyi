@@ -11,6 +11,7 @@ Array = TypeVar("Array", bound=NDArray[Any])
 CTF_ERRORS: dict[str, int]
 MLF_ERRORS: dict[str, int]
 ROW_ERRORS: dict[str, int]
+RECORDIO_ERRORS: dict[str, int]
 TAR_ERRORS: dict[str, int]
 UPDATE_RULES: dict[str, tuple[int, int]]
 
@@ -58,10 +59,10 @@ class CtfParser:
         dims: Sequence[int],
         sparse: Sequence[bool],
         float64: Sequence[bool],
+        fill: Sequence[int],
         size_stream: int = -1,
         lenient: bool = False,
         *,
-        fill: bool,
         memory_bytes: int,
     ) -> None: ...
     def parse(
@@ -255,11 +256,25 @@ class SharedMemory:
     @property
     def size(self) -> int: ...
 
+class RecordIOIndexer:
+    def __init__(
+        self, descriptor: int, size: int, reach: Callable[[int, int], tuple[int, int]] | None = None
+    ) -> None: ...
+    def next(self, headers: int) -> NDArray[np.uint8]: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def error(self) -> tuple[int, int] | None: ...
+    @property
+    def error_number(self) -> int: ...
+
 class TarIndexer:
     def __init__(
         self, descriptor: int, size: int, reach: Callable[[int, int], tuple[int, int]] | None = None
     ) -> None: ...
-    def next(self, members: int) -> NDArray[np.uint8]: ...
+    def next(self, headers: int) -> NDArray[np.uint8]: ...
     @property
     def bytes(self) -> int: ...
     @property
@@ -401,6 +416,12 @@ def balance(work: NDArray[np.int64], ranks: int, counts: NDArray[np.int64] | Non
 def run_ends(
     ends: NDArray[np.int64], at: int, limit: int, room: int, alone: bool = True, max_runs: int = 1
 ) -> list[int]: ...
+def recordio_records(
+    data: NDArray[np.uint8],
+    begin: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    label_bounds: NDArray[np.int64],
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.uint8] | None, NDArray[np.uint8]]: ...
 def tar_members(
     data: NDArray[np.uint8],
     begin: NDArray[np.int64],

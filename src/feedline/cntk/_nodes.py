@@ -13,6 +13,7 @@ from feedline.cntk.default_options import default_override_or, get_default_overr
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node, Weights
 from feedline.networks.node import FREE, UNKNOWN, parameter_node
+from feedline.networks.traverse import element_type
 
 # Unknown dimensions of a shape: fixed by its first use, or different in each minibatch.
 InferredDimension, FreeDimension = UNKNOWN, FREE
@@ -134,12 +135,3 @@ def nodes_of(*operands: Any) -> list[Node]:
     default = "float32" if len(operands) == 1 else None
     dtype = next((element_type(node) for node in nodes if node is not None), default)
     return [node_of(operand, dtype) for operand in operands]
-
-
-def element_type(node: Node) -> str:
-    """Return the element type of a node: the type of the first leaf below it, or the type to which it was cast."""
-    while node.inputs:
-        if node.op == "cast":
-            return str(node.attributes["dtype"])
-        node = node.inputs[0]
-    return node.dtype

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.cntk._names import absent_members, names_of
-from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, element_type
+from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current
@@ -20,6 +20,7 @@ from feedline.cntk.axis import Axis
 from feedline.cntk.initializer import Initializer
 from feedline.networks import Node, Weights
 from feedline.networks.node import input_node, parameter_node, placeholder_node
+from feedline.networks.traverse import element_type
 
 __all__, __getattr__ = names_of(__name__)
 

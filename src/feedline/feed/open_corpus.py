@@ -52,6 +52,7 @@ def open_corpus(
     folder of class folders         ``image`` and ``label``, see `ImageFolderDeserializer`
     image map, base64 file          the same, see `ImageMapDeserializer`, `Base64ImageDeserializer`
     Parquet                         columns, see `ParquetDeserializer`
+    Lance (a folder)                columns, see `LanceDeserializer`
     ``.npz``, folder of ``.npy``    one stream per array, one sample per sequence
     ``.npy``                        one stream ``x``
     HDF5                            datasets of the root, see `HDF5Deserializer`
@@ -60,6 +61,7 @@ def open_corpus(
     MDS (a folder)                  its columns, see `MDSDeserializer`
     LitData (a folder)              the leaves of its samples, see `LitDataDeserializer`
     TFRecord, also packed           inferred from the first records, see `TFRecordDeserializer`
+    RecordIO (MXNet)                ``label`` and ``image``, see `RecordIODeserializer`
     tokens (``.bin``, Megatron)     one, declared: ``{"tokens": fl.Stream(1024, "uint16")}``
     JSON Lines, also packed         inferred from the first rows, see `JSONLinesDeserializer`
     CSV, also packed                one per column, see `CSVDeserializer`

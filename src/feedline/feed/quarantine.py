@@ -3,6 +3,9 @@
 Each rank appends to its own file, each sequence once per process. A line holds ``sequence`` (index in the corpus),
 ``path``, ``line``, ``byte``, ``stream`` and ``reason``. It is written before the minibatch without the sequence is
 delivered.
+
+Rows of documents differ between sweeps, so the documents are listed: ``sequence`` is the index of a document, and
+``documents`` the name of the corpus that has it. Texts that are tokenized are listed likewise.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 from feedline.errors import DataError
 from feedline.feed.arguments import Quarantine
 from feedline.feed.files.paths import open_to_append
+from feedline.feed.protocol import Deserializer
 
 _log = logging.getLogger("feedline")
 
@@ -23,11 +27,40 @@ class ListedError(DataError):
     """The error of a sequence that a quarantine file lists, which is left out under any ``on_error``."""
 
 
+class DocumentError(DataError):
+    """The error of a document, in a corpus that is made from documents.
+
+    Attributes:
+        sequence: index of the document in the corpus of documents.
+        documents: name of that corpus.
+    """
+
+    documents: str
+
+    @classmethod
+    def of(cls, error: DataError, sequence: int, documents: Deserializer) -> DataError:
+        """Return the error of a document of a corpus, unless ``error`` names a document, or is of a listed one."""
+        if isinstance(error, (DocumentError, ListedError)):
+            return error
+        path = documents.name if error.path is None else error.path
+        named = cls(
+            error.what,
+            path=path,
+            byte=error.byte,
+            line=error.line,
+            sequence=sequence,
+            stream=error.stream,
+            hint=error.hint,
+        )
+        named.documents, named.__cause__ = documents.name, error.__cause__
+        return named
+
+
 LISTED = ListedError("expected a sequence that no quarantine file lists")
 
 
 def line_of(sequence: int, error: DataError) -> str:
-    """Return the line of an unreadable sequence."""
+    """Return the line of an unreadable sequence, or of the document that makes it unreadable."""
     line = {
         "sequence": sequence,
         "path": error.path,
@@ -36,6 +69,8 @@ def line_of(sequence: int, error: DataError) -> str:
         "stream": error.stream,
         "reason": error.what,
     }
+    if isinstance(error, DocumentError):
+        line |= {"sequence": error.sequence, "documents": error.documents}
     return json.dumps(line, default=_plain)
 
 
@@ -48,7 +83,7 @@ class QuarantineFile:
 
     def __init__(self, quarantine: Quarantine) -> None:
         self._path, self._limit = quarantine.path, quarantine.limit
-        self._seen: set[int] = set()
+        self._seen: set[int | tuple[str, int | None]] = set()
 
     @classmethod
     def of(cls, quarantine: Quarantine | None) -> QuarantineFile | None:
@@ -61,7 +96,8 @@ class QuarantineFile:
         Raises:
             DataError: more sequences than the limit, or the file cannot be written.
         """
-        if sequence in self._seen:
+        document = (error.documents, error.sequence) if isinstance(error, DocumentError) else None
+        if (document or sequence) in self._seen:
             return
         if self._limit is not None and len(self._seen) >= self._limit:
             raise DataError(
@@ -86,7 +122,7 @@ class QuarantineFile:
         if not self._seen:
             # Once: a wrong declaration makes every sequence unreadable, and must not go unnoticed.
             _log.warning("skipping unreadable sequences, listed in %s; the first: %s", path, error)
-        self._seen.add(sequence)
+        self._seen.add(document or sequence)
 
 
 def _plain(value: Any) -> Any:

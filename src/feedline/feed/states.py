@@ -241,8 +241,9 @@ def check_position(timeline: Timeline, p: Position) -> None:
     if min(p[:4]) < 0 or max(p[:4]) > LARGEST or (p.window is None) is unsized:
         raise IndexError(f"expected a position of this source, got {p!r}")
     if isinstance(timeline, UnsizedOrder):
-        if p.sequence < 0 or p.window is None or not 0 <= p.window < timeline.windows:
-            raise IndexError(f"expected 0 <= window < {timeline.windows} in a sweep, got {p!r}")
+        windows = timeline.windows(p.sweep)
+        if p.sequence < 0 or p.window is None or not 0 <= p.window < windows:
+            raise IndexError(f"expected 0 <= window < {windows} in sweep {p.sweep}, got {p!r}")
     elif timeline.sweep_length is None:
         if p.sweep:
             raise IndexError(f"expected sweep 0 of an order without end, got {p.sweep}")

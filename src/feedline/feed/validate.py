@@ -8,14 +8,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.conversion.read_ahead import read_ahead
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.open_corpus import What, open_corpus
 from feedline.feed.progress_bar import Progress, Report, showing
-from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, chunk_starts, is_sized, verified, whole_number
+from feedline.feed.protocol import (
+    CHUNK_MEMORY,
+    ChunkInfo,
+    Deserializer,
+    chunk_starts,
+    is_sized,
+    num_chunks,
+    verified,
+    whole_number,
+)
 from feedline.feed.quarantine import ListedError, line_of
+from feedline.feed.timeline.unsized import INDEX_BITS
 
 _PIECE_BYTES = 4 << 20
 SHOWN = 10
@@ -27,7 +39,7 @@ class ValidationSummary(NamedTuple):
     Attributes:
         sequences: number of sequences in the corpus.
         samples: number of samples, as the minibatch budget counts them.
-        bytes: stored bytes read.
+        bytes: stored bytes read. 0 for texts that are tokenized.
         damaged: number of unreadable sequences.
         errors: errors of the first of them, at most ten.
     """
@@ -63,7 +75,6 @@ def validate(
 
     Raises:
         DataError: the corpus cannot be opened, or the quarantine file not written, which is checked before reading.
-        ValueError: the corpus does not know its sizes before it is read.
     """
     jobs = whole_number("jobs", jobs, 1)
     if quarantine is not None:
@@ -77,22 +88,21 @@ def validate(
             corpus = source
         else:
             corpus = stack.enter_context(contextlib.closing(open_corpus(source, streams=streams, memory=memory)))
-        if not is_sized(corpus):
-            raise ValueError(f"expected a corpus that knows its sizes before reading, got {corpus.name}")
         checking = verified(corpus)
         if checking is not corpus:
             stack.enter_context(contextlib.closing(checking))
         damaged = 0
         errors: list[DataError] = []
-        lines: list[str] = []
+        lines: dict[str, None] = {}  # a document may be in several rows
+        infos: list[ChunkInfo] = []
         report = stack.enter_context(showing(progress, "validating"))
-        for sequence, error in _find_damaged(checking, jobs, report):
-            damaged += 1
-            if len(errors) < SHOWN:
-                errors.append(error)
+        for info, unreadable in _chunk_by_chunk(checking, jobs, report):
+            infos.append(info)
+            damaged += len(unreadable)
+            errors += unreadable.values()
+            del errors[SHOWN:]
             if quarantine is not None:
-                lines.append(line_of(sequence, error))
-        infos = corpus.chunks()
+                lines |= dict.fromkeys(line_of(sequence, error) for sequence, error in unreadable.items())
     if quarantine is not None and (lines or Path(quarantine).exists()):
         try:
             with atomic_file(Path(quarantine)) as file:
@@ -119,23 +129,35 @@ def _check_place(quarantine: Path) -> None:
         )
 
 
-def _find_damaged(corpus: Deserializer, jobs: int, progress: Report | None) -> Iterator[tuple[int, DataError]]:
-    """Yield the unreadable sequences, in order."""
-    sizes, starts = [info.bytes for info in corpus.chunks()], chunk_starts(corpus)
+def _chunk_by_chunk(
+    corpus: Deserializer, jobs: int, progress: Report | None
+) -> Iterator[tuple[ChunkInfo, dict[int, DataError]]]:
+    """Yield the sizes of each chunk and the errors of its unreadable sequences, by ordinal."""
+    count = num_chunks(corpus)
+    known = corpus.chunks() if is_sized(corpus) else None
+    sizes = [1] * count if known is None else [info.bytes for info in known]
+    starts = np.arange(count) << INDEX_BITS if known is None else chunk_starts(corpus)
 
-    def check(number: int) -> dict[int, DataError]:
+    def check(number: int) -> tuple[ChunkInfo, dict[int, DataError]]:
         try:
-            return _errors(corpus.read(number))
+            chunk = corpus.read(number)
         except DataError as error:
-            return dict.fromkeys(range(int(starts[number + 1] - starts[number])), error)
+            if known is None:
+                raise  # nothing is known of its sequences
+            return known[number], dict.fromkeys(range(known[number].sequences), error)
+        lengths = chunk.lengths
+        samples = chunk.num_sequences if lengths is None else int(lengths.sum())
+        return ChunkInfo(chunk.num_sequences, samples, 0) if known is None else known[number], _errors(chunk)
 
     done, total = 0, sum(sizes)
-    with contextlib.closing(read_ahead(check, range(len(sizes)), jobs)) as checking:
-        for number, errors in enumerate(checking):
+    with contextlib.closing(read_ahead(check, range(count), jobs)) as checking:
+        for number, (info, errors) in enumerate(checking):
+            located = {}
             for i, error in sorted(errors.items()):
                 if not isinstance(error, ListedError):
                     sequence = int(starts[number]) + i
-                    yield sequence, error.located(path=corpus.name, sequence=sequence)
+                    located[sequence] = error.located(path=corpus.name, sequence=sequence)
+            yield info, located
             done += sizes[number]
             if progress is not None:
                 progress(done, total)

@@ -35,7 +35,7 @@ Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 IGNORE = -100
 _STATE, _TOKENS = "feedline", "tokens"
 
-# A chunk is small, as the first batch waits for a window of them, and large enough that few rows have padding.
+# A chunk is small, as the first batch waits for one or a window of them, and large enough that few rows have padding.
 _BYTES_PER_TOKEN, _MIN_CHUNK = 128, 256 << 10
 
 
@@ -74,7 +74,8 @@ class FeedlineDataLoader(BaseDataLoader):
                 tokenizer turns into texts. Those longer than a row are left out. None: texts.
             infinite: whether to begin another sweep, in another order, at the end of the data.
             shuffle: whether to shuffle.
-            window: chunks that are shuffled together, and read before the first batch.
+            window: chunks that are shuffled together, and read before the first batch. None: 8, and fewer at first, see
+                `Packed`.
             chunk_size: bytes of JSON Lines in a chunk, which is tokenized and packed together, and whose last row has
                 padding. None: 128 for each token of a row, which makes about 32 rows of English, and at least 256 KiB.
             seed: seed of the order and of packing.
@@ -85,7 +86,7 @@ class FeedlineDataLoader(BaseDataLoader):
         messages: str | None = None
         infinite: bool = True
         shuffle: bool = True
-        window: int = 8
+        window: int | None = None
         chunk_size: int | None = None
         seed: int = 0
         on_error: str = "raise"
@@ -116,7 +117,7 @@ class FeedlineDataLoader(BaseDataLoader):
         self._source = MinibatchSource(
             packed,
             seed=config.seed,
-            shuffle=Window(chunks=config.window) if config.shuffle else False,
+            shuffle=config.shuffle and (config.window is None or Window(chunks=config.window)),
             partition=(dp_rank, dp_world_size),
             max_sweeps=None if config.infinite else 1,
             on_error=config.on_error,

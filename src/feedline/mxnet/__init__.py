@@ -15,6 +15,7 @@ from feedline.mxnet import (
     context,
     executor,
     gluon,
+    image,
     initializer,
     io,
     kvstore,
@@ -25,10 +26,12 @@ from feedline.mxnet import (
     ndarray,
     optimizer,
     random,
+    recordio,
     symbol,
     test_utils,
     visualization,
 )
+from feedline.mxnet import image as img
 from feedline.mxnet import initializer as init
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet import ndarray as nd

@@ -272,3 +272,12 @@ def _guess_types(bodies: Sequence[Node], placeholders: Sequence[Node], guessing:
 def rename_node(node: Node, name: str) -> Node:
     """Return the node with another name."""
     return changed(node, name=name, uid=node.uid)
+
+
+def element_type(node: Node) -> str:
+    """Return the element type of a node: the type of the first leaf below it, or the type to which it was cast."""
+    while node.inputs:
+        if node.op == "cast":
+            return str(node.attributes["dtype"])
+        node = node.inputs[0]
+    return node.dtype

@@ -18,6 +18,7 @@ import pytest
 import feedline as fl
 from feedline import _native
 from tests.feed.formats.shard_writers import write_litdata, write_mds
+from tests.oracles import recordio
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 COUNT = 40
@@ -82,6 +83,7 @@ FILES = {
     "arrows": lambda: arrow(ipc.new_stream),
     "tar": lambda: in_memory(tar),
     "tfrecord": tfrecord,
+    "rec": lambda: b"".join(recordio.record(recordio.packed(float(k))) for k in range(COUNT)),
     "npy": lambda: in_memory(lambda sink: np.save(sink, np.arange(COUNT))),
     "npz": lambda: in_memory(lambda sink: np.savez(sink, i=np.arange(COUNT))),
     "h5": lambda: in_memory(hdf5),

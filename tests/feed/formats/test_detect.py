@@ -437,7 +437,6 @@ def test_what_a_schema_refuses_names_the_file(tmp_path):
     [
         ("a.json", b'[{"a": 1}, {"a": 2}]', "a JSON list"),
         ("a.safetensors", (80).to_bytes(8, "little") + b'{"x":{"dtype":"F32"', "a file of safetensors"),
-        ("a.rec", b"\x0a\x23\xd7\xce" + bytes(60), "a RecordIO file of MXNet's"),
     ],
 )
 def test_what_else_is_known_is_named(tmp_path, name, content, told):

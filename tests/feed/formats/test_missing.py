@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 import feedline as fl  # noqa: E402
 from tests.effort import examples  # noqa: E402
+from tests.feed.formats.shard_writers import write_litdata, write_mds  # noqa: E402
 from tests.oracles.tfrecord import example, tfrecords  # noqa: E402
 
 FLOATS = st.floats(-9, 9, width=32)
@@ -206,6 +209,153 @@ def test_absent_features_of_tfrecord_are_filled(tmp_path, masked):
         assert minibatch["x_present"].tolist() == [True, False, False]
         assert minibatch["t_present"].tolist() == [True, False, True]
         assert minibatch["r_present"].tolist() == [[True, True], [], []]
+
+
+@settings(max_examples=examples(20))
+@given(data=st.data(), masked=st.booleans(), fills=st.booleans(), sparse=st.booleans(), ids=st.booleans())
+def test_short_and_absent_samples_of_cntk_text_are_filled(tmp_path_factory, data, masked, fills, sparse, ids):
+    """A sequence without samples of the stream gets one, a sample with too few values gets the rest."""
+    sizes = st.lists(st.integers(1, 9), max_size=2)
+    pairs = st.lists(st.integers(0, 8), max_size=3, unique=True).map(sorted)
+    sample = pairs if sparse else sizes
+    rows = data.draw(st.lists(st.lists(sample, max_size=2 if ids else 1), min_size=1, max_size=6))
+    lines, expected_rows, present = [], [], []
+    for i, row in enumerate(rows):
+        count = max(1, len(row))
+        for k in range(count):
+            numbers = None if k >= len(row) else " ".join(f"{n}:1" if sparse else f"{n}" for n in row[k])
+            x = "" if numbers is None else f"|x {numbers}"
+            lines.append(f"{i} |row {i} {x}\n" if ids else f"|row {i} {x}\n")
+        value = 2.5 if fills and not sparse else 0
+        if sparse:
+            expected_rows.append([[(n, 1.0) for n in sample] for sample in row] or [[]])
+            present.append([True] * len(row) or [False])
+        else:
+            expected_rows.append([[*sample, *[value] * (2 - len(sample))] for sample in row] or [[value] * 2])
+            present.append([len(sample) == 2 for sample in row] or [False])
+    path = tmp_path_factory.mktemp("data") / "data.ctf"
+    path.write_text("".join(lines))
+    options = {"missing": (0 if sparse else 2.5) if fills else None, "mask": masked or not fills}
+    streams = {"row": fl.Stream(1), "x": fl.Stream(9 if sparse else 2, sparse=sparse, **options)}
+    corpus = fl.CTFDeserializer(path, streams, chunk_size=40, cache=False)
+    assert list(corpus.schema) == ["row", "x", *["x_present"] * options["mask"]]
+    with fl.MinibatchSource(corpus, seed=1, max_sweeps=1) as source:
+        for minibatch in source.minibatches(3):
+            chosen = [int(sequence[0, 0]) for sequence in minibatch["row"].sequences()]
+            got = minibatch["x"].sequences()
+            if sparse:
+                got = [
+                    [
+                        list(zip(m.indices[a:b].tolist(), m.values[a:b].tolist(), strict=True))
+                        for a, b in itertools.pairwise(m.indptr.tolist())
+                    ]
+                    for m in got
+                ]
+            else:
+                got = [m.tolist() for m in got]
+            assert got == [expected_rows[i] for i in chosen]
+            if options["mask"]:
+                assert [m.tolist() for m in minibatch["x_present"].sequences()] == [present[i] for i in chosen]
+
+
+def test_what_cntk_text_cannot_fill(tmp_path):
+    (tmp_path / "a.ctf").write_text("|x 1\n|y 2\n")
+    for options in ({"streams": {"x": fl.Stream(1, defines_size=True, mask=True)}}, {"max_errors": 1}):
+        streams = {"streams": {"x": fl.Stream(1, missing=0.0)}} | options
+        with pytest.raises(ValueError, match="nor in the stream that defines the size, got it for x"):
+            fl.CTFDeserializer(tmp_path / "a.ctf", **streams)
+    chunk = fl.CTFDeserializer(tmp_path / "a.ctf", x=fl.Stream(1, missing=0.0), y=fl.Stream(1)).read(0)
+    assert list(chunk.errors) == [0]
+    assert "none in the whole sequence" in str(chunk.errors[0])
+
+
+LITDATA_NULL = b"\x0b"
+
+
+def litdata_json(text):
+    return b"\0" + struct.pack("<I", len(text)) + text
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("form", ["mds", "litdata"])
+def test_nulls_in_json_fields_of_shards_are_filled(tmp_path, form, masked):
+    rows = [1.5, None, -2.0, None, 0.0]
+    texts = [json.dumps(row).encode() for row in rows]
+    words = ["a", None, "", None, "null"]
+    encoded = [json.dumps(word).encode() for word in words]
+    samples = [[t, w] for t, w in zip(texts, encoded, strict=True)]
+    if form == "mds":
+        write_mds(tmp_path / "s", {"x": ("json", None), "t": ("json", None)}, samples, 2)
+    else:
+        leaves = [[LITDATA_NULL if t == b"null" else litdata_json(t) for t in sample] for sample in samples]
+        write_litdata(tmp_path / "s", {"x": "json", "t": "json"}, leaves, 2)
+    streams = {
+        "x": fl.Stream((), "float32", missing=9.0, mask=masked),
+        "t": fl.Stream((), "str", missing="?", mask=masked),
+    }
+    corpus = fl.open_corpus(tmp_path / "s", streams=streams)
+    with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1) as source:
+        minibatch = source.next_minibatch(9)
+    assert minibatch["x"].tolist() == [9.0 if row is None else row for row in rows]
+    assert minibatch["t"].tolist() == ["?" if word is None else json.dumps(word) for word in words]
+    if masked:
+        assert minibatch["x_present"].tolist() == minibatch["t_present"].tolist() == [row is not None for row in rows]
+
+
+def test_fields_of_shards_that_cannot_be_null(tmp_path):
+    write_mds(tmp_path / "s", {"x": ("int", 8), "t": ("str", None)}, [[bytes(8), b"a"]], 1)
+    for name, stream in (("x", fl.Stream((), "int64", missing=1)), ("t", fl.Stream((), "str", mask=True))):
+        with pytest.raises(fl.SchemaError, match=f"for stream `{name}` with missing= or mask="):
+            fl.open_corpus(tmp_path / "s", streams={name: stream})
+
+
+def stored_hdf5(path, floats, integers, words):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=floats, chunks=(2, 2)).attrs["_FillValue"] = np.float32(-999)
+        file.create_dataset("n", data=integers, fillvalue=7)
+        file.create_dataset("t", data=words, dtype=h5py.string_dtype()).attrs["missing_value"] = "none"
+        file.create_dataset("plain", data=integers)
+
+
+def stored_zarr(path, floats, integers, words):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    group = zarr.create_group(path)
+    group.create_array("x", data=floats, chunks=(2, 2), attributes={"_FillValue": -999.0})
+    group.create_array("n", data=integers, fill_value=7)
+    texts = group.create_array("t", shape=len(words), dtype=str, attributes={"missing_value": "none"})
+    texts[:] = np.array(words, object)
+    group.create_array("plain", data=integers)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("store", [stored_hdf5, stored_zarr], ids=["hdf5", "zarr"])
+def test_fill_values_are_missing_if_they_are_declared(tmp_path, store, masked):
+    floats = np.array([[1, -999], [2, 3], [-999, -999], [4, 5], [6, 7]], np.float32)
+    integers, words = np.array([1, 7, 3, 7, 5]), ["a", "none", "b", "", "none"]
+    path = tmp_path / store.__name__.replace("stored_", "data.").replace("hdf5", "h5")
+    store(path, floats, integers, words)
+    streams = {
+        "x": fl.Stream(2, missing=0.5, mask=masked),
+        "n": fl.Stream((), "int64", missing=-1, mask=masked),
+        "t": fl.Stream((), "str", missing="?", mask=masked),
+        "plain": fl.Stream((), "int64"),
+    }
+    corpus = fl.open_corpus(path, streams=streams)
+    with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1) as source:
+        minibatch = source.next_minibatch(9)
+    assert minibatch["x"].tolist() == np.where(floats == -999, 0.5, floats).tolist()
+    assert minibatch["n"].tolist() == [1, -1, 3, -1, 5]
+    assert minibatch["plain"].tolist() == integers.tolist()
+    assert minibatch["t"].tolist() == ["a", "?", "b", "", "?"]
+    if masked:
+        assert minibatch["x_present"].tolist() == [False, True, False, True, True]
+        assert minibatch["t_present"].tolist() == [True, False, True, True, False]
+    plain = fl.open_corpus(path, streams={name: stream.delivered() for name, stream in streams.items()})
+    assert plain.read(0)["x"].rows.tolist() == floats.tolist()
+    assert plain.digest() != corpus.digest()
+    with pytest.raises(fl.SchemaError, match="expected an array with a fill value for stream `plain`"):
+        fl.open_corpus(path, streams={"plain": fl.Stream((), "int64", missing=0)})
 
 
 @pytest.mark.parametrize("form", FORMS)

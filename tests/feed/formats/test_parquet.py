@@ -547,3 +547,27 @@ def test_the_cache_of_the_hub(tmp_path):
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("bbb")
     assert rows_of(open_corpus(place)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "remedy"),
+    [
+        ("_delta_log/00000000000000000000.json", "Delta", r"file_uris\(\)"),
+        ("metadata/00001-5f.metadata.json", "Iceberg", "plan_files"),
+        (".hoodie/hoodie.properties", "Hudi", "HudiTable"),
+    ],
+)
+@pytest.mark.parametrize("inside", [".", "tables/day=1"])
+def test_folders_of_tables_with_a_log_are_refused(tmp_path, log, kind, remedy, inside):
+    """Their folders have files that are no longer part of the table. A list of files is read."""
+    table = tmp_path / inside
+    (table / log).parent.mkdir(parents=True)
+    (table / log).write_text("{}")
+    data = table / "data" / "a.parquet" if kind == "Iceberg" else table / "day=1" / "a.parquet"
+    data.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"x": [1, 2]}), data)
+    for open_it in (fl.open_corpus, fl.ParquetDeserializer):
+        with pytest.raises(fl.DataError, match=rf"got an? {kind} table[\s\S]*{remedy}") as caught:
+            open_it(tmp_path)
+        assert caught.value.path == str(table)
+    assert fl.open_corpus([data]).chunks()[0].sequences == 2

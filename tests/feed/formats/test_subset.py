@@ -429,3 +429,58 @@ def test_a_rank_without_a_sequence_of_a_small_minibatch():
         parts = [source.next_minibatch(1, (rank, 2)) for rank in (0, 1)]
     assert [part.num_sequences for part in parts] == [1, 0]
     assert len(parts[1]["x"].rows) == 0
+
+
+def tar_of(path, names):
+    with tarfile.open(path, "w") as archive:
+        for i, name in enumerate(names):
+            for suffix, content in (("cls", f"{i}".encode()), ("txt", name.encode())):
+                member = tarfile.TarInfo(f"{name}.{suffix}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def numbers_of(corpus, stream):
+    """The numbers of all sequences, chunk by chunk."""
+    return [n for k in range(len(corpus.chunks())) for n in corpus.read(k)[stream].rows.ravel().tolist()]
+
+
+def test_sequences_by_key(tmp_path):
+    """Names, numbers that are names, ids of text, and ordinals where a format has no keys."""
+    names = [f"folder/{i:03}" if i % 2 else str(100 + i) for i in range(40)]
+    tar = fl.TarDeserializer(tar_of(tmp_path / "a.tar", names), chunk_size=6000)
+    for keys in (["104", "folder/007"], [104, "folder/007"], {"folder/007", "104"}, ["folder/007", "104", "104"]):
+        taken = fl.Take(tar, keys=keys)
+        assert numbers_of(taken, "cls") == [4, 7]
+        assert taken.original(np.arange(2)).tolist() == [4, 7]
+    (tmp_path / "a.ctf").write_text("".join(f"{i * i} |x {i}\n" for i in range(50)))
+    text = fl.CTFDeserializer(tmp_path / "a.ctf", x=fl.Stream(1), chunk_size=100)
+    assert numbers_of(fl.Take(text, keys=np.array([49, 1600])), "x") == [7, 40]
+    fl.convert(fl.ArrayDeserializer(x=np.arange(60), id=np.arange(60) % 20 + 5), tmp_path / "s", chunk_bytes=64)
+    store = fl.open_corpus(tmp_path / "s")
+    assert numbers_of(fl.Take(store, keys=[59, 3]), "x") == [3, 59]
+    assert numbers_of(fl.Take(store, keys={"id": [5, 24]}), "x") == [0, 19, 20, 39, 40, 59]
+    with fl.MinibatchSource(fl.Take(store, keys=[59, 3]), max_sweeps=1) as source:
+        assert sorted(source.next_minibatch(9)["x"].rows.tolist()) == [3, 59]
+    assert fl.Take(store, keys=[59, 3]).digest() == fl.Filtered(store, [3, 59]).digest()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda c: fl.Take(c, keys=[3, 99, 98]), KeyError, "got none with 99, 98"),
+        (lambda c: fl.Take(c, keys=["three"]), KeyError, "got none with 'three'"),
+        (lambda c: fl.Take(c, keys={"x": [3, 99]}), KeyError, "got none with 99"),
+        (lambda c: fl.Take(c, keys={"y": [3]}), fl.SchemaError, "as `y`"),
+        (lambda c: fl.Take(c, keys={"x": [3], "y": [4]}), ValueError, "of one stream"),
+        (lambda c: fl.Take(c, 5, keys=[3]), ValueError, "both"),
+        (lambda c: fl.Take(c, keys="three"), TypeError, "a list of keys"),
+        (lambda c: fl.Take(c, keys=[-1]), ValueError, "a key of Take"),
+        (lambda c: fl.Take(c, keys=[]), fl.DataError, "at least one"),
+    ],
+    ids=range(9),
+)
+def test_keys_that_cannot_be_taken(make, error, says):
+    with pytest.raises(error, match=says):
+        make(fl.ArrayDeserializer(x=np.arange(20)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import gc
 import io
 import json
@@ -110,13 +111,75 @@ def test_a_store_that_never_answers_is_an_error_with_all_that_was_tried(store, o
     assert "500" in text
 
 
-@pytest.mark.parametrize(("status", "said"), [(403, "credentials"), (404, "removed")])
-def test_a_refusal_is_not_repeated(store, opened, status, said):
+@pytest.mark.parametrize(("status", "said", "attempts"), [(403, "credentials", 2), (404, "removed", 1)])
+def test_a_refusal_is_not_repeated(store, opened, status, said, attempts):
+    """Only once, with new credentials, if the request was denied."""
     store.put("b/a.jsonl", lines())
     fault = store.fail("status", key="b/a.jsonl", request="GET", status=status, times=None)
     with pytest.raises(fl.DataError, match=said):
         opened("a.jsonl", **STREAMS)
-    assert fault.hits == 1
+    assert fault.hits == attempts
+
+
+class Keys:
+    """The access key that a server accepts. As a credential provider: the key of now, said to hold for an hour."""
+
+    def __init__(self, store):
+        self._store, self.renewals = store, 0
+        self.rotate(0)
+
+    def rotate(self, number):
+        self.key = f"KEY{number}"
+        self._store.set(access_key=self.key)
+
+    def __call__(self):
+        self.renewals += 1
+        hour = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+        return {"access_key_id": self.key, "secret_access_key": "secret", "token": None, "expires_at": hour}
+
+
+@pytest.mark.parametrize("how", ["provider", "environment"])
+def test_keys_that_are_replaced_while_data_is_read_and_written(store, tmp_path, monkeypatch, how):
+    for i in range(8):
+        store.put(f"b/{i}.jsonl", lines(20))
+    keys = Keys(store)
+    options = {name: value for name, value in store.s3().items() if "key" not in name}
+    if how == "provider":
+        options["credential_provider"] = keys
+    remote = fl.Remote(tmp_path / "cache", storage_options=options, deadline_s=20.0)
+
+    def rotate(number):
+        keys.rotate(number)
+        if how == "environment":
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", keys.key)
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+    rotate(1)
+    corpus = fl.open_corpus("s3://b/{0..7}.jsonl", streams=STREAMS, remote=remote)
+    rotate(2)
+    fl.convert(corpus, "s3://b/out", remote=remote)
+    for number in (3, 4):
+        rotate(number)
+        with contextlib.closing(fl.open_corpus("s3://b/out", remote=remote)) as copy:
+            rotate(number + 10)
+            assert sum(copy.read(i).num_sequences for i in range(len(copy.chunks()))) == 160
+    corpus.close()
+    assert how == "environment" or keys.renewals > 3
+
+
+def test_many_requests_that_are_denied_at_once_renew_once(store, tmp_path):
+    for i in range(30):
+        store.put(f"b/{i:02}.parquet", rows(i))
+    keys = Keys(store)
+    options = {name: value for name, value in store.s3().items() if "key" not in name}
+    remote = fl.Remote(tmp_path / "cache", storage_options={**options, "credential_provider": keys})
+    corpus = fl.open_corpus("s3://b/", remote=remote)
+    before = keys.renewals
+    keys.rotate(1)
+    source = fl.MinibatchSource(corpus, max_sweeps=1, shuffle=False)
+    assert sum(m.num_samples for m in source.minibatches(64)) == sum(info.sequences for info in corpus.chunks())
+    assert keys.renewals - before <= 2  # for reading, and for writing
+    corpus.close()
 
 
 def test_an_object_that_changes_while_it_is_read_is_an_error_that_names_it(store, opened):

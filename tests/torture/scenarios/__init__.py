@@ -25,6 +25,7 @@ from tests.torture.scenarios.hostile_litdata import HostileLitData
 from tests.torture.scenarios.hostile_logs import HostileLogs
 from tests.torture.scenarios.hostile_mds import HostileMDS
 from tests.torture.scenarios.hostile_parquet import HostileParquet
+from tests.torture.scenarios.hostile_recordio import HostileRecordIO
 from tests.torture.scenarios.hostile_rows import HostileRows
 from tests.torture.scenarios.hostile_speech import HostileSpeech
 from tests.torture.scenarios.hostile_states import HostileStates
@@ -81,6 +82,7 @@ ALL: list[Scenario] = [
     HostileSymbols(),
     HostileTar(),
     HostileTensors(),
+    HostileRecordIO(),
     HostileTFRecord(),
     HostileTokens(),
     HostileForeign(),

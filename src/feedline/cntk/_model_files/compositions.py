@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._model_files.dictionaries import ALL_STATIC, FileAxis
-from feedline.cntk._nodes import constant_node, element_type
+from feedline.cntk._nodes import constant_node
 from feedline.networks import Node, Type, apply
+from feedline.networks.traverse import element_type
 
 # Operations that only files have: selecting steps, and putting them back. They have the attributes of `Where`.
 GATHER_PACKED, SCATTER_PACKED = "file.gather_packed", "file.scatter_packed"

@@ -1,4 +1,4 @@
-"""ONNX files of functions: `exporting` writes them, `importing` reads them.
+"""ONNX files of functions: `exporting` writes them by `networks.onnx`, `importing` reads them.
 
 Tensors have their dynamic axes in front, as CNTK has them in ONNX: the batch, or the steps of sequences and then the
 batch. All sequences of one run are equally long, since ONNX has no ragged tensors.

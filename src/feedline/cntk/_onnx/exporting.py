@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from feedline.cntk._onnx import library
-from feedline.cntk._onnx.write_operators import OPERATORS
-from feedline.cntk._onnx.writer import Writer, dimensions
+from feedline.cntk._model_files.compositions import GATHER_PACKED, SCATTER_PACKED, composition
 from feedline.networks import Node
+from feedline.networks.onnx import onnx_library as library
+from feedline.networks.onnx.onnx_operators import OPERATORS
+from feedline.networks.onnx.onnx_writer import Writer, dimensions
 
 
 def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> None:
@@ -19,7 +20,7 @@ def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> 
         ValueError: a shape that is not known yet.
         StateError: tensors of 2 GiB or more.
     """
-    writer = Writer(OPERATORS)
+    writer = Writer(OPERATORS, _recipe)
     for argument in arguments:
         writer.value(argument)
     outputs = []
@@ -31,3 +32,12 @@ def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> 
     nodes, names = library.keep_used(writer.nodes, [output.name for output in outputs])
     tensors = [initializer for initializer in writer.initializers if initializer.name in names]
     library.save(path, library.graph(nodes, writer.inputs, outputs, tensors))
+
+
+def _recipe(node: Node) -> Node | None:
+    """Return the composition of CNTK's files for an operation, or None if ONNX cannot express it."""
+    recipe = composition(node)
+    built = None if recipe is None else recipe.build(*node.inputs)
+    if built is not None and built.op in (GATHER_PACKED, SCATTER_PACKED):
+        return None  # how many steps remain is known at run time only
+    return built

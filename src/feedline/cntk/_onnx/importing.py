@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from feedline.cntk._nodes import constant_node
-from feedline.cntk._onnx import library
 from feedline.cntk._onnx.read_operators import TRANSLATIONS
 from feedline.cntk._onnx.reader import Reader
 from feedline.cntk._onnx.values import BATCHES, STEPS, Value
 from feedline.errors import CompatError, FeedlineError, StateError
 from feedline.networks import BATCH, Node, Weights, apply
 from feedline.networks.node import FREE, input_node, parameter_node
+from feedline.networks.onnx import onnx_library as library
 
 _STEPS_OF = "steps of "
 _SUPPORTED = ("float16", "float32", "float64", "int8", "int16")

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._nodes import constant_node, element_type
-from feedline.cntk._onnx import library
+from feedline.cntk._nodes import constant_node
 from feedline.cntk._onnx.read_recurrences import TRANSLATIONS as RECURRENT
 from feedline.cntk._onnx.reader import Call, Translation
 from feedline.cntk._onnx.values import (
@@ -33,7 +32,9 @@ from feedline.cntk._onnx.values import (
 from feedline.networks import Node, apply
 from feedline.networks.deferred import later
 from feedline.networks.node import FREE
+from feedline.networks.onnx import onnx_library as library
 from feedline.networks.ops.convolution import window
+from feedline.networks.traverse import element_type
 
 _END = 2**31 - 1
 

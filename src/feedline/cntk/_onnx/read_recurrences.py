@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._nodes import constant_node
-from feedline.cntk._onnx import library
 from feedline.cntk._onnx.reader import Call, Reader, Translation
 from feedline.cntk._onnx.values import BATCHES, DIRECTIONS, SINGLE, STEPS, Value, reshape
 from feedline.networks import Node, Weights, apply
 from feedline.networks.cells import open_cell
 from feedline.networks.node import parameter_node, placeholder_node
+from feedline.networks.onnx import onnx_library as library
 from feedline.networks.traverse import close
 
 

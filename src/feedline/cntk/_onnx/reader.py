@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._nodes import constant_node
-from feedline.cntk._onnx import library
 from feedline.cntk._onnx.values import Array, Value, is_lengths
 from feedline.errors import CompatError
+from feedline.networks.onnx import onnx_library as library
 
 Translation = Callable[["Call"], Any]
 

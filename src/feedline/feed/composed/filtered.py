@@ -64,7 +64,7 @@ class Filtered(Chosen):
             raise ValueError("expected a function for each stream as where with columns, got none")
         mask = np.ones(count, np.bool_)
         if isinstance(where, Mapping):
-            mask &= _by_columns(corpus if columns is None else columns, where, count)
+            mask &= by_columns(corpus if columns is None else columns, where, count)
         elif where is not None:
             mask &= _mask_of(where, count)
         if lengths is not None:
@@ -110,7 +110,7 @@ def _by_lengths(corpus: Deserializer, bounds: Any, count: int) -> Mask:
     return mask
 
 
-def _by_columns(corpus: Deserializer, where: Mapping[str, Predicate], count: int) -> Mask:
+def by_columns(corpus: Deserializer, where: Mapping[str, Predicate], count: int) -> Mask:
     """Return a mask of the sequences for which functions of their streams hold. Reads the corpus once."""
     check_part(corpus, "columns of Filtered")
     for name, predicate in where.items():

@@ -16,7 +16,7 @@ from feedline.data import Stream
 from feedline.errors import DataError, FeedlineError, install_line, shown
 from feedline.feed.composed.mixture import Mixture
 from feedline.feed.composed.packed import Packed
-from feedline.feed.composed.subset import Take
+from feedline.feed.composed.take import Take
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.detect import recognise

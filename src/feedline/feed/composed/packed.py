@@ -46,6 +46,7 @@ from feedline.feed.protocol import (
     verified,
     whole_number,
 )
+from feedline.feed.quarantine import DocumentError
 from feedline.feed.timeline import ChunkTable, Timeline, Window, WindowPlan
 from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.unsized import INDEX_BITS
@@ -110,9 +111,10 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
     without tokens are left out.
 
     Documents whose lengths are unknown before reading, such as `Tokenized` texts, are packed as they are read. The rows
-    are those of the same documents in a store with the same chunks, in the order of the same `Window` of chunks. But
-    only a `MinibatchSource` reads them, ``chunks``, ``fill`` and plans are a ValueError, ``document`` is ``chunk << 32
-    | index``, and an unreadable document costs no other one its row.
+    are those of the same documents in a store with the same chunks, in the order of the same `Window` of chunks.
+    Without one, windows have 8 chunks, but 1, 2 and 4 at first, so that the first minibatch waits for one chunk. Only a
+    `MinibatchSource` reads them, ``chunks``, ``fill`` and plans are a ValueError, ``document`` is ``chunk << 32 |
+    index``, and an unreadable document costs no other one its row.
 
     Args:
         corpus: documents: one stream of integers with shape (), and others of the same length.
@@ -400,8 +402,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         for row, document in pairs:
             error = documents.errors.get(document)
             if error is not None:
-                where = self._first(number) + document
-                errors.setdefault(row, error.located(path=self._corpus.name, sequence=where))
+                errors.setdefault(row, DocumentError.of(error, self._first(number) + document, self._corpus))
         return errors
 
     def _check(self, documents: Chunk, number: int, expected: Ints) -> None:

@@ -13,6 +13,7 @@ from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.composed.concat import Concat
 from feedline.feed.composed.join import Join
+from feedline.feed.composed.packed import Packed
 from feedline.feed.composed.tokenized import Tokenized
 from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.formats.unreadable import no_values
@@ -25,6 +26,7 @@ from feedline.feed.protocol import (
     MappedFile,
     Piece,
     RandomAccess,
+    RowsOfDocuments,
     Sliceable,
     chunk_extents,
     chunk_starts,
@@ -57,12 +59,21 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
 
     Raises:
         DataError: a file is not a list of sequences of this corpus.
-        ValueError: the corpus does not know its sizes.
+        ValueError: the corpus does not know its sizes, or is made of rows of documents, which have to be skipped
+            before they are packed.
     """
 
     def __init__(self, corpus: Deserializer, skip: Paths) -> None:
+        if corpus.capability(RowsOfDocuments) is not None:
+            raise ValueError(
+                f"expected documents to skip, got rows of them, {corpus.name}: skip before packing, "
+                "fl.Packed(fl.Skipping(documents, skip), ...)"
+            )
         if not is_sized(corpus):
-            raise ValueError(f"expected a corpus that knows its sizes before reading with skip, got {corpus.name}")
+            raise ValueError(
+                f"expected a corpus that knows its sizes before reading with skip, got {corpus.name}: of texts, skip "
+                "before they are tokenized, fl.Tokenized(fl.Skipping(texts, skip), ...)"
+            )
         before = np.empty(0, np.int64)
         if type(corpus) is Skipping:  # merge both lists
             before = corpus.listed
@@ -70,7 +81,7 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         super().__init__(corpus)
         self._starts = chunk_starts(corpus)
         paths = [skip] if isinstance(skip, (str, os.PathLike)) else list(skip)
-        listed = [_read_ordinals(Path(path), int(self._starts[-1])) for path in paths]
+        listed = [_read_ordinals(Path(path), corpus.name, int(self._starts[-1])) for path in paths]
         self.listed: Ints = distinct(np.concatenate([before, *listed]))
         # Chunks that are not read are not views of mapped files.
         counts = np.diff(np.searchsorted(self.listed, self._starts))
@@ -154,7 +165,7 @@ def lists(corpus: Deserializer) -> Iterator[Ints]:
     them."""
     if isinstance(corpus, Skipping):
         yield corpus.listed
-    if isinstance(corpus, (Forwarding, Tokenized)):
+    if isinstance(corpus, (Forwarding, Packed, Tokenized)):
         yield from lists(corpus._corpus)
     elif isinstance(corpus, (Join, Concat)):
         for part in corpus.parts:
@@ -163,19 +174,29 @@ def lists(corpus: Deserializer) -> Iterator[Ints]:
         yield np.empty(0, np.int64)
 
 
-def _read_ordinals(path: Path, count: int) -> Ints:
+def _read_ordinals(path: Path, corpus: str, count: int) -> Ints:
     ordinals: list[int] = []
     with open_file(path) as file:
         for number, line in enumerate(file, 1):
-            ordinals.append(_sequence(path, number, line, count))
+            ordinals.append(_sequence(path, number, line, corpus, count))
     return np.array(ordinals, np.int64)
 
 
-def _sequence(path: Path, number: int, line: bytes, count: int) -> int:
+def _sequence(path: Path, number: int, line: bytes, corpus: str, count: int) -> int:
+    sequence, documents = None, corpus
     try:
-        sequence = json.loads(line)["sequence"]
-    except (ValueError, TypeError, LookupError, RecursionError):
-        sequence = None
+        entry = json.loads(line)
+        sequence, documents = entry["sequence"], entry.get("documents", corpus)
+    except (AttributeError, ValueError, TypeError, LookupError, RecursionError):
+        pass
+    if documents != corpus:
+        raise DataError(
+            f"expected a list of sequences of {corpus}, got one of documents of {documents}",
+            path=str(path),
+            line=number,
+            hint=f"skip them in that corpus, before it is packed or tokenized; if it has moved, write "
+            f'"documents": {json.dumps(corpus)}',
+        )
     if type(sequence) is int and 0 <= sequence < count:
         return sequence
     got = f"sequence {sequence}" if type(sequence) is int else repr(line[:60])

@@ -1,4 +1,4 @@
-"""A corpus of some of another's sequences, selected once, before any order: `Take` by place, `Filtered` by content.
+"""A corpus of some of another's sequences, selected once, before any order. `Take` and `Filtered` select them.
 
 The selection is part of the digest, so that a state of another selection is refused. Chunks keep their borders, and
 have fewer sequences. Empty chunks are dropped. A run of sequences takes no memory, other selections 8 bytes for each
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk
 from feedline.errors import DataError
-from feedline.feed.composed.concat import check_part
 from feedline.feed.protocol import (
     Capability,
     ChunkInfo,
@@ -41,7 +39,6 @@ from feedline.feed.protocol import (
     read_slice,
     require,
     stream_lengths,
-    whole_number,
 )
 from feedline.feed.wrapper import Forwarding
 
@@ -240,40 +237,3 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         path = self._corpus.name
         errors = {i: error.located(path=path, sequence=int(originals[i])) for i, error in chunk.errors.items()}
         return Chunk(chunk.schema, chunk.values, errors, seals=chunk.seals)
-
-
-class Take(Chosen):
-    """A run of the sequences of a corpus: ``Take(corpus, stop)`` or ``Take(corpus, start, stop)``.
-
-    Ordinals are counted from the first sequence taken. Only the necessary chunks are read, and mapped ones stay mapped.
-
-    Args:
-        corpus: corpus to take from. It must know its sizes before reading, and must not have its own order.
-        *bounds: number of sequences to take, or the ordinals of the first and of the end (exclusive). None: the
-            beginning, or the end of the corpus. Negative ones count from the end, as in slices.
-
-    Raises:
-        DataError: no sequence is taken.
-        IndexError: the corpus has fewer sequences.
-        TypeError, ValueError: other bounds than one or two integers, or a corpus of another kind.
-    """
-
-    def __init__(self, corpus: Deserializer, *bounds: int | None) -> None:
-        check_part(corpus, type(self).__name__)
-        if not 1 <= len(bounds) <= 2:
-            raise TypeError(f"expected Take(corpus, stop) or Take(corpus, start, stop), got {len(bounds)} bounds")
-        count = int(chunk_starts(corpus)[-1])
-        start, stop = (None, *bounds)[-2:]
-        first, end = _place("start", start, 0, count), _place("stop", stop, count, count)
-        super().__init__(corpus, range(first, max(first, end)))
-        self.name = f"{corpus.name}[{first}:{end}]"
-
-
-def _place(what: str, bound: Any, default: int, count: int) -> int:
-    """Return a bound counted from the beginning."""
-    if bound is None:
-        return default
-    place = whole_number(f"{what} of Take", bound, -(2**63))
-    if not -count <= place <= count:
-        raise IndexError(f"expected {what} of Take from {-count} to {count}, the sequences of the corpus, got {bound}")
-    return place + count if place < 0 else place

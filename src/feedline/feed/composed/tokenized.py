@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.chat_template import ChatTemplate, Conversation
 from feedline.feed.composed.library_tokenizer import library_tokenizer
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, Unsized, num_chunks
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, Unsized, is_sized, num_chunks
+from feedline.feed.quarantine import DocumentError
 
 Tokenizer = Callable[[list[str]], Sequence[Sequence[int]]]
 Mask = NDArray[np.bool_]
@@ -161,7 +162,7 @@ class Tokenized(Deserializer, Unsized):
         lengths = np.zeros(read.num_sequences, np.int64)
         pieces: list[NDArray[Any]] = [np.empty(0, self.schema[self._tokens].dtype)]
         marks: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]
-        for which, texts in self._texts(chunk, value, errors):
+        for which, texts in self._texts(value, errors):
             encoded = self._encode(texts)
             if len(encoded) != len(texts):
                 what = f"expected tokens of {len(texts)} texts from the tokenizer, got {len(encoded)}"
@@ -172,7 +173,7 @@ class Tokenized(Deserializer, Unsized):
                 if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() <= self._most:
                     problem = f"expected tokens from 0 to {self._most}, got {token_ids.min()} to {token_ids.max()}"
                 if problem is not None:
-                    errors[i] = DataError(problem, path=self.name, sequence=self._ordinal(chunk, i), stream=self._text)
+                    errors[i] = DataError(problem, stream=self._text)
                     continue
                 lengths[i] = len(token_ids)
                 pieces.append(token_ids.astype(pieces[0].dtype))
@@ -183,17 +184,17 @@ class Tokenized(Deserializer, Unsized):
         if self._trains:
             values[TRAINED] = Value.from_dense(np.concatenate(marks), offsets)
         extra = {name: read.values[name] for name in self._keep}
-        return Chunk(self.schema, {**values, **extra}, errors, seals=read.seals if extra else ())
+        located = self._located(chunk, errors)
+        return Chunk(self.schema, {**values, **extra}, located, seals=read.seals if extra else ())
 
-    def _ordinal(self, chunk: int, place: int) -> int | None:
-        """Return the ordinal of a sequence in the corpus of texts. None if that does not know it either."""
-        if self._corpus.capability(Unsized) is not None:
-            return None
-        return sum(info.sequences for info in self._corpus.chunks()[:chunk]) + place
+    def _located(self, chunk: int, errors: Mapping[int, DataError]) -> dict[int, DataError]:
+        """Return errors that name the texts, if their corpus knows their ordinals before reading."""
+        if not errors or not is_sized(self._corpus):
+            return dict(errors)
+        first = sum(info.sequences for info in self._corpus.chunks()[:chunk])
+        return {i: DocumentError.of(error, first + i, self._corpus) for i, error in errors.items()}
 
-    def _texts(
-        self, chunk: int, value: BytesValue, errors: dict[int, DataError]
-    ) -> Iterator[tuple[list[int], list[str]]]:
+    def _texts(self, value: BytesValue, errors: dict[int, DataError]) -> Iterator[tuple[list[int], list[str]]]:
         """Yield runs of texts with their indices. Texts that cannot be decoded are added to ``errors``."""
         which: list[int] = []
         texts: list[str] = []
@@ -205,12 +206,7 @@ class Tokenized(Deserializer, Unsized):
             try:
                 texts.append(encoded.decode())
             except UnicodeDecodeError as error:
-                errors[i] = DataError(
-                    f"expected a text in UTF-8: {error}",
-                    path=self.name,
-                    sequence=self._ordinal(chunk, i),
-                    stream=self._text,
-                )
+                errors[i] = DataError(f"expected a text in UTF-8: {error}", stream=self._text)
                 continue
             which.append(i)
             nbytes += len(encoded)

@@ -149,6 +149,12 @@ FORMATS: tuple[Format, ...] = (
         multiple_files=True,
     ),
     Format(
+        "lance",
+        "a Lance table",
+        f"{_HERE}arrow.lance:LanceDeserializer",
+        matches_folder=lambda path: any(path.glob("_versions/*.manifest")),
+    ),
+    Format(
         "arrow",
         "an Arrow file",
         f"{_HERE}arrow.arrow:ArrowDeserializer",
@@ -258,6 +264,16 @@ FORMATS: tuple[Format, ...] = (
         may_be_compressed=True,
     ),
     Format(
+        "recordio",
+        "a RecordIO file",
+        f"{_HERE}recordio:RecordIODeserializer",
+        matches_file=_begins_with(b"\x0a\x23\xd7\xce"),
+        matches_folder=lambda path: any(path.glob("*.rec")),
+        multiple_files=True,
+        ignores_other_files=True,
+        suffixes=(".rec",),
+    ),
+    Format(
         "tokens",
         "a file of tokens",
         f"{_HERE}tokens:open_files",
@@ -288,7 +304,6 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"\x80\x04", "a Python pickle", _UNPICKLE),
     (b"\x80\x05", "a Python pickle", _UNPICKLE),
     (b"SQLite format 3\0", "an SQLite database", _CONVERT),
-    (b"\x0a\x23\xd7\xce", "a RecordIO file of MXNet's", _CONVERT),
     (b"\xff\xd8\xff", "a JPEG picture", _DECODE),
     (b"\x89PNG\r\n", "a PNG picture", _DECODE),
     (b"RIFF", "a RIFF file (WAV, WebP or AVI)", _DECODE),

@@ -146,6 +146,16 @@ def mask_of(value: Value, missing: Flags | None) -> DenseValue:
     return DenseValue(present, value._offsets)
 
 
+def equal_to(value: BytesValue, content: bytes) -> Flags:
+    """Return which byte strings or texts have a content, bool (num_samples,)."""
+    flags = np.asarray(value.sizes == len(content))
+    if content and flags.any():
+        first = value.bounds[:-1][flags]
+        table = value.data[first[:, None] + np.arange(len(content))]
+        flags[flags] = (table == np.frombuffer(content, np.uint8)).all(axis=1)
+    return flags
+
+
 def any_of_sample(missing: Flags) -> Flags:
     """Return for each sample whether any of its values is missing, bool (num_samples,)."""
     result: Flags = np.asarray(missing.any(axis=tuple(range(1, missing.ndim))))

@@ -9,12 +9,9 @@ decoded in Python, chunk by chunk (see `number_files`).
 
 from __future__ import annotations
 
-import glob
-import mmap
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,25 +22,23 @@ from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.compressed_text import Unpacker
-from feedline.feed.files.lru import LruCache
-from feedline.feed.files.paths import PathLike, list_files, looking, read_at
-from feedline.feed.files.read_into import read_exactly, read_most
-from feedline.feed.files.remote import by_ranges, within_reach
-from feedline.feed.files.truncation_guard import map_whole
+from feedline.feed.files.paths import PathLike, read_at
+from feedline.feed.files.read_into import read_exactly
 from feedline.feed.formats import number_files
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.indexed_corpus import ChunkPlace, IndexedCorpus, IndexedFile, check_memory
-from feedline.feed.formats.unreadable import mark_gaps, populate
+from feedline.feed.formats.indexed.indexed_corpus import check_memory
+from feedline.feed.formats.indexed.mapped_corpus import (
+    ArchivePart,
+    HeaderScan,
+    MappedCorpus,
+    archives_at,
+    scan_headers,
+)
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
-    Deserializer,
-    Extent,
-    Fetchable,
     Ints,
     Keyed,
-    Piece,
-    Unread,
     declared_streams,
 )
 
@@ -52,10 +47,7 @@ KEY = "__key__"
 
 _FAULT = np.dtype([("byte", "<i8"), ("sample", "<i4"), ("field", "<i4"), ("code", "<i4"), ("zero", "<i4")])
 _NAMES = {code: name for name, code in _native.TAR_ERRORS.items()}
-_MEMBERS = 1 << 16  # that are indexed between two checks for Ctrl-C
-_MAX_MAPS = 256  # that are kept, in addition to maps of chunks in use
 _GZIP = b"\x1f\x8b"
-_SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
 _MESSAGES = {
     "cut": "expected a whole member, got the end of the file",
     "bad_header": "expected a tar header, got bytes with another checksum, or numbers that cannot be read",
@@ -74,10 +66,13 @@ _HINTS = {
 }
 
 
+_scan_members = scan_headers(_native.TarIndexer)
+
+
 def _scan(
-    indexer: _ScanProgress, archive: BinaryIO, path: Path, size: int, _: Unpacker | None
+    progress: HeaderScan, archive: BinaryIO, path: Path, size: int, unpacker: Unpacker | None
 ) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Yield the entries of samples, part after part, and the bytes done. Reads headers and skips data."""
+    """Yield the entries of samples, part after part, and the bytes done."""
     head = read_at(archive, len(_GZIP), 0)
     if head == _GZIP:
         raise DataError(
@@ -85,17 +80,7 @@ def _scan(
             path=str(path),
             hint="decompress it: gunzip (pictures and audio are compressed already)",
         )
-    headers = _native.TarIndexer(archive.fileno(), size, within_reach(archive))
-    while not headers.done:
-        entries = headers.next(_MEMBERS)
-        indexer.error = headers.error
-        if headers.error_number:
-            raise DataError(
-                f"expected readable bytes, got: {os.strerror(headers.error_number)}",
-                path=str(path),
-                byte=None if headers.error is None else headers.error[1],
-            )
-        yield entries, headers.bytes
+    return _scan_members(progress, archive, path, size, unpacker)
 
 
 def _index_error(path: Path, archive: BinaryIO, code: int, byte: int) -> DataError:
@@ -106,34 +91,7 @@ def _index_error(path: Path, archive: BinaryIO, code: int, byte: int) -> DataErr
     return DataError(what, path=str(path), byte=byte, hint=hint)
 
 
-class _ScanProgress:
-    """The attributes of an indexer that building an index needs."""
-
-    error: tuple[int, int] | None = None
-    has_ids = True
-    lines = 0
-
-
-class _Part(NamedTuple):
-    """Samples in memory, mapped or read.
-
-    Attributes:
-        memory: the bytes, uint8.
-        base: byte of the file at which memory begins.
-        begin, size: first bytes of the samples in memory, and their sizes, int64.
-        first: ordinal of the first sample.
-        path: path of the file.
-    """
-
-    memory: NDArray[np.uint8]
-    base: int
-    begin: Ints
-    size: Ints
-    first: int
-    path: str
-
-
-class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
+class TarDeserializer(MappedCorpus, Keyed):
     """Samples of WebDataset shards: consecutive members of a tar archive with one key.
 
     The key of ``train/0017.seg.png`` is ``train/0017``, its suffix ``seg.png``: everything up to the first dot of the
@@ -161,8 +119,6 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             an index cannot be written.
     """
 
-    _unit = "sample"
-
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -174,9 +130,8 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        super().__init__(_archives(path), chunk_size=chunk_size, cache=cache, memory_bytes=memory)
-        self._index(IndexKind(self._chunk_size, "tar", _ScanProgress, _index_error, _scan), progress)
-        self._maps = LruCache(self._map, lambda _: 1, _MAX_MAPS)
+        super().__init__(archives_at(path, ".tar"), chunk_size=chunk_size, cache=cache, memory_bytes=memory)
+        self._index(IndexKind(self._chunk_size, "tar", HeaderScan, _index_error, _scan), progress)
         self.schema = Schema(declared_streams(streams, stream_kwargs) or self._infer_streams())
         self._fields = _fields(self.schema)
 
@@ -198,67 +153,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
 
     # ---- reading ----------------------------------------------------------------------------------
 
-    def read(self, chunk: int) -> Chunk:
-        """Return the samples of a chunk: bytes and texts are views of the mapped file.
-
-        Raises:
-            DataError: the file has changed since it was indexed, or the decoded chunk would exceed ``memory``.
-        """
-        place = self._place(chunk)
-        file, begin, size = place.file, place.begin, place.size
-        if by_ranges(file.path):
-            return self._read_around(place)
-        with file.open() as archive:
-            file.compare(archive)
-        mapped, seals = self._maps.get(place.number)
-        try:
-            populate(mapped, begin, begin + size)
-        except OSError:
-            return self._read_around(place)
-        memory = np.frombuffer(mapped, np.uint8, size, begin)
-        return self._chunk(self._part(place, memory), seals)
-
-    def extents(self, chunk: int) -> list[Extent]:
-        """Return the part of the archive with the chunk."""
-        place = self._place(chunk)
-        return [Extent(str(place.file.path), place.begin, place.size)]
-
-    def read_fetched(self, chunk: int, pieces: Sequence[Piece]) -> Chunk:
-        """See `Fetchable.read_fetched`."""
-        (piece,) = pieces
-        place = self._place(chunk)
-        if isinstance(piece, Unread):
-            return self._read_around(place)
-        with place.file.open() as archive:
-            place.file.compare(archive)
-        return self._chunk(self._part(place, np.frombuffer(piece, np.uint8)))
-
-    def _read_around(self, place: ChunkPlace[IndexedFile]) -> Chunk:
-        """Return the samples of a chunk, with errors for samples that the disk cannot read."""
-        memory = np.empty(place.size, np.uint8)
-        with place.file.open() as archive:
-            gaps = read_most(archive, memory, place.begin, place.file.path)
-            place.file.compare(archive)
-        part = self._part(place, memory)
-        begin = part.begin + place.begin
-        return mark_gaps(self._chunk(part), gaps, begin, begin + part.size, path=part.path, first=part.first)
-
-    def _map(self, number: int) -> tuple[mmap.mmap, list[NDArray[np.uint8]]]:
-        file = self._files[number]
-        with file.open() as archive:
-            file.compare(archive)
-            return map_whole(archive, file.path, file.index.header.file_size)
-
-    def _part(self, place: ChunkPlace[IndexedFile], memory: NDArray[np.uint8]) -> _Part:
-        file = place.file
-        entries = file.read_index(lambda index: index.entries(place.local))
-        begin = entries["offset"].astype(np.int64) - place.begin
-        first = int(self._starts[place.number] + file.index.first[place.local])
-        return _Part(memory, place.begin, begin, entries["size"].astype(np.int64), first=first, path=str(file.path))
-
-    select = Deserializer.select  # a map of the chunk costs nothing
-
-    def _chunk(self, part: _Part, seals: Sequence[NDArray[np.uint8]] = ()) -> Chunk:
+    def _chunk(self, part: ArchivePart, seals: Sequence[NDArray[np.uint8]] = ()) -> Chunk:
         count = len(part.begin)
         needed = count * sum(s.size * s.dtype.itemsize for s in self.schema.values() if not s.is_bytes)
         check_memory(needed, self._memory_bytes, part.path)
@@ -288,7 +183,7 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
             without_gaps(values, part.memory)
         return Chunk(self.schema, values, errors, seals=seals if mapped else ())
 
-    def _fault_error(self, part: _Part, fault: Any, fields: list[str]) -> DataError:
+    def _fault_error(self, part: ArchivePart, fault: Any, fields: list[str]) -> DataError:
         kind, sample = _NAMES[int(fault["code"])], int(fault["sample"])
         if kind == "missing":
             (key, had) = self._members(part, sample)
@@ -299,9 +194,9 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         else:
             what = _MESSAGES[kind]
         named = (n for n, f in self._fields.items() if fault["field"] >= 0 and f == fields[fault["field"]])
-        return _sample_error(part, sample, what, part.base + int(fault["byte"]), next(named, None))
+        return part.error(sample, what, int(fault["byte"]), next(named, None))
 
-    def _members(self, part: _Part, sample: int) -> tuple[str, str]:
+    def _members(self, part: ArchivePart, sample: int) -> tuple[str, str]:
         """Return the key of a sample, and its suffixes, for an error."""
         begin, size = part.begin[sample : sample + 1], part.size[sample : sample + 1]
         keys = _native.tar_members(part.memory, begin, size, [], True)[3]
@@ -309,10 +204,10 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
         listed = ", ".join("." + suffix.decode("utf-8", "replace") for suffix, _, _ in suffixes[:8])
         return "" if keys is None else keys.tobytes().decode("utf-8", "replace"), listed or "none"
 
-    def _decode_error(self, part: _Part, sample: int, stream: str, field: str, reason: str) -> DataError:
+    def _decode_error(self, part: ArchivePart, sample: int, stream: str, field: str, reason: str) -> DataError:
         key, _ = self._members(part, sample)
         what = f"{reason} (member .{field} of sample `{key}`)"
-        return _sample_error(part, sample, what, part.base + int(part.begin[sample]), stream)
+        return part.error(sample, what, int(part.begin[sample]), stream)
 
     # ---- other ------------------------------------------------------------------------------------
 
@@ -339,24 +234,6 @@ class TarDeserializer(IndexedCorpus[IndexedFile], Fetchable, Keyed):
                 hint="declare the streams: image=fl.Stream(dtype='bytes', field='jpg')",
             )
         return streams
-
-    def close(self) -> None:
-        """Release the maps. Chunks that were returned keep theirs."""
-        self._maps.clear()
-
-
-def _sample_error(part: _Part, sample: int, what: str, byte: int, stream: str | None) -> DataError:
-    return DataError(what, path=part.path, byte=byte, sequence=part.first + sample, stream=stream, hint=_SKIP)
-
-
-def _archives(path: PathLike | Sequence[PathLike]) -> list[Path]:
-    """Return the archives at a path, or the archives in a folder by their suffix."""
-    if not isinstance(path, (str, os.PathLike)):
-        return [file for entry in list_files(path) for file in (_archives(entry) if entry.is_dir() else [entry])]
-    with looking(path):
-        if os.path.isdir(path):
-            return list_files(os.path.join(glob.escape(os.fspath(path)), "*.tar"))
-    return list_files(path)
 
 
 def _fields(schema: Schema) -> dict[str, str]:

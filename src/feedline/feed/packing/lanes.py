@@ -19,7 +19,7 @@ Cost: a few microseconds per piece. Memory: per lane, ``length`` samples and one
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,13 +168,13 @@ def _lane_to_json(timeline: Timeline, lane: Lane) -> list[list[int]]:
     return entries
 
 
-def check_json(lanes: Any, position: Position, windows: int | None) -> list[list[list[int]]]:
+def check_json(lanes: Any, position: Position, windows: Callable[[int], int] | None) -> list[list[list[int]]]:
     """Check that lanes are in the format of `to_json`, lists of lists of numbers, and return them.
 
     Args:
         lanes: entry of the state.
         position: position of the state.
-        windows: windows in a sweep, if positions have one, else None.
+        windows: function from a sweep to its number of windows, if positions have one, else None.
 
     Raises:
         TypeError, ValueError: they are invalid.
@@ -191,8 +191,8 @@ def check_json(lanes: Any, position: Position, windows: int | None) -> list[list
             )
         if entry[0] > position.sweep:
             raise ValueError(f"expected sweeps up to {position.sweep} in a lane, got {entry[0]}")
-        if windows is not None and entry[4] >= windows:
-            raise ValueError(f"expected windows below {windows} in a lane, got {entry[4]}")
+        if windows is not None and entry[4] >= windows(entry[0]):
+            raise ValueError(f"expected windows below {windows(entry[0])} in a lane, got {entry[4]}")
     for lane in lanes:
         if any(entry[3] for entry in lane[1:]):
             raise ValueError(f"expected samples done for only the first sequence of a lane, got {shown(lane, 80)}")

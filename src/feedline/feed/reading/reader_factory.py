@@ -38,7 +38,16 @@ from feedline.feed.reading.reader import Reader
 from feedline.feed.reading.row_reader import RowReader
 from feedline.feed.reading.sequential_reader import SequentialReader
 from feedline.feed.reading.stats import Stats
-from feedline.feed.timeline import ORDERS, ArcOrder, ChunkTable, SweptUnsizedOrder, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline import (
+    ORDERS,
+    ArcOrder,
+    ChunkTable,
+    GrowingUnsizedOrder,
+    SweptUnsizedOrder,
+    Timeline,
+    UnsizedOrder,
+    Window,
+)
 
 DEFAULT_WINDOW = Window(bytes=256 << 20)
 
@@ -278,6 +287,15 @@ def _unsized(
     # The reader looks through the windows that follow. If they referred to the reader in turn, a dropped source would
     # stay alive, and continue to read, until the next garbage collection.
     weakly = weakref.proxy(reader)
-    kind = SweptUnsizedOrder if require(corpus, Unsized).swept else UnsizedOrder
-    timeline = kind(count, seed, shuffle is not False, window, lambda ids: cast(Ints, weakly.counts(ids)))
+
+    def counts(ids: Ints) -> Ints:
+        return cast(Ints, weakly.counts(ids))
+
+    timeline: UnsizedOrder
+    if not require(corpus, Unsized).swept:
+        timeline = UnsizedOrder(count, seed, shuffle is not False, window, counts)
+    elif window is None and shuffle and order == "feedline":
+        timeline = GrowingUnsizedOrder(count, seed, counts)
+    else:
+        timeline = SweptUnsizedOrder(count, seed, shuffle is not False, window, counts)
     return ReadyCorpus(timeline, reader, lengths.of_windows(weakly), [])

@@ -8,6 +8,7 @@ import datetime
 import email.utils
 import functools
 import hashlib
+import math
 import threading
 import time
 import weakref
@@ -55,6 +56,7 @@ class FileSystemStore(Store):
         # A new instance: fsspec's cached instances have the credentials and listings of earlier openings.
         self._connect = functools.partial(fsspec.core.url_to_fs, root, skip_instance_cache=True, **options)
         self._connected: Any = None
+        self._renewed_s = -math.inf
         self._connecting = threading.Lock()
         # With a leading slash if paths have one. Without it, a path could be relative to a folder of the user.
         self._base = kind._strip_protocol(f"{root}/x").removesuffix("x")
@@ -67,9 +69,18 @@ class FileSystemStore(Store):
     def _system(self) -> Any:
         """The file system. Only for separate threads, as some file systems connect in their constructor."""
         with self._connecting:
-            if self._connected is None:
-                self._connected, _ = self._connect()
-            return self._connected
+            system = self._connected
+            if system is None:
+                system, _ = self._connect()
+                self._connected = system
+            return system
+
+    async def renew(self, since: float) -> bool:
+        """See `Store.renew`. The next request connects again."""
+        if self._renewed_s < since:
+            self._renewed_s = time.monotonic()
+            self._connected = None
+        return True
 
     def _path(self, key: str) -> str:
         return f"{self._base}{key}"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import functools
+import math
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -70,8 +73,11 @@ class ObjectStore(Store):
         backoff = {"init_backoff": datetime.timedelta(seconds=0.1), "max_backoff": datetime.timedelta(seconds=1)}
         parts = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=600), "backoff": {**backoff, "base": 2}}
         self._web = WebClient({name: client[name] for name in client if name in WEB_OPTIONS})
-        self._store = self._open_store(client, retry, options)
-        self._writes = self._open_store({**client, "timeout": _WRITE_TIMEOUT}, parts, options)
+        # A new store finds credentials again: from the environment, the machine's role, or a credential provider.
+        self._open = functools.partial(self._open_store, client, retry, options)
+        self._open_writes = functools.partial(self._open_store, {**client, "timeout": _WRITE_TIMEOUT}, parts, options)
+        self._store, self._writes = self._open(), self._open_writes()
+        self._renewed_s = -math.inf
 
     def _check(self, options: Mapping[str, Any], client: Mapping[str, Any]) -> None:
         """Check the names of options, as obstore panics if an option of its client is among the options of the
@@ -185,6 +191,13 @@ class ObjectStore(Store):
         except StoreFault as fault:
             if fault.kind != "missing":
                 raise
+
+    async def renew(self, since: float) -> bool:
+        """See `Store.renew`."""
+        if self._renewed_s < since:
+            self._renewed_s = time.monotonic()
+            self._store, self._writes = self._open(), self._open_writes()
+        return True
 
     async def retry_after(self, key: str) -> float | None:
         """Ask for one byte, as obstore does not pass on the header with the time to wait."""

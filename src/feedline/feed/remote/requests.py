@@ -429,25 +429,34 @@ class Tries:
     after: str = "continue from the last state"
     _since: float | None = None
     _attempts: int = 0
+    _began: float = 0.0  # of the latest attempt
+    _renewed: bool = False  # whether credentials were renewed since bytes arrived
 
     def begin(self) -> None:
         """Note the start of a request: time spent waiting for a turn does not count."""
+        self._began = time.monotonic()
         if self._since is None:
-            self._since = time.monotonic()
+            self._since = self._began
 
     def note_bytes(self) -> None:
         """Note that bytes have arrived."""
-        self._since, self._attempts = time.monotonic(), 0
+        self._since, self._attempts, self._renewed = time.monotonic(), 0, False
 
     async def wait_after(self, fault: StoreFault, store: Store | None = None, key: str = "") -> None:
-        """Wait after a failed attempt, before the next one.
+        """Wait after a failed attempt, before the next one. A denied request is made once more with new credentials.
 
         Raises:
             DataError: there is no next attempt.
         """
-        self.begin()
+        if self._since is None:
+            self.begin()
         self._attempts += 1
         elapsed_s = self._elapsed_s
+        if fault.kind == "denied" and store is not None and not self._renewed:
+            self._renewed = await store.renew(self._began)
+            if self._renewed:
+                TRAFFIC.failed += 1
+                return
         if not fault.again:
             raise self._error(fault, elapsed_s) from fault
         TRAFFIC.failed += 1

@@ -261,6 +261,11 @@ class Store(abc.ABC):
         """
         raise StoreFault("a store that is only read")
 
+    async def renew(self, since: float) -> bool:
+        """Find the credentials again, unless that was done after the monotonic time ``since``, at which a request began
+        that was denied. Return whether the store can do so."""
+        return False
+
     async def retry_after(self, key: str) -> float | None:
         """Ask a store that refused a request how many seconds to wait. None if it names no time."""
         return None

@@ -232,6 +232,7 @@ class Uploads:
             after="repeat the call: files that are stored already are not sent again",
         )
         while True:
+            tries.begin()
             attempt = asyncio.ensure_future(self._store.write(key, body, new=new))
             try:
                 return body, await asyncio.shield(attempt)

@@ -19,6 +19,9 @@ from feedline.feed.timeline.feedline import SEQUENCES, chunk_order
 
 DEFAULT_WINDOW = Window(chunks=8)
 
+# Windows of `GrowingUnsizedOrder` that have fewer chunks: 1, 2 and 4.
+_DOUBLINGS = 3
+
 INDEX_BITS = 32
 """Bits of the ordinal of a sequence that hold its index in its chunk. The higher bits hold the number of the chunk."""
 
@@ -48,12 +51,15 @@ class UnsizedOrder(Timeline):
 
     def chunks_of(self, sweep: int, window: int) -> Ints:
         """Return the numbers of the chunks of a window, in its order. Reads nothing."""
-        return chunk_order(self, self._total, sweep)[window * self._width : (window + 1) * self._width]
+        return chunk_order(self, self._total, sweep)[self._begin(sweep, window) : self._begin(sweep, window + 1)]
 
-    @property
-    def windows(self) -> int:
-        """Number of windows in a sweep."""
+    def windows(self, sweep: int) -> int:
+        """Return the number of windows in a sweep."""
         return -(-self._total // self._width)
+
+    def _begin(self, sweep: int, window: int) -> int:
+        """Return the place of the first chunk of a window in the chunk order of its sweep."""
+        return window * self._width
 
     def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """See `Timeline.window_at`. Reads the window's chunks."""
@@ -63,20 +69,21 @@ class UnsizedOrder(Timeline):
         return plan if plan.count or place else self.window_after(plan)
 
     def _window(self, sweep: int, number: int) -> WindowPlan:
-        if sweep < 0 or not 0 <= number < self.windows:
-            raise IndexError(f"expected 0 <= window < {self.windows}, got sweep {sweep}, window {number}")
+        windows = 0 if sweep < 0 else self.windows(sweep)
+        if not 0 <= number < windows:
+            raise IndexError(f"expected 0 <= window < {windows}, got sweep {sweep}, window {number}")
         chunks = self.chunks_of(sweep, number)
         starts = np.concatenate([[0], np.cumsum(self._count(chunks))]).astype(np.int64)
 
         def is_last() -> bool:
-            following = range(number + 1, self.windows)
+            following = range(number + 1, windows)
             return not any(self._count(self.chunks_of(sweep, after)).any() for after in following)
 
         return WindowPlan(
             sweep,
             number,
             chunks=chunks,
-            position=number * self._width,
+            position=self._begin(sweep, number),
             starts=starts,
             first=0,
             last=is_last,
@@ -85,14 +92,15 @@ class UnsizedOrder(Timeline):
 
     def window_after(self, plan: WindowPlan) -> WindowPlan:
         """See `Timeline.window_after`. Skips windows without sequences."""
-        for _ in range(2 * self.windows):  # from the first window of a sweep to the last of the next
+        # From the first window of a sweep to the last of the next.
+        for _ in range(self.windows(plan.sweep) + self.windows(plan.sweep + 1)):
             plan = self._window(*self._after(plan.sweep, plan.number))
             if plan.count:
                 return plan
         raise DataError("expected at least one sequence, got none in any chunk")
 
     def _after(self, sweep: int, number: int) -> tuple[int, int]:
-        return (sweep + 1, 0) if number + 1 == self.windows else (sweep, number + 1)
+        return (sweep + 1, 0) if number + 1 == self.windows(sweep) else (sweep, number + 1)
 
     def chunks_after(self, plan: WindowPlan, max_sweeps: int | None = None) -> Iterator[Ints]:
         """See `Timeline.chunks_after`."""
@@ -122,3 +130,28 @@ class SweptUnsizedOrder(UnsizedOrder):
     def chunks_of(self, sweep: int, window: int) -> Ints:
         """See `UnsizedOrder.chunks_of`."""
         return super().chunks_of(sweep, window) | (sweep << CHUNK_BITS)
+
+
+class GrowingUnsizedOrder(SweptUnsizedOrder):
+    """The order "feedline-2-unsized-swept". The windows of the first sweep have 1, 2 and 4 chunks, then 8, so that the
+    first minibatch waits for one chunk."""
+
+    name: ClassVar[str] = "feedline-2-unsized-swept"
+
+    def __init__(self, chunks: int, seed: int, count: Callable[[Ints], Ints]) -> None:
+        super().__init__(chunks, seed, True, DEFAULT_WINDOW, count)
+
+    def windows(self, sweep: int) -> int:
+        """See `UnsizedOrder.windows`."""
+        if sweep:
+            return super().windows(sweep)
+        if self._total < self._width:
+            return self._total.bit_length()
+        return _DOUBLINGS + -(-(self._total - self._begin(0, _DOUBLINGS)) // self._width)
+
+    def _begin(self, sweep: int, window: int) -> int:
+        if sweep:
+            return super()._begin(sweep, window)
+        if window <= _DOUBLINGS:
+            return (1 << window) - 1
+        return self._width - 1 + (window - _DOUBLINGS) * self._width

@@ -99,10 +99,10 @@ class UnreadableRows:
         columns: columns by stream.
         count: number of sequences of the chunk.
         path: path of their file.
-        first: index of the first sequence in the corpus.
+        first: index of the first sequence in the corpus, or of each sequence, int64 (count,).
     """
 
-    def __init__(self, columns: Mapping[str, Column], count: int, path: str, first: int) -> None:
+    def __init__(self, columns: Mapping[str, Column], count: int, path: str, first: int | Ints) -> None:
         self._columns, self._path, self._first = columns, path, first
         self._streams = list(columns)
         self._count = count
@@ -128,7 +128,7 @@ class UnreadableRows:
         return DataError(
             f"{column.unreadable} in column {column.field!r}",
             path=self._path,
-            sequence=self._first + i,
+            sequence=self._first + i if isinstance(self._first, int) else int(self._first[i]),
             stream=name,
             hint=f'{remedy(name, column.stream)}, or on_error="skip" to leave such sequences out'
             if column.filling is None

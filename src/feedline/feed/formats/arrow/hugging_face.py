@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from feedline.errors import DataError
 from feedline.feed.files.paths import looking, open_file, status_of
+from feedline.feed.formats.arrow.lake_tables import refuse_tables
 
 STATE, INFO, DICT = "state.json", "dataset_info.json", "dataset_dict.json"
 INDICES = "indices.arrow"
@@ -167,12 +168,14 @@ def parquet_files(folder: Path, split: str | None = None) -> list[Path]:
     """Return the Parquet files below a folder, or of one split of it, sorted by the bytes of their relative paths.
 
     Raises:
-        DataError: there are several splits, there is none of that name, or there is no file.
+        DataError: there are several splits, there is none of that name, there is no file, or a log says which files
+            are part of the data.
     """
     with looking(folder):
         folder = _snapshot(folder)
         files = [p.relative_to(folder) for p in folder.rglob("*.parquet") if p.is_file()]
         files = [p for p in files if not any(part.startswith((".", "_")) for part in p.parts)]
+        refuse_tables(folder, files)
         if not files:
             raise DataError("expected *.parquet files in the folder, got none", path=str(folder))
         files.sort(key=os.fsencode)

@@ -15,29 +15,26 @@ process if a file's statistics are damaged. Nothing is decoded before the result
 
 from __future__ import annotations
 
-import mmap
 import operator
 import os
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Stream, Value
 from feedline.errors import DataError, shown_path
 from feedline.feed.byte_strings import TooLargeError
-from feedline.feed.files.atomic import room_for
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, looking, open_file, read_at, reading, status_of
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.columns import Source
 from feedline.feed.formats.arrow.file import unknown_types
 from feedline.feed.formats.arrow.hugging_face import parquet_files
+from feedline.feed.formats.arrow.list_lengths import ListLengths, count_lengths
 from feedline.feed.formats.arrow.parquet_input import Pages
 from feedline.feed.formats.arrow.united_columns import choose, lacking_rows
 from feedline.feed.formats.hive_folders import NULL, hive_columns
@@ -122,7 +119,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
         if self._first[-1] == 0:
             raise DataError("expected at least one row, got none", path=self.name)
         self._table: list[ChunkInfo] | None = None
-        self._lengths: _Lengths | None = None
+        self._lengths: ListLengths | None = None
         self._lock = threading.Lock()
         self._memory_bytes = memory
         # By name, so that opening the corpus again does not repeat the warning about other columns.
@@ -225,7 +222,11 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
             chunks += len(counts)
             yield chunks, digest.hexdigest()
 
-    def _all_lengths(self) -> _Lengths | None:
+    def _decoded(self, group: _RowGroup, fields: list[str]) -> Any:
+        with group.file.open() as handle:
+            return group.file.decode(Pages(handle, []), group, fields, self._memory_bytes)
+
+    def _all_lengths(self) -> ListLengths | None:
         size = self.schema.size_stream
         counted = [column for name, column in self._columns.items() if size in (None, name)]
         ragged = [column for column in counted if column.ragged]
@@ -233,8 +234,10 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
             return None
         with self._lock:
             if self._lengths is None:
+                fields = [column.field for column in ragged]
+                tables = ((group.rows, self._decoded(group, fields)) for group in self._groups)
                 shortest = 0 if len(ragged) == len(counted) else 1
-                self._lengths = _count(self._groups, [column.field for column in ragged], shortest, self._memory_bytes)
+                self._lengths = count_lengths(tables, fields, path=self._groups[0].file.path, shortest=shortest)
             return self._lengths
 
 
@@ -556,34 +559,3 @@ def _leaf_widths(kind: Any) -> list[int]:
         return [max(1, int(kind.bit_width) // 8)]
     except ValueError:
         return [8]
-
-
-# ---- lengths --------------------------------------------------------------------------------------------
-
-
-class _Lengths(NamedTuple):
-    """Samples per chunk, and per sequence as a mapped int32 array."""
-
-    samples: list[int]
-    table: NDArray[np.int32]
-
-
-def _count(groups: list[_RowGroup], fields: list[str], shortest: int, memory_bytes: int) -> _Lengths:
-    samples = []
-    what, hint = "the lengths of sequences", "set TMPDIR to a folder with 4 bytes of space for each sequence"
-    with room_for(what, tempfile.gettempdir(), groups[0].file.path, hint), tempfile.TemporaryFile() as file:
-        for group in groups:
-            with group.file.open() as handle:
-                table = group.file.decode(Pages(handle, []), group, fields, memory_bytes)
-            longest = np.full(group.rows, shortest, np.int64)
-            for field in fields:
-                if field in group.file.lacking:
-                    continue
-                chunks = [getattr(chunk, "storage", chunk) for chunk in table.column(field).chunks]
-                lengths = [np.diff(chunk.offsets.to_numpy().astype(np.int64)) for chunk in chunks]
-                np.maximum(longest, np.concatenate(lengths), out=longest)
-            samples.append(int(longest.sum()))
-            file.write(longest.astype(np.int32).tobytes())
-        file.flush()
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return _Lengths(samples, np.frombuffer(mapped, np.int32))

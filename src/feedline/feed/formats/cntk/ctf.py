@@ -30,6 +30,7 @@ from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import MAX_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
 from feedline.feed.formats.indexed.rows import PAD, RowText, TextCorpus, TextRows
+from feedline.feed.formats.missing import identity_of
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, Extent, Ints, Keyed, Piece, Unread, declared_streams, whole_number
 
@@ -49,7 +50,8 @@ class CTFDeserializer(TextCorpus, Keyed):
         skip_sequence_ids: whether every line is a sequence, with or without an id.
         lenient: whether to accept blank lines and the numbers ``.5``, ``5.e3``, ``nan``, ``inf``, which CNTK refuses.
         fill_missing: whether to follow CNTK's rule for dense samples with fewer values than declared: missing values
-            are zero. Otherwise such a sample is an error.
+            are zero. Otherwise such a sample is an error, unless its stream has ``missing`` or ``mask``, which also
+            fill one sample where a sequence has none.
         max_errors: maximum number of errors. With 0, a sequence with an error is unreadable as a whole. Above 0, bad
             samples are dropped, as in CNTK, which counts up to three errors for one bad row. Errors are counted over
             the life of this object, and once for each chunk. One more error, or a stream without any sample, is a
@@ -64,6 +66,7 @@ class CTFDeserializer(TextCorpus, Keyed):
 
     Raises:
         SchemaError: there is no stream, two streams read the same field, or CTF cannot satisfy a declaration.
+        ValueError: streams with ``missing`` or ``mask``, and either errors are counted, or one defines the size.
         DataError: a file is missing or not CTF, or its index cannot be written.
     """
 
@@ -93,11 +96,17 @@ class CTFDeserializer(TextCorpus, Keyed):
             fill_missing=fill_missing,
             max_errors=max_errors,
         )
-        self.schema = Schema(declared_streams(streams, stream_kwargs))
+        self._take_streams(declared_streams(streams, stream_kwargs))
         self._lenient = lenient
-        self._parser = _make_parser(self.schema, lenient, fill_missing, self._memory_bytes)
-        size_stream = self.schema.size_stream
-        field = None if size_stream is None else (self.schema[size_stream].field or size_stream)
+        size_stream = self._streams.size_stream
+        if self._fillings and (max_errors or size_stream in self._fillings):
+            raise ValueError(
+                f"expected no missing= or mask= with max_errors, nor in the stream that defines the size, got it for "
+                f"{', '.join(self._fillings)}"
+            )
+        fill = [2 if name in self._fillings else int(fill_missing) for name in self._streams]
+        self._parser = _make_parser(self._streams, lenient, fill, self._memory_bytes)
+        field = None if size_stream is None else (self._streams[size_stream].field or size_stream)
         self._size_field = field
         self._index(ctf_index(self._chunk_size, field, skip_ids=skip_sequence_ids, lenient=lenient), progress)
         self._max_errors = max_errors
@@ -115,7 +124,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         )
 
     def _content_identity(self) -> tuple[str, ...]:
-        return "", "flags"
+        return identity_of(self._fillings).decode(), "flags"
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the ids of sequences. In files without ids, these are line numbers, from 0, counted through all
@@ -164,13 +173,14 @@ class CTFDeserializer(TextCorpus, Keyed):
             else:
                 streams, faults = self._parse_counting(part.chunk, arguments)
         values: dict[str, Value] = {}
-        for (name, stream), arrays in zip(self.schema.items(), streams, strict=True):
+        for (name, stream), (*arrays, missing) in zip(self._streams.items(), streams, strict=True):
             if stream.sparse:
                 indptr, indices, data, offsets = arrays
                 values[name] = SparseValue(indptr, indices, data, stream.size, offsets)
             else:
                 rows, offsets = arrays
                 values[name] = DenseValue(rows.reshape(len(rows), *stream.shape), offsets)
+            self._fill(values, name, missing)
         records = faults.view(RECORD)
         if len(records) == 0 and not part.holes:
             return Chunk(self.schema, values)
@@ -249,7 +259,7 @@ class CTFDeserializer(TextCorpus, Keyed):
             return
         cause = last if code != "errors_exhausted" else records[-2]
         byte, sequence = int(cause["byte"]), int(part.ordinals[cause["sequence"]])
-        stream = list(self.schema)[cause["stream"]] if cause["stream"] >= 0 else None
+        stream = list(self._streams)[cause["stream"]] if cause["stream"] >= 0 else None
         if code == "memory_limit":
             limit, needed = last["expected"], last["got"]
             what = f"expected at most {limit} bytes decoded at once (memory), got {needed} before the end"
@@ -262,7 +272,7 @@ class CTFDeserializer(TextCorpus, Keyed):
         raise DataError(what, path=path, byte=byte, line=line, sequence=sequence, stream=stream, hint=hint)
 
     def _record_error(self, part: TextRows, text: BinaryIO, record: Any, near: tuple[int, int]) -> DataError:
-        path, names = part.file.path, list(self.schema)
+        path, names = part.file.path, list(self._streams)
         return describe(path, text, record, streams=names, lenient=self._lenient, ordinals=part.ordinals, near=near)
 
 
@@ -285,7 +295,7 @@ def _hole_chunk_error(path: Path, ordinal: int) -> DataError:
     return DataError(what, path=str(path), sequence=ordinal)
 
 
-def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -> Any:
+def _make_parser(schema: Schema, lenient: bool, fill: Sequence[int], memory_bytes: int) -> Any:
     fields: dict[str, str] = {}
     for name, stream in schema.items():
         field = stream.field or name
@@ -311,9 +321,9 @@ def _make_parser(schema: Schema, lenient: bool, fill: bool, memory_bytes: int) -
         [stream.size for stream in schema.values()],
         [stream.sparse for stream in schema.values()],
         [stream.dtype == np.float64 for stream in schema.values()],
+        fill,
         size_stream=schema.size_at,
         lenient=lenient,
-        fill=fill,
         memory_bytes=memory_bytes,
     )
 

@@ -227,6 +227,16 @@ class _Dataset:
                 hint=_DAMAGED,
             ) from error
 
+    def fill_values(self) -> tuple[Mapping[str, Any], Any]:
+        """See `StoredArray`."""
+        import h5py
+
+        with self._files.using(self.path) as file:
+            dataset = file[self._name]
+            created = dataset.id.get_create_plist()
+            declared = created.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED
+            return dict(dataset.attrs), dataset.fillvalue if declared else None
+
     def _refusal(self, expected: str, got: str, hint: str) -> SchemaError:
         return SchemaError(f"expected {expected}, got {got}: dataset `{self._name}` in {self.path}; {hint}")
 

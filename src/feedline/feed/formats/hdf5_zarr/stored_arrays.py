@@ -13,7 +13,7 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,9 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.hdf5_zarr.fill_values import FillValues, fill_value_of
 from feedline.feed.formats.lazy_rows import CHUNK_BYTES, LazyRows
+from feedline.feed.formats.missing import filling_of, identity_of, with_masks
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import no_values, reraise_if_transient
 from feedline.feed.joined_values import join_values
@@ -41,8 +43,21 @@ _MAX_KEPT_BYTES = 64 << 20  # of the blocks of a column that chunks have cut
 _MAX_CHUNKS = 1 << 22  # 128 TiB by default. More chunks are a sign of a damaged number of rows
 
 
-Columns = dict[str, tuple[Any, Stream]]
-"""Stream name to a `StoredColumn`, or a view of a map, and its declaration."""
+class FileColumn(NamedTuple):
+    """A column of a file.
+
+    Attributes:
+        rows: a `StoredColumn`, or a view of a map.
+        stream: declaration of a row.
+        fill_value: value of missing samples, if the declaration asks for it.
+    """
+
+    rows: Any
+    stream: Stream
+    fill_value: Any = None
+
+
+Columns = dict[str, FileColumn]
 
 
 class StoredArray(Protocol):
@@ -69,6 +84,9 @@ class StoredArray(Protocol):
 
     def map_rows(self) -> NDArray[Any] | None:
         """Return all rows as a view of the file, if they are stored as they are in memory."""
+
+    def fill_values(self) -> tuple[Mapping[str, Any], Any]:
+        """Return the attributes of the array, and the fill value that it was created with, or None."""
 
 
 class StoredColumn(LazyRows):
@@ -317,13 +335,15 @@ class StoredArrays(Concatenated, PickledByArguments):
         self._paths, parts = self._list_paths(path), []
         for file_path in self._paths:
             by_stream = self._arrays(file_path, group, streams, memory_bytes)
-            parts.append((file_path, {name: column for name, (column, _) in by_stream.items()}))
+            parts.append((file_path, by_stream))
             # The first file declares the streams of all files.
-            streams = streams or {name: stream for name, (_, stream) in by_stream.items()}
+            streams = streams or {name: column.stream for name, column in by_stream.items()}
         size = next((name for name, stream in streams.items() if stream.defines_size), None)
         self._parts: list[ArrayDeserializer] = []
-        first = 0
-        for name, columns in parts:
+        self._fillings = {name: filling for name, s in streams.items() if (filling := filling_of(s)) is not None}
+        first, read = 0, list[Deserializer]()
+        for name, by_stream in parts:
+            columns = {stream_name: column.rows for stream_name, column in by_stream.items()}
             stored = [column for column in columns.values() if isinstance(column, StoredColumn)]
             step = chunk_sequences
             if step is None and stored:
@@ -345,8 +365,11 @@ class StoredArrays(Concatenated, PickledByArguments):
                     hint="the file is damaged, or pass larger chunk_sequences=",
                 )
             self._parts.append(corpus)
+            fill_values = {stream_name: column.fill_value for stream_name, column in by_stream.items()}
+            read.append(FillValues(corpus, self._fillings, fill_values) if self._fillings else corpus)
             first += corpus.num_sequences
-        super().__init__(self._parts, Schema(streams), name_of(self._paths))
+        schema = with_masks({name: stream.delivered() for name, stream in streams.items()}, self._fillings)
+        super().__init__(read, schema, name_of(self._paths))
         nothing = np.empty(0, np.int64)
         self._single = {k for k, corpus in enumerate(self._parts) if corpus.lengths(nothing) is None}
 
@@ -383,9 +406,16 @@ class StoredArrays(Concatenated, PickledByArguments):
         columns: Columns = {}
         for name, stream in (streams or dict.fromkeys(names())).items():
             array = arrays(name if stream is None or stream.field is None else stream.field)
-            stream = _stream_of(array) if stream is None else _check_declared(name, stream, array, path)
+            fill_value = None
+            if stream is None:
+                delivered = stream = _stream_of(array)
+            else:
+                delivered = _check_declared(name, stream.delivered(), array, path)
+                if stream.may_miss:
+                    fill_value = fill_value_of(name, *array.fill_values(), dtype=array.dtype, where=path)
             mapped = None if stream.is_bytes else array.map_rows()
-            columns[name] = (StoredColumn(name, array, stream, memory_bytes) if mapped is None else mapped, stream)
+            rows = StoredColumn(name, array, delivered, memory_bytes) if mapped is None else mapped
+            columns[name] = FileColumn(rows, stream, fill_value)
         return columns
 
     def paths(self) -> Sequence[str]:
@@ -400,6 +430,8 @@ class StoredArrays(Concatenated, PickledByArguments):
         for path, part in zip(self._paths, self._parts, strict=True):
             digest.numbers(part.num_sequences)
             self._add_file(digest, path, part)
+        if self._fillings:
+            digest.text(identity_of(self._fillings))
         return digest.hexdigest()
 
     @abc.abstractmethod

@@ -13,7 +13,7 @@ import itertools
 import math
 import selectors
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -92,6 +92,13 @@ class ZarrArray:
                 hint="raise memory=, or write it in other chunks",
             )
         self.block = max(1, self._chunks[0])
+        # Zero is the default, and zeros are seldom missing.
+        attributes, stored_fill = described.get("attributes"), described.get("fill_value")
+        self._fill_values = attributes if isinstance(attributes, dict) else {}, stored_fill or None
+
+    def fill_values(self) -> tuple[Mapping[str, Any], Any]:
+        """See `StoredArray`."""
+        return self._fill_values
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Read rows.

@@ -58,7 +58,7 @@ _VERSION = 1
 _HEADER = struct.Struct("<8sIIIIQqQQQQI16sQQI")
 _HEADER_BYTES = 128
 _CRC_END = 12  # magic and the header's checksum
-_HAS_IDS, _SINGLE = 1, 2
+_HAS_IDS, _SINGLE, _EQUAL = 1, 2, 4
 _BLOCK_BYTES = 4 << 20
 _SAMPLE_BYTES = 64 << 10
 
@@ -237,6 +237,11 @@ class TextIndex:
         """Whether every sequence has exactly one sample."""
         return bool(self.header.flags & _SINGLE)
 
+    @property
+    def equal(self) -> bool:
+        """Whether all sequences with samples have the same number of them."""
+        return bool(self.header.flags & _EQUAL)
+
     def entries(self, chunk: int) -> NDArray[Any]:
         """Return the checked `ENTRY` records of a chunk, as a view of the file.
 
@@ -414,7 +419,8 @@ class _ChunkTable:
 
     def __init__(self, chunk_size: int, counts_gaps: bool) -> None:
         self.rows: list[tuple[int, int, int, int, int, int]] = []
-        self.single = True
+        self.single = self.equal = True
+        self._each = 0  # samples of the first sequence that has some
         self._limit, self._counts_gaps = chunk_size, counts_gaps
         self._sequences = self._samples = self._begin = self._end = self._crc = 0
 
@@ -422,7 +428,11 @@ class _ChunkTable:
         end = entries["offset"].astype(np.int64) + entries["size"]
         # CNTK's rule: a chunk ends when its bytes, gaps included, plus the bytes of the next sequence exceed the limit.
         reach = end if self._counts_gaps else np.concatenate([[self._end], end[:-1]]) + entries["size"]
-        self.single &= bool((entries["samples"] == 1).all())
+        counts = entries["samples"]
+        self.single &= bool((counts == 1).all())
+        if not self._each and counts.any():
+            self._each = int(counts[np.flatnonzero(counts)[0]])
+        self.equal &= bool(((counts == self._each) | (counts == 0)).all())
         at, n = 0, len(entries)
         while at < n:
             begun = self._sequences > 0
@@ -475,7 +485,7 @@ def _build(
         magic=_MAGIC,
         crc=0,
         version=_VERSION,
-        flags=(_HAS_IDS if indexer.has_ids else 0) | (_SINGLE if table.single else 0),
+        flags=(_HAS_IDS if indexer.has_ids else 0) | (_SINGLE if table.single else 0) | (_EQUAL if table.equal else 0),
         sample=_content_sample(text, before.st_size),
         file_size=before.st_size,
         mtime_ns=before.st_mtime_ns,

@@ -230,6 +230,18 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
     """Text that is read into buffers, and parsed natively."""
 
     _views = False  # whether chunks have views of the text
+    _streams: Schema  # without masks
+    _fillings: Mapping[str, Filling]
+
+    def _take_streams(self, declared: Mapping[str, Stream]) -> None:
+        """Take the declarations of the streams."""
+        self._declared = dict(declared)
+        self._fillings = {name: filling for name, s in declared.items() if (filling := filling_of(s)) is not None}
+        self._streams = Schema({name: stream.delivered() for name, stream in declared.items()})
+        self.schema = with_masks(self._streams, self._fillings)
+
+    def _declarations(self) -> dict[str, Stream]:
+        return self._declared
 
     def _index(self, kind: IndexKind, progress: Progress) -> None:
         super()._index(kind, progress)
@@ -302,6 +314,27 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
             moved["offset"] = position
             return self._parse(TextRows(file, local + self._starts[number], entries, moved, holes), buffer)
 
+    def _fill(self, values: dict[str, Value], name: str, runs: NDArray[np.int64] | None) -> None:
+        """Fill the missing values of a stream, which are zeros or empty, and add its mask, if it has one.
+
+        Args:
+            values: the values of the streams.
+            name: name of the stream.
+            runs: pairs of the first missing value and the number of missing ones, as the parser found them.
+        """
+        filling = self._fillings.get(name)
+        if filling is None:
+            return
+        stream, value = self._streams[name], values[name]
+        single = stream.is_bytes or stream.sparse
+        flags = from_runs(runs, value.num_samples, 1 if single else stream.size)
+        if single and flags is not None:
+            flags = flags[:, 0]
+        if filling.value:
+            values[name] = fill(value, flags, filling)
+        if filling.mask:
+            values[name + PRESENT] = mask_of(value, flags)
+
     @abstractmethod
     def _parse(self, part: TextRows, buffer: NDArray[np.uint8]) -> Chunk:
         """Parse the text in ``buffer``, which has padding on both sides."""
@@ -331,18 +364,6 @@ class RowsDeserializer(TextCorpus):
     _parser: RowParser
     _ragged: frozenset[str] = frozenset()
     _identity: str
-    _streams: Schema  # without masks
-    _fillings: Mapping[str, Filling]
-
-    def _take_streams(self, declared: Mapping[str, Stream]) -> None:
-        """Take the declarations of the streams."""
-        self._declared = dict(declared)
-        self._fillings = {name: filling for name, s in declared.items() if (filling := filling_of(s)) is not None}
-        self._streams = Schema({name: stream.delivered() for name, stream in declared.items()})
-        self.schema = with_masks(self._streams, self._fillings)
-
-    def _declarations(self) -> dict[str, Stream]:
-        return self._declared
 
     def _fields(self, what: str) -> list[tuple[int, tuple[int, ...], bool, bool]]:
         """Return the fields of a parser. Raises the errors of `parser_fields`."""
@@ -393,13 +414,7 @@ class RowsDeserializer(TextCorpus):
             else:
                 count = len(ordinals) if offsets is None else int(offsets[-1])
                 values[name] = DenseValue(data.view(stream.dtype).reshape(count, *stream.shape), offsets)
-            if (filling := self._fillings.get(name)) is not None:
-                flags = from_runs(missing, values[name].num_samples, stream.size)
-                if stream.is_bytes and flags is not None:
-                    flags = flags[:, 0]
-                values[name] = fill(values[name], flags, filling)
-                if filling.mask:
-                    values[name + PRESENT] = mask_of(values[name], flags)
+            self._fill(values, name, missing)
         without_gaps(values, buffer)
         if len(records) == 0 and not holes:
             return Chunk(self.schema, values)

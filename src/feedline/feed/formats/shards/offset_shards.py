@@ -37,6 +37,7 @@ from feedline.feed.files.streaming import blocks
 from feedline.feed.files.truncation_guard import map_whole
 from feedline.feed.formats import number_files
 from feedline.feed.formats.detect_shards import INDEX
+from feedline.feed.formats.missing import PRESENT, equal_to, fill, filling_of, identity_of, mask_of, with_masks
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.index_json import DAMAGED, ShardFile, folders_of
 from feedline.feed.formats.shards.sample_fields import (
@@ -170,10 +171,12 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         self._any_length: set[str] = set()  # streams whose samples are sequences
         self._counts: NDArray[np.int32] | None = None
         self._peeked: tuple[_ShardPart, dict[int, Ints], dict[int, str]] | None = None
-        self.schema = Schema(streams or self._default_streams())
+        declared = dict(streams or self._default_streams())
+        self._fillings = {name: filling for name, s in declared.items() if (filling := filling_of(s)) is not None}
+        self._streams = Schema({name: stream.delivered() for name, stream in declared.items()})
+        self.schema = with_masks(self._streams, self._fillings)
         self._columns = self._match_fields()
         self._peeked = None
-        declared = dict(self.schema.streams)
         self._set_arguments(path, declared, chunk_size=chunk_size, memory=memory_bytes, verify=bool(verify))
         if self._counted_streams():
             self._count()
@@ -203,6 +206,8 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             content.numbers(shard.samples, shard.size)
             with open_file(shard.path) as file, reading(shard.path):
                 content.file(file, shard.size)
+        if self._fillings:
+            content.text(identity_of(self._fillings))
         return content.hexdigest()
 
     def paths(self) -> list[str]:
@@ -260,7 +265,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
         """Return the number of the field that fills each stream."""
         numbers = {field.name: number for number, field in enumerate(self._fields)}
         filled = {}
-        for name, stream in self.schema.items():
+        for name, stream in self._streams.items():
             field_name = stream.field or name
             if field_name not in numbers:
                 raise SchemaError(f"expected a field `{field_name}` in {self.name}, which has {names_of(self._fields)}")
@@ -273,6 +278,11 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
                     self._any_length.add(name)
             elif field.size is not None or (stream.is_text and field.kind not in ("text", "json")):
                 raise SchemaError(f"expected stream `{name}` as the field is, `{field.encoding}`, got {stream}")
+            if name in self._fillings and not field.may_be_null(stream):
+                raise SchemaError(
+                    f"expected a field of JSON, or numbers written as text, for stream `{name}` with missing= or "
+                    f"mask=, got `{field.encoding}`, of which no sample can be missing"
+                )
             filled[name] = numbers[field_name]
         return filled
 
@@ -292,12 +302,12 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
 
     def _counted_streams(self) -> list[str]:
         """Return the streams of arrays of any length that count towards the minibatch budget."""
-        size = self.schema.size_stream
-        return [name for name in self.schema if name in self._any_length and size in (None, name)]
+        size = self._streams.size_stream
+        return [name for name in self._streams if name in self._any_length and size in (None, name)]
 
     def _count(self) -> None:
         """Look up the lengths of all sequences."""
-        identity = f"{self.digest()} {self.schema.digest} {_encodings(self._fields)} {self._columns}"
+        identity = f"{self.digest()} {self._streams.digest} {_encodings(self._fields)} {self._columns}"
         lengths = cached_lengths(self._shards, identity, int(self._starts[-1]), self._count_lengths)
         firsts = np.cumsum([0, *(info.sequences for info in self._infos[:-1])])
         samples = np.add.reduceat(lengths, firsts, dtype=np.int64).tolist()
@@ -321,11 +331,11 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
     def _lengths_of(self, part: _ShardPart, spans: Mapping[int, Ints], wrong: Mapping[int, str]) -> NDArray[np.int32]:
         """Return the lengths of the sequences of a part, as for `lengths`."""
         names = self._counted_streams()
-        plain = self.schema.size_stream is None and len(names) < len(self.schema)
+        plain = self._streams.size_stream is None and len(names) < len(self._streams)
         longest = np.full(len(part.bounds) - 1, int(plain), np.int64)
         for name in names:
             number = self._columns[name]
-            lengths = counts_of(spans[number], wrong, self.schema[name], self._fields[number])
+            lengths = counts_of(spans[number], wrong, self._streams[name], self._fields[number])
             np.maximum(longest, lengths, out=longest)
         return np.minimum(longest, np.iinfo(np.int32).max).astype(np.int32)
 
@@ -557,7 +567,7 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
 
     def _chunk(self, part: _ShardPart, seals: Sequence[NDArray[np.uint8]] = (), *, complete: bool = True) -> Chunk:
         count = len(part.bounds) - 1
-        needed = count * sum(s.size * s.dtype.itemsize for s in self.schema.values() if not s.is_bytes)
+        needed = count * sum(s.size * s.dtype.itemsize for s in self._streams.values() if not s.is_bytes)
         if needed > self._memory:
             raise DataError(
                 f"expected at most {self._memory} bytes of numbers at a time (memory), got {needed}",
@@ -569,26 +579,33 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
             self._check_lengths(part, spans, wrong)
         errors = {i: self._error(part, i, what, None) for i, what in wrong.items()}
         values: dict[str, Value] = {}
-        for name, stream in self.schema.items():
+        for name, stream in self._streams.items():
             number = self._columns[name]
             field, of = self._fields[number], spans[number]
             texts, bad = None, dict[int, str]()
             if field.text_of is not None and not (stream.is_bytes and not stream.is_text):
                 texts, bad = texts_of(of, part.memory, field.text_of, wrong=wrong)
                 errors.update((i, self._error(part, i, what, name)) for i, what in bad.items() if i not in errors)
-            if stream.is_text and texts is not None:
+            filling, missing = self._fillings.get(name), None
+            if filling is not None:
+                texts = texts or ScatteredBytes(of, part.memory, text=stream.is_text).packed()
+                missing = equal_to(texts, b"null" if field.kind == "json" else b"")
+            if stream.is_bytes and texts is not None:
                 values[name] = texts
-                continue
-            if stream.is_bytes:
+            elif stream.is_bytes:
                 values[name] = ScatteredBytes(of, part.memory, text=stream.is_text)
-                continue
-            if field.kind == "array":
+            elif field.kind == "array":
                 ragged = name in self._any_length
                 values[name], bad = numbers_of(of, part.memory, stream, field, ragged=ragged, wrong=wrong)
             else:
                 texts = texts or ScatteredBytes(of, part.memory, text=False).packed()
                 form = "json" if field.kind == "json" else "text"
-                values[name], bad = number_files.numbers(texts, stream, form, skip=errors)
+                absent = () if missing is None else np.flatnonzero(missing).tolist()
+                values[name], bad = number_files.numbers(texts, stream, form, skip={*errors, *absent})
+            if filling is not None:
+                values[name] = fill(values[name], missing, filling)
+                if filling.mask:
+                    values[name + PRESENT] = mask_of(values[name], missing)
             for i, what in bad.items():
                 errors.setdefault(i, self._error(part, i, what, name))
         # Numbers have been copied by now. If the file was truncated, they are zeros, which later checks would not

@@ -89,6 +89,10 @@ class ShardField(NamedTuple):
     reason: str = UNPICKLED
     text_of: Callable[[bytes], str] | None = None
 
+    def may_be_null(self, stream: Stream) -> bool:
+        """Return whether samples of a stream may be missing: JSON's ``null``, and empty texts for numbers."""
+        return self.kind == "json" or (self.kind == "text" and not stream.is_bytes)
+
     def check(self, name: str, stream: Stream) -> None:
         """Check that this field can fill a stream of numbers.
 

@@ -1,4 +1,4 @@
-"""The only import of the package onnx in the façade of CNTK."""
+"""The only import of the package onnx for networks: parts of files, which are saved and loaded."""
 
 from __future__ import annotations
 

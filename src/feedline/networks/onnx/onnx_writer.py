@@ -1,7 +1,7 @@
-"""Writing ONNX files: names, element types and axes of a graph's values while its nodes become ONNX's.
+"""Names, element types and axes of a graph's values while its nodes become ONNX's.
 
-`Writer` lists nodes and initializers, and hides the order of a value's axes. The functions in `operators` write each
-operation.
+`Writer` lists nodes and initializers, and hides the order of a value's axes. Functions such as those in
+`onnx_operators` write each operation.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.cntk._model_files.compositions import GATHER_PACKED, SCATTER_PACKED, composition
-from feedline.cntk._nodes import element_type
-from feedline.cntk._onnx import library
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node
 from feedline.networks.node import FREE
-from feedline.networks.traverse import topological
+from feedline.networks.onnx import onnx_library as library
+from feedline.networks.traverse import element_type, topological
 
 
 def dimensions(node: Node) -> list[int | str]:
@@ -33,6 +31,8 @@ class Writer:
     Args:
         operators: for each operation a function of the writer and a node, which writes the node and returns its
             value's name.
+        recipe: function that returns the same computation by other operations, or None if there is none. It is called
+            for operations without an operator.
         outer: writer of the graph around this one, if it is the body of a recurrence. Names are unique in both, and the
             body can read values of the outer graph.
         stepping: name of the sequence axis whose steps come one at a time, so that tensors do not have it.
@@ -43,9 +43,13 @@ class Writer:
     """
 
     def __init__(
-        self, operators: Mapping[str, Callable[[Writer, Node], str]], outer: Writer | None = None, stepping: str = ""
+        self,
+        operators: Mapping[str, Callable[[Writer, Node], str]],
+        recipe: Callable[[Node], Node | None] = lambda node: None,
+        outer: Writer | None = None,
+        stepping: str = "",
     ) -> None:
-        self.operators = operators
+        self.operators, self.recipe = operators, recipe
         self.loops: dict[Node, list[str]] = {}
         self.nodes: list[Any] = []
         self.inputs: list[Any] = []
@@ -114,11 +118,8 @@ class Writer:
         if node.op == "alias":
             self.alias(node, node.inputs[0])
         elif node not in self._aliases and not node.is_leaf and node.op not in self.operators:
-            recipe = composition(node)
-            if recipe is None:
-                raise _refusal(node)
-            built = recipe.build(*node.inputs)
-            if built.op in (GATHER_PACKED, SCATTER_PACKED):  # how many steps remain is known at run time only
+            built = self.recipe(node)
+            if built is None:
                 raise _refusal(node)
             self.alias(node, built)
         return [self._aliases[node]] if node in self._aliases else node.inputs

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._nodes import element_type
-from feedline.cntk._onnx import library
-from feedline.cntk._onnx.write_recurrences import scan
-from feedline.cntk._onnx.writer import Writer
 from feedline.errors import CompatError
 from feedline.networks import Node
 from feedline.networks.cells import CELLS
 from feedline.networks.compile import tensor_of
 from feedline.networks.node import FREE
+from feedline.networks.onnx import onnx_library as library
+from feedline.networks.onnx.onnx_recurrences import scan
+from feedline.networks.onnx.onnx_writer import Writer
 from feedline.networks.ops.convolution import window
 from feedline.networks.ops.edges import LOG_OF_SMALLEST, SMALLEST_IN_LOG
 from feedline.networks.shapes import axes_of, from_end, slices
+from feedline.networks.traverse import element_type
 
 Operator = Callable[[Writer, Node], str]
 _FIRST, _END = -(2**31), 2**31 - 1

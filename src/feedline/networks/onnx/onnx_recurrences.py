@@ -6,13 +6,12 @@ chain of states, each of which takes the value of its predecessor.
 
 from __future__ import annotations
 
-from feedline.cntk._nodes import element_type
-from feedline.cntk._onnx import library
-from feedline.cntk._onnx.writer import Writer
 from feedline.errors import CompatError
 from feedline.networks import Node
 from feedline.networks.loop import inside, operands
-from feedline.networks.traverse import loop_parts, resolve_alias, topological
+from feedline.networks.onnx import onnx_library as library
+from feedline.networks.onnx.onnx_writer import Writer
+from feedline.networks.traverse import element_type, loop_parts, resolve_alias, topological
 
 
 def scan(w: Writer, loop: Node) -> list[str]:
@@ -34,7 +33,7 @@ def scan(w: Writer, loop: Node) -> list[str]:
     outside = operands(loop)
     values = {n: w.value(n) for n in outside}  # the body reads operands without steps directly
     steps = [n for n in outside if axis in n.axes]
-    body = Writer(w.operators, w, axis)
+    body = Writer(w.operators, w.recipe, w, axis)
     for state, end in zip(states, outputs[len(outputs) - len(states) :], strict=True):
         body.alias(state, resolve_alias(end))  # for readers without a delay
 

@@ -1,0 +1,150 @@
+"""Lance tables, written by lance: values, versions, deletions, random access, damage."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from feedline.testing import assert_resumes
+from tests.forked import Forked
+
+lance = pytest.importorskip("lance", reason="lance is not installed: the extra lance")
+pa = pytest.importorskip("pyarrow")
+
+COUNT = 200
+X = np.arange(COUNT, dtype=np.int32)
+TEXTS = [f"räum {i}" * (i % 3) for i in range(COUNT)]
+LISTS = [list(range(i % 4)) for i in range(COUNT)]
+# lance warns of every fork, as locks that a thread holds stay locked. None is held here.
+pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
+
+
+def table(count=COUNT):
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(X[:count], 3).astype(np.float32)), 3)
+    return pa.table({"x": X[:count], "v": vectors, "s": TEXTS[:count], "r": LISTS[:count]})
+
+
+@pytest.fixture
+def path(tmp_path):
+    lance.write_dataset(table(), tmp_path / "a.lance", max_rows_per_file=70)
+    return tmp_path / "a.lance"
+
+
+def rows(corpus, stream="x"):
+    return [value.tolist() for i in range(len(corpus.chunks())) for value in corpus.read(i)[stream].sequences()]
+
+
+@pytest.mark.parametrize("chunk_sequences", [None, 9, 1000])
+def test_columns_are_streams_and_chunks_are_runs_of_fragments(path, chunk_sequences):
+    corpus = fl.LanceDeserializer(path, chunk_sequences=chunk_sequences)
+    sizes = [info.sequences for info in corpus.chunks()]
+    assert sizes == ([9] * 7 + [7] + [9] * 7 + [7] + [9] * 6 + [6] if chunk_sequences == 9 else [70, 70, 60])
+    assert [info.samples for info in corpus.chunks()][-1] == sum(max(1, n % 4) for n in range(COUNT - sizes[-1], COUNT))
+    assert rows(corpus) == [[x] for x in X]
+    assert rows(corpus, "r") == LISTS
+    assert rows(corpus, "v") == [[[x] * 3] for x in X]
+    assert [t for i in range(len(sizes)) for t in corpus.read(i)["s"].samples()] == TEXTS
+    assert corpus.lengths(np.array([0, 1, 7])).tolist() == [1, 1, 3]
+
+
+def test_it_is_recognised_and_resumes(path):
+    def make_source():
+        corpus = fl.open_corpus(path)
+        assert isinstance(corpus, fl.LanceDeserializer)
+        return fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=2), max_sweeps=2, seed=3)
+
+    assert_resumes(make_source)
+
+
+def test_single_rows_are_selected_in_any_order(path):
+    corpus = fl.LanceDeserializer(path, streams=["x", "s"])
+    ordinals = np.array([150, 3, 150, 199, 0])
+    chosen = corpus.select(ordinals)
+    assert chosen["x"].rows.tolist() == ordinals.tolist()
+    assert chosen["s"].samples() == [TEXTS[i] for i in ordinals]
+    with pytest.raises(IndexError, match="200"):
+        corpus.select(np.array([200]))
+
+
+def test_a_version_stays_as_it_is_while_the_table_changes(path):
+    before = fl.LanceDeserializer(path, ["x", "s"])
+    digest, state = before.digest(), fl.MinibatchSource(before, seed=1).state_dict()
+    changed = lance.dataset(path)
+    changed.add_columns({"y": "x * 2"})
+    with_column = fl.LanceDeserializer(path, ["x", "s"])
+    assert (with_column.version, with_column.digest()) == (2, digest)  # columns that are not read change nothing
+    assert rows(fl.LanceDeserializer(path, ["y"]), "y") == [[2 * x] for x in X]
+    lance.dataset(path).delete("x % 3 = 1")
+    after = fl.LanceDeserializer(path, ["x", "s"])
+    assert rows(after) == [[x] for x in X if x % 3 != 1]
+    assert after.select(np.array([1, 2]))["x"].rows.tolist() == [2, 3]
+    assert after.digest() != digest
+    assert rows(before) == rows(fl.LanceDeserializer(path, ["x"], version=1)) == [[x] for x in X]
+    assert pickle.loads(pickle.dumps(before)).version == 1
+    fl.MinibatchSource(fl.LanceDeserializer(path, ["x", "s"], version=1), seed=1).load_state_dict(state)
+    with pytest.raises(fl.StateError):
+        fl.MinibatchSource(after, seed=1).load_state_dict(state)
+
+
+def test_nulls_are_unreadable_or_filled(tmp_path):
+    holes = pa.table({"n": pa.array([1.0, None, 3.0], pa.float32()), "x": [0, 1, 2]})
+    lance.write_dataset(holes, tmp_path / "a.lance")
+    corpus = fl.LanceDeserializer(tmp_path / "a.lance")
+    assert list(corpus.read(0).errors) == [1]
+    error = corpus.select(np.array([2, 1])).errors[1]
+    assert error.sequence == 1
+    assert "missing=" in str(error)
+    filled = fl.LanceDeserializer(tmp_path / "a.lance", {"n": fl.Stream((), missing=-1, mask=True)})
+    assert filled.read(0)["n"].rows.tolist() == [1, -1, 3]
+    assert filled.read(0)["n_present"].rows.tolist() == [True, False, True]
+
+
+def test_forked_children_read_too(path):
+    corpus = fl.LanceDeserializer(path, ["x"])
+    corpus.read(0)
+
+    assert Forked(lambda: corpus.read(1)["x"].rows.tolist() == X[70:140].tolist()).status() == 0
+
+
+def test_damage_is_an_error_that_names_the_table(path):
+    whole = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    rng = random.Random(4)
+    errors = []
+    for _ in range(30):
+        file = rng.choice(sorted(whole))
+        data = bytearray(whole[file])
+        if rng.random() < 0.3:
+            del data[rng.randrange(len(data)) :]
+        else:
+            for _ in range(rng.choice([1, 30])):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        file.write_bytes(data)
+        try:
+            corpus = fl.LanceDeserializer(path, ["x", "s", "r"], memory=1 << 20)
+            for i in range(len(corpus.chunks())):
+                corpus.read(i)
+        except (fl.DataError, fl.SchemaError) as error:
+            errors.append(error)
+        file.write_bytes(whole[file])
+    # Not each: lance has no checksums.
+    assert any(isinstance(error, fl.DataError) for error in errors)
+    assert [error for error in errors if str(path) not in str(error)] == []
+    assert rows(fl.LanceDeserializer(path, ["x"])) == [[x] for x in X]
+
+
+def test_what_is_refused(tmp_path, path):
+    with pytest.raises(fl.DataError, match="versions"):
+        fl.LanceDeserializer(path, version=9)
+    with pytest.raises(fl.DataError, match="none"):
+        fl.LanceDeserializer(tmp_path / "none")
+    with pytest.raises(fl.SchemaError, match="'y'"):
+        fl.LanceDeserializer(path, ["y"])
+    with pytest.raises(fl.DataError, match="at most 100 bytes"):
+        fl.LanceDeserializer(path, ["x"], memory=100).read(0)
+    lance.write_dataset(table(0), tmp_path / "empty.lance")
+    with pytest.raises(fl.DataError, match="at least one row"):
+        fl.LanceDeserializer(tmp_path / "empty.lance", ["x"])
