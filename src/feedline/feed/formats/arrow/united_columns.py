@@ -63,7 +63,7 @@ def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str |
     return United(arrow_columns.with_size(columns, defines_size), files.lacking(columns))
 
 
-class _Kind(NamedTuple):
+class _ColumnKind(NamedTuple):
     """A column as the first file of a kind has it."""
 
     source: Source
@@ -84,7 +84,7 @@ class _Files:
         self._by_schema: dict[bytes, list[int]] = {}
         for i, source in enumerate(sources):
             self._by_schema.setdefault(source.schema.serialize().to_pybytes(), []).append(i)
-        self.kinds: dict[str, list[_Kind]] = {}
+        self.kinds: dict[str, list[_ColumnKind]] = {}
         known: set[tuple[Any, ...]] = set()
         self._names: list[frozenset[str]] = []  # of the columns with values, by schema
         for places in self._by_schema.values():
@@ -100,7 +100,7 @@ class _Files:
                 key = field.name, field.type, str(field.metadata)
                 if key not in known:
                     known.add(key)
-                    self.kinds.setdefault(field.name, []).append(_Kind(source, field))
+                    self.kinds.setdefault(field.name, []).append(_ColumnKind(source, field))
             self._names.append(frozenset(names))
 
     def column(self, name: str, declared: Stream | None) -> Column | None:
