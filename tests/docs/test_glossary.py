@@ -39,6 +39,7 @@ KINDS = {
 
 #: Parameters of public constructors and functions that take several kinds of values, and the meaning of all of them.
 SEVERAL = {
+    "append": "what comes behind: whether a conversion does, or a token",
     "boundaries": "where lengths, or phones of a label file, are divided",
     "cache": "where, or whether, to keep what was computed or fetched",
     "chunks": "chunks: their numbers, or how many",

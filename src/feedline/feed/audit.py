@@ -69,9 +69,13 @@ def audit_steps(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator
     if not records:
         return
     source = _source_of(corpus, records[0].state)
+    current = str(source.state_dict()["corpus"])
     for a, b in pairwise(records):
         # Weights that were changed on the way are in the later state, from the place on at which they hold.
-        source.load_state_dict({**a.state, **{key: b.state[key] for key in ("stages",) if key in b.state}})
+        later = {key: b.state[key] for key in ("stages",) if key in b.state}
+        if b.state.get("corpus") != current:
+            source.load_state_dict(b.state)  # refuses the state of other data
+        source.load_state_dict({**a.state, **later, **_versions(b.state, current)})
         steps = []
         fingerprint = None if a.state.get("fingerprint") is None else int(a.state["fingerprint"], 16)
         samples = int(a.state["samples"])
@@ -93,6 +97,15 @@ def audit_steps(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator
                 hint="sizes changed in between: log every minibatch (progress=fl.minibatches(1))",
             )
         yield from steps
+
+
+def _versions(state: Mapping[str, Any], current: str) -> dict[str, Any]:
+    """Return the entries of a state that name the data up to it, if the data has grown since."""
+    if state.get("corpus") in (None, current):
+        return {key: state[key] for key in ("versions",) if key in state}
+    sweep = int(state["sweep"])
+    before = [row for row in state.get("versions", [[0, state["corpus"]]]) if row[0] <= sweep]
+    return {"corpus": current, "versions": [*before, [sweep + 1, current]]}
 
 
 def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSource:

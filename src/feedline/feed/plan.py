@@ -166,9 +166,8 @@ def _sequences_left(axis: Axis, cursor: Cursor) -> int:
     """Return the sequences of one sample each from ``cursor`` to the end of the axis."""
     limits = []
     if axis.max_sweeps is not None:
-        position, total = axis.position(cursor), axis.timeline.sweep_length
-        assert total is not None  # orders without end have no number of sweeps
-        place, end = axis.place(position.sweep, position.sequence), axis.max_sweeps * total
+        position = axis.position(cursor)
+        place, end = axis.place(position.sweep, position.sequence), axis.place(axis.max_sweeps, 0)
         limits.append(end - place - axis.jumps.between(place, end))
     if axis.max_samples is not None:
         limits.append(axis.max_samples - axis.samples(cursor))

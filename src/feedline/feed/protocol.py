@@ -272,6 +272,15 @@ class Keyed:
         raise NotImplementedError
 
 
+class Growing:
+    """A corpus that may have been shorter before: its chunks are followed by those of new files."""
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield numbers of first chunks after which the corpus may have ended before, ascending, and the digest that it
+        then had. The last ones are all chunks and `Deserializer.digest`."""
+        raise NotImplementedError
+
+
 class LengthsOfStreams:
     """A corpus that knows the length of a sequence in each stream before it reads it."""
 

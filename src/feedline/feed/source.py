@@ -722,7 +722,8 @@ class MinibatchSource:
             StateError: the state does not fit. The source is unchanged.
         """
         place = states.from_json(state, self._identity, self._timeline, self._truncated, self._jumps)
-        if place.lanes and not self._closed and not isinstance(self._timeline, UnsizedOrder):
+        sized = not isinstance(self._timeline, UnsizedOrder)
+        if place.lanes and not self._closed and sized and place.timeline is self._timeline:
             self._cursor_at(place)  # checks that each sequence exists, without reading
         if verify:
             states.verify(Axis(place.timeline or self._timeline, self._axis.lengths, jumps=place.jumps), place)
@@ -763,8 +764,8 @@ class MinibatchSource:
             shares.append(position.samples / axis.max_samples)
         length = self._timeline.sweep_length
         if axis.max_sweeps is not None and length is not None and position.window is None:
-            total = axis.max_sweeps * length
-            shares.append((position.sweep * length + position.sequence) / total if total else 1.0)
+            total = axis.place(axis.max_sweeps, 0)
+            shares.append(axis.place(position.sweep, position.sequence) / total if total else 1.0)
         return min(1.0, max(shares)) if shares else None
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,8 +23,9 @@ from feedline.feed.arguments import Arcs
 from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
 from feedline.feed.packing.jumps import Jumps
-from feedline.feed.protocol import Deserializer
-from feedline.feed.timeline import ORDERS, Timeline, UnsizedOrder, Window
+from feedline.feed.protocol import Deserializer, Growing
+from feedline.feed.timeline import ORDERS, GrownOrder, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline.grown import grown_order
 
 STATE_VERSION = 1
 #: Upper bound of counts in a state, so that a feed can continue from it: native code, and other JSON readers, count in
@@ -76,12 +77,29 @@ class Identity:
     def corpus_digest(self) -> str:
         """Return 32 hex digits that identify content and chunk table. Computed once."""
         if self._digest is None:
-            h = hashlib.blake2b(self._corpus.digest().encode(), digest_size=16)
-            table = self._timeline.chunk_table
-            for column in (table.sequences, table.samples, table.bytes):
-                h.update(np.ascontiguousarray(column, "<i8").tobytes())
-            self._digest = h.hexdigest()
+            self._digest = self._with_table(self._corpus.digest(), len(self._timeline.chunk_table))
         return self._digest
+
+    def _with_table(self, digest: str, chunks: int) -> str:
+        """Return a digest of a digest and the sizes of the first chunks."""
+        h = hashlib.blake2b(digest.encode(), digest_size=16)
+        table = self._timeline.chunk_table
+        for column in (table.sequences, table.samples, table.bytes):
+            h.update(np.ascontiguousarray(column[:chunks], "<i8").tobytes())
+        return h.hexdigest()
+
+    def first_chunks(self, digests: Collection[str]) -> dict[str, int]:
+        """Return the number of first chunks that had each of these digests. Digests of no earlier corpus are left
+        out."""
+        growing = self._corpus.capability(Growing)
+        found: dict[str, int] = {}
+        # Data mostly grows by a little.
+        for chunks, digest in reversed(list(growing.digests()) if growing is not None else []):
+            if len(found) == len(digests):
+                break
+            if (with_table := self._with_table(digest, chunks)) in digests:
+                found.setdefault(with_table, chunks)
+        return found
 
 
 def to_json(identity: Identity, place: SavedPlace, axis: Axis, truncated: bool) -> dict[str, Any]:
@@ -124,6 +142,14 @@ def from_json(
             hint="load it with the version of feedline that saved it",
         )
     current = identity.to_json()
+    newest = timeline.newest if isinstance(timeline, GrownOrder) else timeline
+    try:
+        grown = grown_order(state, current["corpus"], identity.first_chunks, newest)
+    except (KeyError, TypeError, ValueError) as error:
+        raise damage_error(error) from error
+    timeline = newest if grown is None else grown
+    if grown is not None:
+        state = {**state, "corpus": current["corpus"]}
     if "arcs" in state:  # which most orders do not have
         current = {"arcs": None, **current}
     what = "this state was taken from other data, another order or other settings"
@@ -141,6 +167,11 @@ def from_json(
         jumps = Jumps.from_json(state.get("jumps", []))
         if jumps and isinstance(timeline, UnsizedOrder):
             raise ValueError("expected no `jumps` where chunk sizes are unknown")
+        if isinstance(timeline, GrownOrder) and (jumps or declared):
+            raise StateError(
+                "this state is of data that has grown since, in which places cannot be jumped over",
+                hint="load it over the data that it was taken from, or without jumps",
+            )
         unfinished = lanes.check_json(state.get("lanes", []), position, windows)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise damage_error(error) from error
@@ -150,7 +181,7 @@ def from_json(
             saved={"lanes": unfinished},
             current={"lanes": None},
         )
-    delivered = sweep * (timeline.sweep_length or 0) + sequence if declared else 0
+    delivered = timeline.before(sweep) + sequence if declared else 0
     if not declared.within(jumps, delivered):
         raise StateError(
             "this state was taken after sequences had been delivered that are to be jumped over",
@@ -213,10 +244,10 @@ def check_position(timeline: Timeline, p: Position) -> None:
         windows = timeline.windows(p.sweep)
         if p.sequence < 0 or p.window is None or not 0 <= p.window < windows:
             raise IndexError(f"expected 0 <= window < {windows} in sweep {p.sweep}, got {p!r}")
-    elif (length := timeline.sweep_length) is None:
+    elif timeline.sweep_length is None:
         if p.sweep:
             raise IndexError(f"expected sweep 0 of an order without end, got {p.sweep}")
-    elif not 0 <= p.sequence < length:
+    elif not 0 <= p.sequence < (length := timeline.before(p.sweep + 1) - timeline.before(p.sweep)):
         raise IndexError(f"expected 0 <= sequence < {length} in a sweep, got {p.sequence}")
 
 
@@ -266,7 +297,10 @@ def _how_to_open(saved: Mapping[str, Any], differing: list[str]) -> str:
     if "schema" in differing:
         actions.append("declare the same streams, in the same order")
     if "corpus" in differing:
-        actions.append("open the same files with the same chunk_size; data that has changed or grown does not fit")
+        actions.append(
+            "open the same files with the same chunk_size, or these and new ones behind them; rows that were replaced "
+            "or removed do not fit: restore them, or begin a new run"
+        )
     if settings:
         actions.insert(0, f"pass {', '.join(settings)}")
     return "to continue: " + "; ".join(actions)

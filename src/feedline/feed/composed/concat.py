@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from feedline.feed.protocol import (
     DocumentsOfRows,
     Extent,
     Fetchable,
+    Growing,
     Ints,
     Keyed,
     OfParts,
@@ -35,7 +36,7 @@ from feedline.feed.protocol import (
 )
 
 
-class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiable):
+class Concat(Concatenated, Fetchable, Growing, Keyed, OfParts, RowsOfDocuments, Verifiable):
     """The sequences of several corpora, one corpus after another.
 
     Args:
@@ -74,10 +75,24 @@ class Concat(Concatenated, Fetchable, Keyed, OfParts, RowsOfDocuments, Verifiabl
 
     def digest(self) -> str:
         """Return 32 hex digits over the digests of all parts and their numbers of chunks."""
+        return list(self._digests(growing=False))[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digests within and after each part, and those of the first part alone. See `Growing.digests`."""
+        return self._digests(growing=True)
+
+    def _digests(self, *, growing: bool) -> Iterator[tuple[int, str]]:
         h = hashlib.blake2b(self.schema.digest.encode(), digest_size=16)
-        for part, count in zip(self.parts, np.diff(self._chunks).tolist(), strict=True):
-            h.update(f"{part.digest()} {count};".encode())
-        return h.hexdigest()
+        for part, before in zip(self.parts, self._chunks[:-1].tolist(), strict=True):
+            grown = part.capability(Growing) if growing else None
+            of_part = [(len(part.chunks()), part.digest())] if grown is None else list(grown.digests())
+            for count, digest in of_part:
+                if before == 0 and growing:
+                    yield count, digest
+                after = h.copy()
+                after.update(f"{digest} {count};".encode())
+                yield before + count, after.hexdigest()
+            h = after
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the parts' keys of the sequences ``ordinals``, uint64 (n,). Parts may have equal keys."""

@@ -7,6 +7,7 @@ store is shuffled, by a budget. The complete parts of an interrupted conversion 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from feedline.data import Chunk, Schema
-from feedline.errors import DataError
+from feedline.errors import DataError, SchemaError
 from feedline.feed.arguments import Remote, refuse_replaced
 from feedline.feed.composed.skipping import Paths, Skipping, lists
+from feedline.feed.conversion.appending import append_store
 from feedline.feed.conversion.read_ahead import read_ahead
 from feedline.feed.conversion.reading_by_ray import read_by_ray
 from feedline.feed.conversion.shuffling import Settings, readable, write_shuffled
@@ -24,11 +26,12 @@ from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.detect import SUFFIXES
-from feedline.feed.formats.store import StoreDeserializer, StoreWriter
+from feedline.feed.formats.store import StoreDeserializer, StoreWriter, stream_columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.object_store_target import ObjectStoreFolder
+from feedline.feed.formats.store.staging import clear_leftovers
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.open_corpus import names_files, open_corpus
 from feedline.feed.progress_bar import Progress, Report, showing
@@ -90,6 +93,7 @@ def convert(
     memory: int = 1 << 30,
     remote: Remote | None = None,
     work: PathLike | None = None,
+    append: bool = False,
 ) -> ConversionSummary:
     """Write all sequences of a corpus, or all items of a dataset, to a new store.
 
@@ -134,6 +138,9 @@ def convert(
         work: with an address as destination, the folder of this machine for files on their way and for the records that
             let the same call continue. None: ``converting`` in the user's cache folder. It needs room for three files
             of ``part_bytes`` or, with ``shuffle``, for all data twice.
+        append: whether to write behind the sequences of a store of that name, if there is one. Its files stay, its
+            compression holds for the new ones, and the store appears with both at once. A state of the shorter store
+            can be loaded. After a kill, the same call appends once. Not for addresses.
 
     After an interrupt, an error or a kill, the same call continues after the last complete part, or the last complete
     piece of a shuffle's passes. If there is none, nothing is kept. A hidden folder next to the destination,
@@ -145,7 +152,8 @@ def convert(
         SchemaError: samples of a dataset cannot be stored, or differ in their parts, shapes or dtypes.
         TypeError: the source cannot be read.
         ValueError: the destination is named like a file of another format, or is inside the source folder, or the
-            source is a corpus with an order, such as a mixture.
+            source is a corpus with an order, such as a mixture. Or ``append`` with ``overwrite``, an address, or
+            another compression than the store's.
     """
     if isinstance(destination, str):
         destination = without_file(destination)
@@ -157,6 +165,18 @@ def convert(
             "to other formats)"
         )
     _refuse_inside(source, destination)
+    if append and (overwrite or is_address(destination)):
+        raise ValueError(
+            f"expected a path, and no overwrite, with append=True, got {without_credentials(os.fspath(destination))!r}"
+        )
+    if append:
+        clear_leftovers(Path(os.path.abspath(destination)))  # may restore the store
+    grows = append and os.path.lexists(destination)
+    if grows:
+        stored = Manifest.load(Path(destination))
+        if compression not in (None, stored.compression):
+            raise ValueError(f"expected the compression of the store, {stored.compression}, got {compression!r}")
+        compression = stored.compression
     if on_error not in ("raise", "skip"):
         raise ValueError(f"expected on_error 'raise' or 'skip', got {on_error!r}")
     if compression not in (None, "auto", *CODECS):
@@ -196,14 +216,23 @@ def convert(
         else:
             if skip is not None:
                 raise ValueError("expected skip= only with a corpus, got it with a dataset of items")
-            target.refuse_existing(overwrite)  # before items are read
+            if not grows:
+                target.refuse_existing(overwrite)  # before items are read
             module, _, name = _DATASET_READER.partition(":")
             make = getattr(importlib.import_module(module), name)
             reader = make(source, streams, jobs=jobs, executor=executor, skip=on_error == "skip")
         settings = settings._replace(source=reader.digest())
         write = _in_order if shuffle is None else write_shuffled
         report = stack.enter_context(showing(progress, "converting", "B" if is_corpus else "items"))
-        manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=report)
+        if grows:
+            if is_corpus:
+                _refuse_other_streams(stored, corpus.schema, os.fspath(destination))
+            parts = functools.partial(write, reader.chunks, settings=settings, overwrite=True, progress=report)
+            manifest, skipped = append_store(
+                target.local_path, settings._asdict() | {"memory": None}, lambda path: parts(target=LocalFolder(path))
+            )
+        else:
+            manifest, skipped = write(reader.chunks, target, settings, overwrite=overwrite, progress=report)
     size = sum(part.bytes for part in manifest.parts) + sum(side.bytes for side in manifest.lengths.values())
     return ConversionSummary(
         without_credentials(os.fspath(destination)) if is_address(destination) else os.fspath(destination),
@@ -264,6 +293,17 @@ def _in_order(
         writer.close()
         assert writer.manifest is not None
         return writer.manifest, skipped
+
+
+def _refuse_other_streams(stored: Manifest, schema: Schema, path: str) -> None:
+    """Check that a corpus has the streams of a store.
+
+    Raises:
+        SchemaError: it has others.
+    """
+    ours = Schema({name: stream_columns.stored_stream(name, stream) for name, stream in schema.items()})
+    if ours.digest != stored.schema.digest:
+        raise SchemaError(f"expected the streams of the store {path} to append to it,\n{stored.schema}\ngot\n{ours}")
 
 
 def _refuse_inside(source: Any, destination: PathLike) -> None:

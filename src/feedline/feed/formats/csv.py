@@ -148,10 +148,7 @@ class CSVDeserializer(RowsDeserializer):
             index_error,
             packing=packing_of_text,
         )
-        number = {names: k for k, names in enumerate(layouts)}
-        order = [number[table.of_files[at]] for at in paths] if len(layouts) > 1 else ""
-        targets = " ".join(str(layout.targets) for layout in layouts.values())
-        self._identity = f"csv {head.delimiter} {skip} {targets}{order};"
+        self._identity = f"csv {head.delimiter} {skip} {layouts[tuple(head.names)].targets};"
         self._arguments |= {"columns": places, "header": head.header, "delimiter": head.delimiter}
         self._index(kind, progress)
 
@@ -182,6 +179,10 @@ class CSVDeserializer(RowsDeserializer):
                 targets[at[cell]] = (present.index(name), k)
         parser = _native.CsvParser([fields[name] for name in present], targets, ord(delimiter), self._memory_bytes)
         return _CsvLayout(RowLayout(parser, present), names, targets)
+
+    def _file_identity(self, file: RowText) -> bytes:
+        first, layout = self._layouts[str(self._paths[0])], self._layouts[str(file.source)]
+        return b"" if layout is first else f"{layout.rows.streams} {layout.targets};".encode()
 
     def _report(self, places: Mapping[str, Sequence[str]]) -> None:
         """Log which streams some files lack."""

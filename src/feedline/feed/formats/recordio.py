@@ -129,9 +129,8 @@ class RecordIODeserializer(MappedCorpus, Keyed):
         counts -= {0}  # of files with damaged records only
         return counts.pop() if len(counts) == 1 else None if counts else 1
 
-    def digest(self) -> str:
-        """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
-        return self._digest(f"recordio {sorted(self._fields.items())} {sorted(self._ragged)};")
+    def _content_identity(self) -> tuple[str, ...]:
+        return (f"recordio {sorted(self._fields.items())} {sorted(self._ragged)};",)
 
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the number of labels of records if they differ, int64 (n,), or None if each counts as one sample."""

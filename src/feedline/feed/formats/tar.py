@@ -144,9 +144,8 @@ class TarDeserializer(MappedCorpus, Keyed):
             hint="an archive without such names cannot be read as samples; extract it",
         )
 
-    def digest(self) -> str:
-        """Return 32 hex digits over the archives' sizes, excerpts and chunk tables."""
-        return self._digest("tar;")
+    def _content_identity(self) -> tuple[str, ...]:
+        return ("tar;",)
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return numeric keys as they are, and hashes of other keys, uint64 (n,)."""

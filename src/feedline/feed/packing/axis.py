@@ -142,7 +142,7 @@ class Axis:
 
     def place(self, sweep: int, place: int) -> int:
         """Return the number of sequences on the axis before a place of a sweep, jumped over or not."""
-        return sweep * (self.timeline.sweep_length or 0) + place
+        return self.timeline.before(sweep) + place
 
     def chunks_after(self, plan: WindowPlan) -> Iterator[Ints]:
         """Yield the chunks of the windows that follow, window by window, to the end. Reads and permutes nothing."""
@@ -204,10 +204,10 @@ class Axis:
         total = self.timeline.sweep_samples
         if samples and total == 0:
             raise IndexError(f"expected 0 samples on an axis where no sequence has any, got {samples}")
-        sweep = samples // total if total else 0
+        sweep, before = self.timeline.sweep_of_samples(samples)
         if self.jumps:  # from there on, samples are counted one by one
             sweep = min(sweep, self.jumps.ranges[0][0] // (self.timeline.sweep_length or 1) if total else 0)
-        before = sweep * (total or 0)
+            before = sweep * (total or 0)
         cursor: Cursor | None = self.at(Position(sweep, 0, before), None)
         while cursor is not None and cursor.samples + cursor.segment.samples < samples:
             segment = cursor.segment

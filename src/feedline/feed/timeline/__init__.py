@@ -12,6 +12,7 @@ from feedline.feed.timeline.block_order import BlockOrder
 from feedline.feed.timeline.cntk import CntkOrder
 from feedline.feed.timeline.elements import ChunkTable, Segment, Share, Timeline, Window, WindowPlan
 from feedline.feed.timeline.feedline import FeedlineOrder
+from feedline.feed.timeline.grown import DataVersion, GrownOrder
 from feedline.feed.timeline.unsized import GrowingUnsizedOrder, SweptUnsizedOrder, UnsizedOrder
 
 # Orders that users may name. A new version of an order gets a new name. An old one never changes.
@@ -29,7 +30,9 @@ __all__ = [
     "ArcOrder",
     "BlockOrder",
     "ChunkTable",
+    "DataVersion",
     "GrowingUnsizedOrder",
+    "GrownOrder",
     "Segment",
     "Share",
     "SweptUnsizedOrder",

@@ -344,6 +344,17 @@ class Timeline(abc.ABC):
         """Samples in a sweep. None if unknown without a walk through it, or without end."""
         return self.table.total_samples
 
+    def before(self, sweep: int) -> int:
+        """Return the number of sequences in the sweeps before one. 0 without end."""
+        return sweep * (self.sweep_length or 0)
+
+    def sweep_of_samples(self, samples: int) -> tuple[int, int]:
+        """Return the sweep in which the place after ``samples`` samples is, and the samples before that sweep, or
+        sweep 0 if the samples of a sweep are unknown."""
+        total = self.sweep_samples
+        sweep = samples // total if total else 0
+        return sweep, sweep * (total or 0)
+
     @abc.abstractmethod
     def window_at(self, sweep: int, place: int, window: int | None = None) -> WindowPlan:
         """Return the window of ``sweep`` that holds ``place``. Takes O(log chunks) once the sweep is laid out.

@@ -65,6 +65,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Growing,
     Ints,
     Mapped,
     MappedFile,
@@ -82,7 +83,7 @@ _VIEW_BYTES = 4 << 20  # of a chunk of rows that indices name, part of the order
 _REQUESTS = 16  # at once, for the buffers that views need
 
 
-class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, PickledByArguments):
+class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Growing, PickledByArguments):
     """Arrow IPC streams and files. A row is a sequence, a record batch a chunk.
 
     Columns are streams as in Parquet, see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
@@ -294,16 +295,22 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
 
     def digest(self) -> str:
         """Return 32 hex digits over the rows of all batches, and three blocks of each file."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each file, see `Growing.digests`, or only the last if indices name the rows."""
         digest = ContentDigest()
         digest.text(identity_of(arrow_columns.fillings_of(self._columns)))
-        for file in self._files:
+        for file, end in zip(self._files, self._first[1:].tolist(), strict=True):
             digest.numbers(*file.rows.tolist())
             with open_file(file.path, -1) as handle:
                 digest.file(handle, file.size)
+            if self._rows is None:
+                yield end, digest.hexdigest()
         if self._rows is not None:
             with open_file(self._rows.path, -1) as handle:
                 digest.file(handle, self._rows.size)
-        return digest.hexdigest()
+            yield len(self.chunks()), digest.hexdigest()
 
     def close(self) -> None:
         """Release the maps. Chunks that were returned keep theirs."""

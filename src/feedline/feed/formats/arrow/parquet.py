@@ -18,7 +18,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -49,6 +49,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Growing,
     Ints,
     Piece,
     Unread,
@@ -56,7 +57,7 @@ from feedline.feed.protocol import (
 )
 
 
-class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
+class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
     """Parquet files. A row is a sequence.
 
     Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams, as are
@@ -211,13 +212,22 @@ class ParquetDeserializer(Deserializer, Fetchable, PickledByArguments):
 
     def digest(self) -> str:
         """Return 32 hex digits over row counts, sizes and three blocks of each file, including its footer."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each file, see `Growing.digests`."""
         digest = ContentDigest()
         digest.text(identity_of(arrow_columns.fillings_of(self._columns)))
-        for file in self._files:
-            digest.numbers(*(group.rows for group in self._groups if group.file is file))
+        rows: dict[_ParquetFile, list[int]] = {file: [] for file in self._files}
+        for group in self._groups:
+            rows[group.file].append(group.rows)
+        chunks = 0
+        for file, counts in rows.items():
+            digest.numbers(*counts)
             with file.open() as handle:
                 digest.file(handle, file.size)
-        return digest.hexdigest()
+            chunks += len(counts)
+            yield chunks, digest.hexdigest()
 
     def _longest(self, group: _RowGroup, columns: Sequence[Column], shortest: int) -> Ints:
         """Return the samples of the sequences of a row group. See `longest_lists`."""

@@ -66,7 +66,7 @@ def choose(sources: Sequence[Source], streams: StreamChoice, defines_size: str |
     return United(arrow_columns.with_size(columns, defines_size), files.lacking(columns))
 
 
-class _Kind(NamedTuple):
+class _ColumnKind(NamedTuple):
     """A column as the first file of a kind has it."""
 
     source: Source
@@ -87,7 +87,7 @@ class _Files:
         self._by_schema: dict[bytes, list[int]] = {}
         for i, source in enumerate(sources):
             self._by_schema.setdefault(source.schema.serialize().to_pybytes(), []).append(i)
-        self.kinds: dict[str, list[_Kind]] = {}
+        self.kinds: dict[str, list[_ColumnKind]] = {}
         known: set[tuple[Any, ...]] = set()
         for places in self._by_schema.values():
             source = sources[places[0]]
@@ -102,21 +102,21 @@ class _Files:
                 key = field.name, field.type, str(field.metadata)
                 if key not in known:
                     known.add(key)
-                    self.kinds.setdefault(field.name, []).append(_Kind(source, field))
+                    self.kinds.setdefault(field.name, []).append(_ColumnKind(source, field))
 
     def path(self, field: str) -> ColumnPath:
         """Return the way to the values of a column, or of a path."""
         return path_of(field, self.kinds, self._sources[0].path)
 
-    def kinds_at(self, path: ColumnPath) -> list[_Kind]:
+    def kinds_at(self, path: ColumnPath) -> list[_ColumnKind]:
         """Return the fields at a path that differ in their type, in the order of the files."""
         if not path.steps:
             return self.kinds.get(path.column, [])
-        by_type: dict[Any, _Kind] = {}
+        by_type: dict[Any, _ColumnKind] = {}
         for source in self._schemas():
             if _has(source, path):
                 field = field_at(source.schema, path)
-                by_type.setdefault(field.type, _Kind(source, field))
+                by_type.setdefault(field.type, _ColumnKind(source, field))
         return list(by_type.values())
 
     def _schemas(self) -> list[Source]:

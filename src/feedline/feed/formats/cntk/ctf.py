@@ -123,9 +123,8 @@ class CTFDeserializer(TextCorpus, Keyed):
             stream=self.schema.size_stream,
         )
 
-    def digest(self) -> str:
-        """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
-        return self._digest(identity_of(self._fillings).decode(), "flags")
+    def _content_identity(self) -> tuple[str, ...]:
+        return identity_of(self._fillings).decode(), "flags"
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the ids of sequences. In files without ids, these are line numbers, from 0, counted through all

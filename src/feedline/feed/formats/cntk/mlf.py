@@ -126,9 +126,8 @@ class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
 
     # ---- description ------------------------------------------------------------------------------
 
-    def digest(self) -> str:
-        """Return 32 hex digits over the files' sizes, excerpts and chunk tables, and over the names of classes."""
-        return self._digest(f"mlf {self._classes} {self._boundaries};{self._names!r}")
+    def _content_identity(self) -> tuple[str, ...]:
+        return (f"mlf {self._classes} {self._boundaries};{self._names!r}",)
 
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return hashes of the names of utterances, uint64 (n,)."""

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
@@ -24,7 +25,7 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, size_of, status_of
 from feedline.feed.formats.indexed.file_index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, whole_number
+from feedline.feed.protocol import ChunkInfo, Deserializer, Growing, Ints, whole_number
 from feedline.feed.unique import distinct
 
 MAX_AT_ONCE = 1000
@@ -125,7 +126,7 @@ class ChunkPlace(NamedTuple, Generic[_File]):
     size: int
 
 
-class IndexedCorpus(Deserializer, Generic[_File]):
+class IndexedCorpus(Deserializer, Growing, Generic[_File]):
     """A corpus of indexed files, one after the other.
 
     Subclasses set ``schema``, and call `_index`.
@@ -177,15 +178,29 @@ class IndexedCorpus(Deserializer, Generic[_File]):
         """Return the size of every chunk: sequences, samples by the index, and stored bytes."""
         return self._infos
 
-    def _digest(self, identity: str, *fields: str) -> str:
-        """Return 32 hex digits over ``identity`` and the files' sizes, excerpts, chunk tables and fields of headers."""
+    def digest(self) -> str:
+        """Return 32 hex digits over settings, and the files' sizes, excerpts, chunk tables and fields of headers."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each file, see `Growing.digests`."""
+        identity, *fields = self._content_identity()
         content = hashlib.blake2b(identity.encode(), digest_size=16)
-        for file in self._files:
+        for file, end in zip(self._files, self._chunk_starts[1:].tolist(), strict=True):
             head = file.index.header
             values = (getattr(head, field) for field in ("file_size", "sample", "sequences", *fields))
             content.update(repr(tuple(values)).encode())
             content.update(file.index.table.tobytes())
-        return content.hexdigest()
+            content.update(self._file_identity(file))
+            yield end, content.hexdigest()
+
+    @abstractmethod
+    def _content_identity(self) -> tuple[str, ...]:
+        """Return a text of the settings that decide about the content, and names of fields of headers that do."""
+
+    def _file_identity(self, file: _File) -> bytes:
+        """Return what a file adds to the digest: nothing."""
+        return b""
 
     def paths(self) -> list[str]:
         """Return the paths of the files."""

@@ -369,9 +369,8 @@ class RowsDeserializer(TextCorpus):
         """Return the fields of a parser. Raises the errors of `parser_fields`."""
         return parser_fields(self._streams, self._ragged, self._fillings, memory_bytes=self._memory_bytes, what=what)
 
-    def digest(self) -> str:
-        """Return 32 hex digits over the files' sizes, excerpts and chunk tables."""
-        return self._digest(self._identity + identity_of(self._fillings).decode())
+    def _content_identity(self) -> tuple[str, ...]:
+        return (self._identity + identity_of(self._fillings).decode(),)
 
     def _check_text_size(self, size: int, file: RowText) -> None:
         if size > self._memory_bytes:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -106,11 +107,16 @@ class Manifest:
 
     def digest(self) -> str:
         """Return 32 hex digits over sizes and checksums of all chunks."""
-        digest = hashlib.blake2b(digest_size=16)
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the number of chunks up to the end of each part, and the digest of these."""
+        digest, chunks = hashlib.blake2b(digest_size=16), 0
         for part in self.parts:
             for key in _CHUNK_KEYS[1:]:
                 digest.update(part.chunks[key].astype("<i8").tobytes())
-        return digest.hexdigest()
+            chunks += len(part.chunks["byte"])
+            yield chunks, digest.hexdigest()
 
     def dump(self) -> bytes:
         """Return the bytes of the manifest file, with their checksum."""

@@ -13,7 +13,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Growing,
     Ints,
     LengthsOfStreams,
     Mapped,
@@ -50,7 +51,7 @@ from feedline.feed.protocol import (
 
 
 class StoreDeserializer(
-    Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, LengthsOfStreams, Verifiable, PickledByArguments
+    Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Growing, LengthsOfStreams, Verifiable, PickledByArguments
 ):
     """A store written by `StoreWriter` or `feedline.convert`.
 
@@ -243,6 +244,10 @@ class StoreDeserializer(
     def digest(self) -> str:
         """Return 32 hex digits over the sizes and checksums of all chunks, for any choice of streams."""
         return self._manifest.digest()
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each part, see `Growing.digests`."""
+        return self._manifest.digests()
 
     def paths(self) -> list[str]:
         """Return the paths of the Arrow files."""
