@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 import feedline as fl
+from tests.cli.shell import feedline
 from tests.feed.formats.corpora import everything
 
 #: Appends to the store at argv[1], and is killed at the call with number argv[2] that changes a folder.
@@ -110,3 +111,13 @@ def test_a_state_of_the_shorter_store_is_loaded(tmp_path):
     assert source.next_minibatch(30).ids.tolist() == rest
     assert sorted(first + rest) == list(range(50))
     assert sorted(source.next_minibatch(70)["x"].tolist()) == list(range(70))
+
+
+def test_the_command_appends(tmp_path):
+    """Files of one day behind those of another. The first time there is no store yet."""
+    for day, numbers in (("mon", range(5)), ("tue", range(5, 8))):
+        (tmp_path / f"{day}.jsonl").write_text("".join(f'{{"x": {n}}}\n' for n in numbers))
+        feedline("convert", tmp_path / f"{day}.jsonl", tmp_path / "days.store", "--append")
+    assert everything(fl.open_corpus(tmp_path / "days.store"))["x"].tolist() == list(range(8))
+    again = feedline("convert", tmp_path / "mon.jsonl", tmp_path / "days.store", "--append", "--overwrite", code=1)
+    assert "no overwrite, with append=True" in again.stderr

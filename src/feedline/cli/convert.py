@@ -23,6 +23,9 @@ def convert(
     destination: Annotated[str, typer.Argument(help="Folder of the new store, or its address: s3://bucket/folder.")],
     stream: Streams = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,
+    append: Annotated[
+        bool, typer.Option("--append", help="Write behind the sequences of a store of that name.")
+    ] = False,
     skip_errors: Annotated[bool, typer.Option("--skip-errors", help="Skip unreadable sequences.")] = False,
     skip: Annotated[
         list[Path] | None,
@@ -32,7 +35,7 @@ def convert(
         Path | None, typer.Option(metavar="tokenizer.json", help="Tokenize the texts, with the library tokenizers.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="Stream of the texts to tokenize, if there are several.")] = None,
-    append: Annotated[str | None, typer.Option(metavar="TOKEN", help="Token to append to every text.")] = None,
+    append_token: Annotated[str | None, typer.Option(metavar="TOKEN", help="Token to append to every text.")] = None,
     compression: Annotated[
         str | None, typer.Option(help="lz4, zstd, or auto: the first that shrinks the data by a third.")
     ] = None,
@@ -58,18 +61,19 @@ def convert(
         raise UsageError(f"expected --executor local or ray, got {executor!r}")
     on_error: Literal["raise", "skip"] = "skip" if skip_errors else "raise"
     memory_bytes = max(parse_count(memory), CHUNK_MEMORY)
-    if tokenizer is None and (text is not None or append is not None):
-        raise UsageError("expected --tokenizer with --text or --append, got none")
+    if tokenizer is None and (text is not None or append_token is not None):
+        raise UsageError("expected --tokenizer with --text or --append-token, got none")
     corpus, _, guessed, *_ = open_path(source, stream, chunk_size, memory_bytes)
     with contextlib.closing(corpus), progress("converting") as show:
         if tokenizer is not None:
-            corpus = Tokenized(corpus, tokenizer, text=text, append=append)
+            corpus = Tokenized(corpus, tokenizer, text=text, append=append_token)
         done = convert_corpus(
             corpus,
             destination,
             jobs=jobs,
             executor=cast(Literal["local", "ray"], executor),
             overwrite=overwrite,
+            append=append,
             on_error=on_error,
             skip=skip,
             progress=show,

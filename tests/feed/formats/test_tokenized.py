@@ -92,7 +92,7 @@ def test_conversion_in_threads_and_packing(tokenizer, lines, tmp_path):
     done = json.loads(
         feedline(
             *("convert", lines, tmp_path / "store", "--stream", "text=scalar:str", "--jobs", "2", "--json"),
-            *("--tokenizer", tmp_path / "tokenizer.json", "--append", "<end>"),
+            *("--tokenizer", tmp_path / "tokenizer.json", "--append-token", "<end>"),
         ).stdout
     )
     end = tokenizer.token_to_id("<end>")
@@ -103,7 +103,7 @@ def test_conversion_in_threads_and_packing(tokenizer, lines, tmp_path):
     with fl.MinibatchSource(fl.Packed(fl.open_corpus(tmp_path / "store"), 128), seed=1, max_sweeps=1) as source:
         packed = [x for m in source.minibatches(1280) for x in m["tokens"].rows[m["segment"].rows > 0].tolist()]
     assert sorted(packed) == sorted(x for document in expected(tokenizer, end=[end]) for x in document)
-    assert "expected --tokenizer" in feedline("convert", lines, tmp_path / "b", "--append", "x", code=2).stderr
+    assert "expected --tokenizer" in feedline("convert", lines, tmp_path / "b", "--append-token", "x", code=2).stderr
 
 
 class Raw(fl.UserDeserializer):
