@@ -73,6 +73,15 @@ class ChatTemplate:
         self.template = _template_of(config, folder) if template is None else template
         self._compiled = _compile(self.template, self._tokens)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what can be pickled: all but the compiled template."""
+        return {name: value for name, value in vars(self).items() if name != "_compiled"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Compile the template again."""
+        vars(self).update(state)
+        self._compiled = _compile(self.template, self._tokens)
+
     @property
     def identity(self) -> str:
         """A text that identifies tokenizer, template and its tokens."""

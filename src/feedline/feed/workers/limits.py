@@ -12,6 +12,12 @@ import resource
 import sys
 from pathlib import Path
 
+GRACE_S = 5.0
+"""Seconds for a running unit to finish once its result is not needed, before the worker is killed."""
+
+LAST_GRACE_S = 0.5
+"""The same at the end of the program, and after Ctrl-C."""
+
 _SLACK_BYTES = 64 << 20  # bytes to leave free for the kernel and other processes
 
 _limited = False  # torch, in this process
