@@ -230,7 +230,8 @@ class Tokenized(Deserializer, Unsized):
 
 
 def _encoder(tokenizer: Any, special: bool) -> tuple[Encode, str, Any]:
-    """Return a function that encodes texts and can be pickled, a text that identifies it, and the library's tokenizer, if there is one.
+    """Return a function that encodes texts and can be pickled, a text that identifies it, and the library's tokenizer,
+    if there is one.
 
     Raises:
         ValueError: special tokens are requested for conversations.

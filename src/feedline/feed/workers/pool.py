@@ -340,11 +340,11 @@ def _end_dropped() -> None:
 
 @atexit.register
 def _close_all() -> None:
-    backends = [pool.backend for pool in list(_pools)]
-    for backend in backends:
-        backend.leave(0.0)
+    pools = list(_pools)
+    for pool in pools:
+        pool.backend.leave(0.0)
     for backend in list(_dropped):  # their workers have had that time already
         backend.close(0.0)
     deadline_s = time.monotonic() + limits.LAST_GRACE_S
-    for backend in backends:
-        backend.close(max(deadline_s - time.monotonic(), 0.0))
+    for pool in pools:
+        pool.backend.close(max(deadline_s - time.monotonic(), 0.0))
