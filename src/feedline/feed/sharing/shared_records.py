@@ -465,7 +465,7 @@ class SharedArray(np.ndarray[Any, Any]):
         strides: tuple[int, ...],
     ) -> SharedArray:
         """Return the array at a place of a memory."""
-        array = np.ndarray.__new__(cls, shape, dtype, memory.view, place, strides)
+        array = np.ndarray.__new__(cls, shape, dtype, buffer=memory.view, offset=place, strides=strides)
         array._place = memory, place, dtype, shape, strides
         return array
 
