@@ -14,6 +14,7 @@ QUESTIONS = (
     "token_rows",
     "dense_shuffled",
     "arrow",
+    "column_statistics",
     "ragged_tokens",
     "minibatch_overhead",
     "mixtures",

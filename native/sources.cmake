@@ -19,6 +19,7 @@ set(FEEDLINE_CORE_SOURCES
   native/src/merge.cpp
   native/src/quantize.cpp
   native/src/one_hot.cpp
+  native/src/statistics.cpp
   native/src/update.cpp
   native/src/codes.cpp
   native/src/parquet.cpp
@@ -72,6 +73,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/merge.cpp
   native/bindings/tensors.cpp
   native/bindings/one_hot.cpp
+  native/bindings/statistics.cpp
   native/bindings/update.cpp
   native/bindings/codes.cpp
   native/bindings/parquet.cpp

@@ -30,6 +30,7 @@ void bind_tfrecord(nb::module_& m);
 void bind_codes(nb::module_& m);
 void bind_shared_memory(nb::module_& m);
 void bind_one_hot(nb::module_& m);
+void bind_statistics(nb::module_& m);
 void bind_update(nb::module_& m);
 
 NB_MODULE(_kernels, m) {
@@ -62,5 +63,6 @@ NB_MODULE(_kernels, m) {
     bind_codes(m);
     bind_shared_memory(m);
     bind_one_hot(m);
+    bind_statistics(m);
     bind_update(m);
 }

@@ -88,8 +88,14 @@ from feedline.feed.protocol import RandomAccess as RandomAccess
 from feedline.feed.protocol import Sliceable as Sliceable
 from feedline.feed.sharing.shared_dataset import shared as shared
 from feedline.feed.source import MinibatchSource as MinibatchSource
+from feedline.feed.statistics import CorpusStatistics as CorpusStatistics
+from feedline.feed.statistics import StreamStatistics as StreamStatistics
+from feedline.feed.statistics import statistics as statistics
 from feedline.feed.timeline import Window as Window
+from feedline.feed.transforms import Hash as Hash
 from feedline.feed.transforms import Map as Map
+from feedline.feed.transforms import Standardize as Standardize
+from feedline.feed.transforms import Vocabulary as Vocabulary
 from feedline.feed.user_source import UserMinibatch as UserMinibatch
 from feedline.feed.user_source import UserMinibatchSource as UserMinibatchSource
 from feedline.feed.validate import validate as validate

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 
 import pytest
 
-from feedline.cli.notebook import script_of
+from feedline.cli.notebook import statements_of
 from feedline.errors import DataError
 from tests.cli.shell import feedline
 
@@ -42,12 +43,26 @@ def test_a_notebook_runs_as_a_script(tmp_path):
     ]
 
 
-def test_a_traceback_shows_the_lines_of_the_notebook(tmp_path):
-    path = notebook(tmp_path / "old.ipynb", "def inner():\n    raise KeyError('mine')", "inner()  # called here")
+def test_a_traceback_names_cells_and_their_lines(tmp_path):
+    path = notebook(tmp_path / "old.ipynb", "%ls\ndef inner():\n    raise KeyError('mine')", "inner()  # called here")
     told = feedline("run", "--as", "mxnet", path, code=1).stderr
-    assert told.count("File ") == told.count("/old.py") == 2
-    assert "inner()  # called here" in told
-    assert told.endswith("KeyError: 'mine'\n")
+    assert [line for line in told.splitlines()[1:] if line.strip(" ^~")] == [
+        "Traceback (most recent call last):",
+        '  File "old.ipynb, code cell 2", line 1, in <module>',
+        "    inner()  # called here",
+        '  File "old.ipynb, code cell 1", line 3, in inner',
+        "    raise KeyError('mine')",
+        "KeyError: 'mine'",
+    ]
+
+
+def test_imports_from_the_future_hold_from_there_on(tmp_path):
+    path = notebook(
+        tmp_path / "old.ipynb",
+        "%matplotlib inline\nfrom mxnet import nd\nfrom __future__ import division, annotations",
+        "def f(x: Unknown): return x\nprint(f.__annotations__)",
+    )
+    assert feedline("run", "--as", "mxnet", path).stdout == "{'x': 'Unknown'}\n"
 
 
 def test_what_is_no_notebook(tmp_path):
@@ -69,13 +84,18 @@ def test_what_is_no_notebook(tmp_path):
         ("%%capture out\nb = 1", "pass\nb = 1", ["%%capture out"]),
         ("%%bash\nls", "", ["a cell of %%bash"]),
         ("?print\nprint??\n%load_ext x", "pass\npass\npass", ["?print", "print??", "%load_ext x"]),
+        ("!pip install \\\n  a \\\n  b\nc = 1", "pass\n\n\nc = 1", ["!pip install \\"]),
         ("", "", []),
     ],
 )
 def test_commands_are_left_out(tmp_path, cell, script, left_out):
     told = []
-    text = script_of(notebook(tmp_path / "n.ipynb", cell), told.append)
-    assert text == f"# n.ipynb, code cell 1\n{script}\n"
+    statements = statements_of(notebook(tmp_path / "n.ipynb", cell), told.append)
+    nodes = ast.parse(script).body
+    assert [(s.co_code, s.co_consts, s.co_firstlineno) for s in statements] == [
+        (s.co_code, s.co_consts, s.co_firstlineno)
+        for s in (compile(ast.Module([node], []), "n.ipynb, code cell 1", "exec") for node in nodes)
+    ]
     assert told == [f"n.ipynb, code cell 1: left out {line}" for line in left_out]
 
 
@@ -89,7 +109,7 @@ def test_commands_are_left_out(tmp_path, cell, script, left_out):
 )
 def test_cells_that_are_neither_python_nor_commands(tmp_path, cell, message):
     with pytest.raises(DataError, match=message):
-        script_of(notebook(tmp_path / "n.ipynb", "b = 0", cell), print)
+        statements_of(notebook(tmp_path / "n.ipynb", "b = 0", cell), print)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +123,4 @@ def test_cells_that_are_neither_python_nor_commands(tmp_path, cell, message):
 )
 def test_other_notebooks_are_refused(tmp_path, changes, message):
     with pytest.raises(DataError, match=message):
-        script_of(notebook(tmp_path / "n.ipynb", "b = 0", **changes), print)
+        statements_of(notebook(tmp_path / "n.ipynb", "b = 0", **changes), print)

@@ -6,8 +6,10 @@ import gc
 import mmap
 import operator
 import pickle
+import warnings
 from collections import OrderedDict, defaultdict
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.workers import copied_memory
+from tests.forked import Forked
 
 PLAIN = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(max_size=9)),
@@ -183,6 +186,83 @@ def test_large_parts_are_found_and_the_original_stays():
     assert shared.records[0] == {"file": "img_00000000.jpg", "box": [0, 1], "class": 0}
     small = Annotations(5)
     assert fl.shared(small).records is small.records
+
+
+def add(dataset, number):
+    return len(dataset.records) + number
+
+
+class Bound:
+    """A dataset with functions bound to itself, in attributes, lists and tuples."""
+
+    def __init__(self):
+        self.records = list(range(2000))
+        self.add = partial(add, self)
+        self.by_keyword = partial(add, number=1, dataset=self)
+        self.steps = [self.count, partial(self.count)]
+        self.pair = (self, self.add)
+        self.own = partial(sum, list(range(3000)))
+        self.unbound = partial(int, "7")
+
+    def count(self):
+        return len(self.records)
+
+
+def test_bound_functions_follow_the_copy():
+    original = Bound()
+    shared = fl.shared(original)
+    assert shared.add.args[0] is shared.by_keyword.keywords["dataset"] is shared
+    assert shared.steps[0].__self__ is shared.steps[1].func.__self__ is shared
+    assert shared.pair[0] is shared
+    assert shared.pair[1] is shared.add
+    assert shared.unbound is original.unbound
+    assert type(shared.own.args[0]) is not list
+    original.records.clear()
+    assert [shared.add(3), shared.by_keyword(), *(step() for step in shared.steps), shared.own()] == [
+        2003,
+        2001,
+        2000,
+        2000,
+        sum(range(3000)),
+    ]
+
+
+def arrays():
+    floats = np.arange(24 * 1000, dtype="float64")
+    return {
+        "fortran": np.asfortranarray(floats.reshape(40, 600)),
+        "axes": floats.reshape(20, 30, 40).transpose(1, 2, 0),
+        "backwards": floats[::-1].reshape(60, 400),
+        "every second": floats.repeat(2)[::2],
+        "no axes": np.array((b"x" * 70_000, 3), [("bytes", "S70000"), ("n", "i4")]),
+        "repeated": np.broadcast_to(floats, (3, len(floats))),
+    }
+
+
+@pytest.mark.parametrize("name", arrays())
+def test_arrays_keep_shape_and_order(name):
+    original = arrays()[name]
+    shared = fl.shared({"array": original})["array"]
+    for array in (shared, pickle.loads(pickle.dumps(shared, 5)), pickle.loads(pickle.dumps(shared, 4))):
+        assert type(array) is type(shared) is not np.ndarray
+        assert array.tobytes() == original.tobytes()
+        assert (array.shape, array.dtype) == (original.shape, original.dtype)
+        assert array.strides == original.copy("K").strides
+        assert not array.flags.writeable
+
+
+def test_a_write_through_torch_stays_in_its_process():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    shared = fl.shared(np.zeros(20_000))
+
+    def write():
+        with warnings.catch_warnings(action="ignore"):
+            tensor = torch.from_numpy(shared)
+        tensor[7] = 1.0
+        return float(tensor.sum()) == 1.0
+
+    assert Forked(write).status() == 0
+    assert not shared.any()
 
 
 def test_writes_raise():

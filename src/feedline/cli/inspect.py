@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
+import math
 import operator
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +41,7 @@ from feedline.cli.pictures import (
 )
 from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
+from feedline.errors import shown
 from feedline.feed.formats.images import ImageFolderDeserializer
 from feedline.feed.protocol import Deserializer, RandomAccess, can, finish_of
 from feedline.feed.transforms import DrawKeys
@@ -48,6 +51,8 @@ _BINS = 12
 _SHOWN_SAMPLES, _SHOWN_VALUES, _SHOWN_BYTES = 4, 8, 40
 _SHOWN_CLASSES = 8
 _BAR = 40
+_FREQUENT = 100  # values of each stream, in JSON
+_STATISTICS = ["name", "nulls", "mean", "deviation", "least", "median", "greatest", "distinct", "most frequent"]
 
 
 def inspect(
@@ -70,6 +75,9 @@ def inspect(
     ] = None,
     views: Annotated[int, typer.Option(min=1, max=4, help="Sweeps to show of each picture.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the steps.")] = 0,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Instead, read all data, and show statistics of the streams.")
+    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -80,8 +88,51 @@ def inspect(
             page = write_page(opened, PageOptions(pictures, views, step or (), seed), out)
             print_result(page, json, _show_page)
             return
+        if statistics:
+            print_result(_statistics(opened.corpus), json, _print_statistics)
+            return
         description = describe(opened, preview)
     print_result(description, json, _print)
+
+
+def _statistics(corpus: Deserializer) -> dict[str, Any]:
+    """Return statistics of a corpus, in JSON types."""
+    from feedline.feed.statistics import statistics  # imported late to keep `feedline --help` fast
+
+    with progress("reading", "chunks") as report:
+        found = statistics(corpus, progress=report)
+    streams = {}
+    for name, stream in found.items():
+        values = [(value if isinstance(value, (int, str)) else repr(value), n) for value, n in stream.values]
+        streams[name] = dataclasses.asdict(stream) | {"values": values[:_FREQUENT]}
+    return {"path": corpus.name, "sequences": found.sequences, "streams": streams}
+
+
+def _print_statistics(about: dict[str, Any]) -> None:
+    """Print a table."""
+    print_facts(about["path"], {"sequences": show_count(about["sequences"])})
+    rows = []
+    for name, stream in about["streams"].items():
+        nulls = stream["nulls"] / max(stream["samples"], 1)
+        distinct = stream["distinct"]
+        rows.append(
+            [
+                name,
+                f"{nulls:.2%}",
+                *(_number(stream[key]) for key in ("mean", "deviation", "low")),
+                _number(stream["percentiles"][50]) if stream["percentiles"] else "",
+                _number(stream["high"]),
+                "" if distinct is None else ("~" if stream["distinct_error"] else "") + show_count(distinct),
+                ", ".join(shown(value, 20) for value, _ in stream["values"][:3]),
+            ]
+        )
+    print_table(_STATISTICS, rows)
+
+
+def _number(number: Any) -> str:
+    if isinstance(number, list) or number is None:  # one for each element
+        return ""
+    return "" if math.isnan(number) else f"{number:.4g}"
 
 
 def _show_page(page: dict[str, Any]) -> None:

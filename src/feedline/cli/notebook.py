@@ -1,18 +1,24 @@
-"""Notebooks as scripts: the Python of an ``.ipynb`` file, without IPython's commands.
+"""Notebooks as programs: the Python of an ``.ipynb`` file, without IPython's commands.
 
-A line is taken as a command only where it is not valid Python, so that ``% n`` may continue an expression.
+A line is taken as a command only where it is not valid Python, so that ``% n`` may continue an expression. Statements
+are compiled one by one, as in IPython, so that ``from __future__`` may stand anywhere. Each cell has a file name of its
+own, which tracebacks show.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
-import contextlib
+import functools
 import json
+import linecache
+import operator
 import re
-import tempfile
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import CodeType, ModuleType
 
 from feedline.errors import DataError, shown
 
@@ -20,12 +26,15 @@ from feedline.errors import DataError, shown
 _COMMAND = re.compile(r"(\s*)([%!?].*|[\w.]+\?{1,2}\s*)")
 # Commands that run Python: the rest of their line, or of their cell.
 _TIME = re.compile(r"\s*%time\s+(.+)")
+# Flags of code that imports from `__future__`.
+_FUTURE = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 _OVER_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 
-@contextlib.contextmanager
-def as_script(path: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """Write the Python of a notebook into a temporary file of its name, and remove it at the end.
+def statements_of(path: Path, warn: Callable[[str], None]) -> list[CodeType]:
+    """Return the statements of a notebook. The file name of each is ``"<notebook>, code cell <number>"``.
 
     Args:
         path: the notebook.
@@ -34,15 +43,41 @@ def as_script(path: Path, warn: Callable[[str], None]) -> Iterator[Path]:
     Raises:
         DataError: the file is no notebook of format 4 in Python, or a cell is neither Python nor a command.
     """
-    text = script_of(path, warn)
-    with tempfile.TemporaryDirectory(prefix="feedline-run-") as folder:
-        script = Path(folder, path.with_suffix(".py").name)
-        script.write_text(text, encoding="utf-8")
-        yield script
+    statements: list[CodeType] = []
+    flags = 0
+    for number, source in enumerate(_cells(path), 1):
+        cell = f"{path.name}, code cell {number}"
+        try:
+            python, commands = _python(source)
+            for node in ast.parse(python, cell).body:
+                statement = compile(ast.Module([node], []), cell, "exec", flags, dont_inherit=True)
+                flags |= statement.co_flags & _FUTURE
+                statements.append(statement)
+        except SyntaxError as error:
+            raise DataError(
+                f"expected Python in code cell {number}, line {error.lineno}, got {shown(error.text, 80)}: {error.msg}",
+                path=str(path),
+                hint="rewrite Python 2, and commands of IPython whose results are used",
+            ) from error
+        linecache.cache[cell] = len(source), None, source.splitlines(keepends=True), cell  # for tracebacks
+        for command in commands:
+            warn(f"{cell}: left out {command}")
+    return statements
 
 
-def script_of(path: Path, warn: Callable[[str], None]) -> str:
-    """Return the Python of a notebook, see `as_script`."""
+def run_statements(statements: Iterable[CodeType]) -> None:
+    """Run the statements of a notebook as ``__main__``, a module without a file, as in Jupyter."""
+    before = sys.modules["__main__"]
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        for statement in statements:
+            exec(statement, vars(module))
+    finally:
+        sys.modules["__main__"] = before
+
+
+def _cells(path: Path) -> list[str]:
+    """Return the texts of the code cells."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         version, metadata, cells = notebook["nbformat"], notebook.get("metadata", {}), notebook.get("cells", [])
@@ -56,21 +91,7 @@ def script_of(path: Path, warn: Callable[[str], None]) -> str:
             path=str(path),
             hint="`jupyter nbconvert --to notebook` converts old formats",
         )
-    pieces = []
-    for number, source in enumerate(sources, 1):
-        place = f"{path.name}, code cell {number}"
-        try:
-            python, commands = _python(source)
-        except SyntaxError as error:
-            raise DataError(
-                f"expected Python in code cell {number}, line {error.lineno}, got {shown(error.text, 80)}: {error.msg}",
-                path=str(path),
-                hint="rewrite Python 2, and commands of IPython whose results are used",
-            ) from error
-        for command in commands:
-            warn(f"{place}: left out {command}")
-        pieces.append(f"# {place}\n{python}\n")
-    return "\n".join(pieces)
+    return sources
 
 
 def _python(source: str) -> tuple[str, list[str]]:
@@ -95,5 +116,8 @@ def _python(source: str) -> tuple[str, list[str]]:
             timed = _TIME.fullmatch(line)
             lines[at] = command[1] + ("pass" if timed is None else timed[1])
             commands.append(line.strip() if timed is None else "%time")
+            while timed is None and line.endswith("\\") and at + 1 < len(lines):  # it continues
+                at += 1
+                line, lines[at] = lines[at], ""
         else:
             return "\n".join(lines), commands

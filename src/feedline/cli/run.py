@@ -1,8 +1,8 @@
 """``feedline run --as cntk|mxnet SCRIPT``: run an old script, unchanged, under a façade.
 
 The script runs in this process as ``python SCRIPT`` would run it: as ``__main__``, with its arguments in ``sys.argv``
-and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged. A notebook runs likewise, from a
-temporary file with its Python.
+and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged. A notebook runs likewise, cell by
+cell.
 
 Training under CNTK's names tries in its first steps whether one thread of torch is as fast as all, and prints the
 result. ``--threads`` or ``OMP_NUM_THREADS`` override this.
@@ -10,11 +10,11 @@ result. ``--threads`` or ``OMP_NUM_THREADS`` override this.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import runpy
 import sys
+import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from feedline.cli.console import UsageError, explain
-from feedline.cli.notebook import as_script
+from feedline.cli.notebook import run_statements, statements_of
 from feedline.errors import CompatError, DataError
 
 # Everything after SCRIPT belongs to the script, options too.
@@ -40,27 +40,30 @@ def run(
     ] = None,
 ) -> None:
     """Run a script or notebook written for CNTK or MXNet, unchanged."""
-    with contextlib.ExitStack() as stack:
-        _run(stack, script, facade, arguments or [], threads)
-
-
-def _run(stack: contextlib.ExitStack, script: Path, facade: str, arguments: list[str], threads: int | None) -> None:
     try:
         install(facade)
         set_threads(facade, threads)
         if not script.is_file():
             raise FileNotFoundError(f"expected a script, got {script}, which is not a file")
-        code = stack.enter_context(as_script(script, _warn)) if script.suffix == ".ipynb" else script
+        statements = statements_of(script, _warn) if script.suffix == ".ipynb" else None
     except (CompatError, DataError, ValueError, FileNotFoundError) as error:
         print(explain(error), file=sys.stderr)
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
-    sys.argv = [str(script), *arguments]
+    sys.argv = [str(script), *(arguments or [])]
     sys.path.insert(0, str(script.resolve().parent))
+    hook = sys.excepthook
     try:
-        runpy.run_path(str(code), run_name="__main__")
+        if statements is None:
+            runpy.run_path(str(script), run_name="__main__")
+        else:
+            run_statements(statements)
     except Exception as error:
-        trimmed = error.with_traceback(_of_script(error.__traceback__, str(code)))
-        sys.excepthook(type(trimmed), trimmed, trimmed.__traceback__)
+        names = {str(script)} if statements is None else {statement.co_filename for statement in statements}
+        trimmed = error.with_traceback(_of_script(error.__traceback__, names))
+        if sys.excepthook is hook:
+            traceback.print_exception(trimmed)  # which has the lines of cells, too
+        else:
+            sys.excepthook(type(trimmed), trimmed, trimmed.__traceback__)
         raise typer.Exit(1) from None
 
 
@@ -68,9 +71,9 @@ def _warn(sentence: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def _of_script(frames: TracebackType | None, script: str) -> TracebackType | None:
-    """Return the frames from a script's first one on, without the frames that run it."""
-    while frames is not None and frames.tb_frame.f_code.co_filename != script:
+def _of_script(frames: TracebackType | None, names: set[str]) -> TracebackType | None:
+    """Return the frames from the first one in files of these names on, without the frames that run a script."""
+    while frames is not None and frames.tb_frame.f_code.co_filename not in names:
         frames = frames.tb_next
     return frames
 

@@ -19,6 +19,9 @@ from feedline.errors import SchemaError
 
 _FLOAT32 = np.dtype(np.float32)
 
+PRESENT = "_present"
+"""End of the name of a mask: see `Stream.mask`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:

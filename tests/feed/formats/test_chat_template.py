@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -210,6 +211,15 @@ def test_a_folder_has_the_template_and_its_tokens(folder, tokenizer, tmp_path):
     digests = {fl.Tokenized(corpus, chat).digest() for chat in (fl.ChatTemplate(folder), fl.ChatTemplate(folder))}
     digests |= {fl.Tokenized(corpus, fl.ChatTemplate(tokenizer, text)).digest() for text in (CHATML, CHATML + " ")}
     assert len(digests) == 3
+
+
+def test_a_pickled_copy_has_the_same_tokens(folder):
+    talk = [{"role": "user", "content": "wind"}, {"role": "assistant", "content": "a river"}]
+    corpus = fl.Tokenized(corpus_of([talk]), fl.ChatTemplate(folder), text="messages")
+    copy = pickle.loads(pickle.dumps(corpus))
+    pairs, again = tokens_and_marks(corpus), tokens_and_marks(copy)
+    assert [[array.tolist() for array in pair] for pair in again] == [[a.tolist() for a in pair] for pair in pairs]
+    assert copy.digest() == corpus.digest()
 
 
 def test_the_path_of_a_template_is_no_template(folder):

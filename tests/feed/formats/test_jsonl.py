@@ -309,6 +309,19 @@ def test_numbers_are_rounded_correctly(number):
         assert np.array(got, dtype).tobytes() == np.array(expected, dtype).tobytes()
 
 
+def test_a_list_among_the_first_rows_is_named_by_later_errors(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": [1, 2]}\n{"a": 3}\n')
+    (error,) = fl.JSONLinesDeserializer(path, a=fl.Stream((), "int8"), cache=False).read(0).errors.values()
+    assert "expected a list for stream `a`, got `3}`" in str(error)
+    assert "`a` has a list of samples in one of the first 100 rows" in str(error)
+    assert "if that row is the wrong one, pass sequences=[]" in str(error)
+    (error,) = (
+        fl.JSONLinesDeserializer(path, a=fl.Stream((), "int8"), sequences=[], cache=False).read(0).errors.values()
+    )
+    assert error.line == 1
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -60,6 +61,14 @@ def test_tokens_match_the_library(tokenizer, lines, options):
     end = [] if "append" not in options else [tokenizer.token_to_id("<end>") if options["append"] == "<end>" else 1]
     assert documents(corpus) == expected(tokenizer, options.get("special", False), end)
     assert corpus.schema["tokens"].dtype == options.get("dtype", "uint16")
+
+
+@pytest.mark.parametrize("options", [{"special": True}, {"append": "<end>"}])
+def test_a_pickled_copy_has_the_same_tokens(tokenizer, lines, options):
+    corpus = fl.Tokenized(opened(lines), tokenizer, text="text", **options)
+    copy = pickle.loads(pickle.dumps(corpus))
+    assert documents(copy) == documents(corpus)
+    assert copy.digest() == corpus.digest()
 
 
 def test_small_batches_truncation_and_padding_change_nothing(tokenizer, lines, monkeypatch):

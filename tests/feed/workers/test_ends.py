@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -10,7 +11,8 @@ import textwrap
 
 import pytest
 
-from tests.feed.workers.tasks import alive, eventually
+from feedline.feed.workers import Pool
+from tests.feed.workers.tasks import Task, alive, eventually
 
 HEAD = """
 import os, signal, sys, time
@@ -138,6 +140,41 @@ def test_interrupt_from_the_keyboard(program, method):
     assert out.strip() == "[0, 1, 2, 3, 4] 0"
     assert err.count("KeyboardInterrupt") == 1
     assert eventually(lambda: not any(map(alive, workers)))
+
+
+@pytest.mark.parametrize("form", ["with pool:", "try:"])
+def test_a_pool_closed_by_an_interrupt_does_not_wait(program, form):
+    running = program(
+        f"""
+        pool = Pool(Task(), 2, method="fork")
+        results(pool, [("echo", 1)] * 4)
+        {form}
+            pool.submit(("sleep", 1000))
+            print(*pool.pids, flush=True)
+            time.sleep(1000)
+        {"" if form == "with pool:" else "finally: pool.close()"}
+    """,
+        wait=False,
+        head=HEAD + "from feedline.feed.workers import limits\nlimits.GRACE_S = 1000.0\n",
+    )
+    workers = pids(running.stdout.readline())
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=100)
+    assert err.count("KeyboardInterrupt") == 1, err
+    assert eventually(lambda: not any(map(alive, workers)))
+
+
+def test_a_pool_waits_for_units_of_a_dropped_one(gate):
+    pool = Pool(Task(), 1)
+    pids = pool.pids
+    pool.submit(gate.unit())
+    gate.held()
+    del pool
+    gc.collect()
+    assert all(map(alive, pids))
+    gate.let_go()
+    with Pool(Task(), 1):
+        assert not any(map(alive, pids))
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
+import functools
 
 import pytest
 
@@ -26,6 +26,6 @@ def test_page_cache_of_a_group_counts_as_free(tmp_path, monkeypatch, version):
     (group / usage).write_text(f"{70 * MIB}\n")
     cached = {"inactive_file": 20 * MIB, "active_file": 30 * MIB}
     (group / "memory.stat").write_text("".join(f"{prefix}{key} {size}\n" for key, size in cached.items()))
-    monkeypatch.setattr(limits, "Path", lambda path: pathlib.Path(f"{tmp_path}{path}"))
+    monkeypatch.setattr(limits, "folders", functools.partial(limits.folders, system=tmp_path))
     assert limits.available() == 80 * MIB
     assert "20.0 MiB of 100.0 MiB used" in limits.situation()

@@ -82,6 +82,15 @@ class ChatTemplate:
         self._program = TemplateProgram(self.template, self._tokens)
         self.tagged = self._program.marks
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what can be pickled: all but the compiled template."""
+        return {name: value for name, value in vars(self).items() if name != "_program"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Compile the template again."""
+        vars(self).update(state)
+        self._program = TemplateProgram(self.template, self._tokens)
+
     @property
     def identity(self) -> str:
         """A text that identifies tokenizer, template and its tokens."""

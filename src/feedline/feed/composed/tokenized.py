@@ -247,7 +247,8 @@ class Tokenized(Deserializer, Unsized):
 
 
 def _encoder(tokenizer: Any, special: bool) -> tuple[Encode, str, Any]:
-    """Return the function that encodes texts, a text that identifies it, and the library's tokenizer, if there is one.
+    """Return a function that encodes texts and can be pickled, a text that identifies it, and the library's tokenizer,
+    if there is one.
 
     Raises:
         ValueError: special tokens are requested for conversations.
@@ -257,17 +258,21 @@ def _encoder(tokenizer: Any, special: bool) -> tuple[Encode, str, Any]:
             raise ValueError("expected special=False for a ChatTemplate, as a template writes the special tokens")
         return functools.partial(_conversations, tokenizer), tokenizer.identity, tokenizer.tokenizer
     if _is_function(tokenizer):
-        return lambda texts, _: [_Document(tokens) for tokens in tokenizer(texts)], _identity(tokenizer), None
+        return functools.partial(_by_function, tokenizer), _identity(tokenizer), None
     library = library_tokenizer(tokenizer)
-
-    def encode(texts: list[str], _: list[str] | None) -> list[_Document]:
-        return [_Document(e.ids) for e in library.encode_batch_fast(texts, add_special_tokens=special)]
-
-    return encode, library.to_str(), library
+    return functools.partial(_by_library, library, special), library.to_str(), library
 
 
 def _is_function(tokenizer: Any) -> bool:
     return callable(tokenizer) and not hasattr(tokenizer, "encode_batch")
+
+
+def _by_function(function: Tokenizer, texts: list[str], _: list[str] | None) -> list[_Document]:
+    return [_Document(tokens) for tokens in function(texts)]
+
+
+def _by_library(library: Any, special: bool, texts: list[str], _: list[str] | None) -> list[_Document]:
+    return [_Document(e.ids) for e in library.encode_batch_fast(texts, add_special_tokens=special)]
 
 
 def _conversations(chat: ChatTemplate, texts: list[str], tools: list[str] | None) -> list[_Document]:

@@ -149,8 +149,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         if code == "null_value":
             return f"expected {kind}{where}, got null", self._remedy(stream)
         if code == "wrong_type":
-            deeper = "if rows hold lists of samples, name the stream in sequences=" if byte == b"[" else None
-            return f"expected {kind}{where}, {actual}", deeper
+            return f"expected {kind}{where}, {actual}", self._remedy_of_lists(stream, chr(expected), byte)
         if code == "out_of_range":
             return f"expected an integer of {self.schema[stream or ''].dtype.name}{where}, {actual}", None
         if code == "too_many_values":
@@ -164,6 +163,16 @@ class JSONLinesDeserializer(RowsDeserializer):
         if code == "too_deep":
             return "expected values nested at most 512 deep, got a deeper one", None
         return f"expected JSON{where}, {actual}", None
+
+    def _remedy_of_lists(self, stream: str | None, expected: str, byte: bytes) -> str | None:
+        """Return what to do if rows were expected to hold lists of samples and this one has none, or the reverse."""
+        if stream in self._ragged and expected == "[":
+            others = sorted(self._ragged - {stream})
+            return (
+                f"`{stream}` has a list of samples in one of the first {_FIRST_ROWS} rows, or is named in sequences=, "
+                f"so every row must have one; if that row is the wrong one, pass sequences={others}"
+            )
+        return "if rows hold lists of samples, name the stream in sequences=" if byte == b"[" else None
 
 
 def first_rows(path: Path, count: int = _FIRST_ROWS) -> list[dict[str, Any]]:

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Schema, Stream, Value
+from feedline.data.schema import PRESENT
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import SchemaError
 
 Flags = NDArray[np.bool_]
-
-PRESENT = "_present"
 
 
 class Filling(NamedTuple):

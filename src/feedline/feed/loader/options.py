@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from feedline.concurrency.control_groups import usable_cores
 from feedline.errors import shown
 from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarantine_of
 from feedline.feed.loader import pipes
 from feedline.feed.loader.collate import RaggedCollate, default_functions, torch_side
-from feedline.feed.loader.figures.remedies import usable_cores
 from feedline.feed.partition import FixedShare, IndexAndCount, PartitionLike, partition_of, ranks, refuse_cut
 from feedline.feed.progress_bar import Progress, expect_progress
 from feedline.feed.protocol import Deserializer, check_seed, says_where_batches_end, whole_number

@@ -7,6 +7,7 @@ import copy
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
@@ -43,7 +44,6 @@ _ATOMS = (
     range,
     FunctionType,
     BuiltinFunctionType,
-    MethodType,
     ModuleType,
 )
 _LISTS, _DICTIONARIES = (list, tuple), (dict, OrderedDict, defaultdict)
@@ -58,8 +58,9 @@ def shared(dataset: Dataset) -> Dataset:
     Lists and tuples of 1,024 entries or more become `collections.abc.Sequence`s, dictionaries
     `collections.abc.Mapping`s, with the same entries, order, ``==``, slices and ``len``. An entry is decoded at each
     access, in about a microsecond for a small record, and is an ordinary object: a change to it is not stored. Writing
-    into a shared list, dictionary or array raises. Arrays of 64 KiB or more are read-only NumPy arrays. They are found
-    in attributes of the dataset, of objects in these, and in smaller lists and dictionaries. All else stays as it is:
+    into a shared list, dictionary or array raises. Arrays of 64 KiB or more are read-only NumPy arrays. torch makes
+    writable tensors of them, with a warning: writing into one changes the data for that process only. They are found in
+    attributes of the dataset, of objects in these, and in smaller lists and dictionaries. All else stays as it is:
     tensors, which torch shares by itself, single strings, sets, and objects of other libraries.
 
     The original is untouched. A copy of its large parts is made, once.
@@ -145,8 +146,9 @@ class _LargeParts:
     def rebuilt(self, value: Any, memory: Memory) -> Any:
         """Return a copy of ``value`` with its large parts in ``memory``, or itself if it has none."""
         number = id(value)
-        if type(value) is MethodType and id(value.__self__) in self._holding:
-            return MethodType(value.__func__, self.rebuilt(value.__self__, memory))
+        if type(value) is MethodType:  # another object at each access, so it may not have been seen
+            owner = self.rebuilt(value.__self__, memory)
+            return value if owner is value.__self__ else MethodType(value.__func__, owner)
         if number not in self._holding or isinstance(value, _ATOMS):
             return value
         if number in self._rebuilt:
@@ -154,7 +156,13 @@ class _LargeParts:
         if number in self.by_id:
             copied = self._rebuilt[number] = self._makers[number](memory)
         elif type(value) is tuple:
-            copied = self._rebuilt[number] = tuple(self.rebuilt(child, memory) for child in value)
+            parts = tuple(self.rebuilt(child, memory) for child in value)
+            copied = self._rebuilt.setdefault(number, parts)  # one of its parts may refer to it
+        elif type(value) is partial:
+            arguments = [self.rebuilt(child, memory) for child in value.args]
+            options = {key: self.rebuilt(child, memory) for key, child in value.keywords.items()}
+            bound = partial(self.rebuilt(value.func, memory), *arguments, **options)
+            copied = self._rebuilt.setdefault(number, bound)
         else:
             copied = self._rebuilt[number] = _copied(value)  # before its parts, which may refer to it
             if copied is value:  # as of a logger, of which there is one
@@ -215,6 +223,12 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{i}]", child) for i, child in enumerate(value))
     elif kind in _DICTIONARIES:
         yield from ((f"[{key!r}]", child) for key, child in value.items())
+    elif kind is MethodType:
+        yield ".__self__", value.__self__
+    elif kind is partial:
+        yield ".func", value.func
+        yield from ((f".args[{i}]", child) for i, child in enumerate(value.args))
+        yield from ((f".keywords[{key!r}]", child) for key, child in value.keywords.items())
     elif hasattr(value, "__dict__") and not isinstance(value, _ATOMS):
         yield from ((f".{name}", child) for name, child in vars(value).items())
 
@@ -223,9 +237,15 @@ def _written(writer: MemoryWriter, path: str, value: Any) -> Callable[[Memory], 
     """Write a large part. Return what makes it from the memory."""
     kind = type(value)
     if kind is np.ndarray:
-        array = np.ascontiguousarray(value)
-        place = writer.write_array(array)
-        return lambda memory: SharedArray.at(memory, place, array.dtype, array.shape)
+        array = value.copy("K")  # dense, with its axes in the order that they have in memory
+        axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        place, dtype, shape, strides = (
+            writer.write_array(array.transpose(axes)),
+            array.dtype,
+            array.shape,
+            array.strides,
+        )
+        return lambda memory: SharedArray.at(memory, place, dtype, shape, strides)
     if kind in _LISTS:
         records = _records(writer, path, value)
         return lambda memory: SharedList(records(memory), kind)

@@ -10,6 +10,7 @@ Cost: a microsecond for a small record, and as many bytes as its content.
 from __future__ import annotations
 
 import array
+import ctypes
 import fcntl
 import marshal
 import mmap
@@ -54,6 +55,7 @@ class Memory:
         # same. The process that wrote them maps them at once: what only a worker has mapped would count as its own.
         flags = mmap.MAP_PRIVATE | (mmap.MAP_POPULATE if wrote else 0)
         self.view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, flags, mmap.PROT_READ))
+        _copy_on_write(self.view)
 
     def __del__(self) -> None:
         os.close(self._fd)
@@ -62,6 +64,17 @@ class Memory:
         if context.get_spawning_popen() is not None:  # a process that starts gets the descriptor
             return _attach, (DupFd(self._fd),)
         return _sent(self.view, protocol)
+
+
+def _copy_on_write(view: memoryview) -> None:
+    """Let a write into a read-only mapping change this process's copy, rather than end the process.
+
+    Python's objects over it stay read-only. But torch makes writable tensors of read-only arrays.
+    """
+    size = ctypes.c_size_t(view.nbytes)
+    address = ctypes.c_void_p(np.frombuffer(view, np.uint8).ctypes.data)
+    if ctypes.CDLL(None, use_errno=True).mprotect(address, size, mmap.PROT_READ | mmap.PROT_WRITE):
+        raise OSError(ctypes.get_errno(), f"expected to map {view.nbytes} bytes: {os.strerror(ctypes.get_errno())}")
 
 
 class SentMemory:
@@ -443,10 +456,17 @@ class SharedArray(np.ndarray[Any, Any]):
     _place: tuple[Any, ...] | None
 
     @classmethod
-    def at(cls, memory: Memory | SentMemory, place: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> SharedArray:
+    def at(
+        cls,
+        memory: Memory | SentMemory,
+        place: int,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+    ) -> SharedArray:
         """Return the array at a place of a memory."""
-        array = np.ndarray.__new__(cls, shape, dtype, memory.view, place)
-        array._place = memory, place, dtype, shape
+        array = np.ndarray.__new__(cls, shape, dtype, buffer=memory.view, offset=place, strides=strides)
+        array._place = memory, place, dtype, shape, strides
         return array
 
     def __array_finalize__(self, source: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,14 @@ def at_rest(lock: Any) -> bool:
         return False
     lock.release()
     return True
+
+
+def handles_interrupt() -> bool:
+    """Return whether this thread is handling Ctrl-C: in ``except``, ``finally`` or at the end of a ``with``."""
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 class SigintDeferred:

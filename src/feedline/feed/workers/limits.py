@@ -12,6 +12,14 @@ import resource
 import sys
 from pathlib import Path
 
+from feedline.concurrency.control_groups import folders
+
+GRACE_S = 5.0
+"""Seconds for a running unit to finish once its result is not needed, before the worker is killed."""
+
+LAST_GRACE_S = 0.5
+"""The same at the end of the program, and after Ctrl-C."""
+
 _SLACK_BYTES = 64 << 20  # bytes to leave free for the kernel and other processes
 
 _limited = False  # torch, in this process
@@ -115,24 +123,10 @@ def _machine() -> int | None:
 def _groups() -> list[tuple[str, int, int]]:
     """Return path, limit and usage of the memory control groups (v1 or v2) of this process that have a limit."""
     groups: list[tuple[str, int, int]] = []
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return groups
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "")
-        elif "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup/memory")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-        else:
-            continue
-        folder = root / path.lstrip("/")
-        # In a container the path is often the host's, and the container's own group is the root.
-        for place in dict.fromkeys([folder, *folder.parents, root]):
-            if root in (place, *place.parents):
-                groups += _group(place, *names)
+    for place in folders("memory", 1):
+        groups += _group(place, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+    for place in folders("memory", 2):
+        groups += _group(place, "memory.max", "memory.current", "")
     return groups
 
 

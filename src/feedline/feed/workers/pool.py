@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from feedline.feed.workers.interrupts import SigintDeferred, at_rest
+from feedline.feed.workers import limits
+from feedline.feed.workers.interrupts import SigintDeferred, at_rest, handles_interrupt
 from feedline.feed.workers.results import Outcome
 
 if TYPE_CHECKING:
@@ -37,6 +38,16 @@ class Task(Protocol):
 
     def run(self, unit: Any) -> Any:
         """Return the result of one unit: any tree of tuples, lists, dicts, arrays, tensors and picklable objects."""
+
+
+class Backend(Protocol):
+    """The processes, threads or actors of a pool."""
+
+    def leave(self, wait_s: float) -> bool:
+        """Let the workers exit after their unit. Return whether all have within ``wait_s`` seconds. Idempotent."""
+
+    def close(self, grace_s: float = ...) -> None:
+        """The same, and end those that are busy after ``grace_s`` seconds. Idempotent."""
 
 
 class Pool:
@@ -102,9 +113,10 @@ class Pool:
 
             self.backend = ProcessPool(task, workers, method, max(depth, 1))
         self.figures = self.backend.figures
-        self._end = weakref.finalize(self, self.backend.close)
+        self._end = weakref.finalize(self, _drop, self.backend)
         self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children
         try:
+            _end_dropped()
             self.backend.start()
             _pools.add(self)
         except BaseException:
@@ -210,10 +222,14 @@ class Pool:
                 self._cancel_abandoned()
 
     def close(self) -> None:
-        """Shut the workers down and discard untaken results. Running units get a few seconds to finish. Idempotent."""
+        """Shut the workers down and discard untaken results. Idempotent.
+
+        Running units get a few seconds to finish, and half a second after Ctrl-C and at the end of the program.
+        """
         if self._closed or os.getpid() != self._pid:
             return
-        self._end()
+        self._end.detach()
+        self.backend.close(limits.LAST_GRACE_S if handles_interrupt() else limits.GRACE_S)
         self._drop(list(self._waited))
 
     def __enter__(self) -> Pool:
@@ -301,9 +317,34 @@ class Pool:
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_dropped: set[Backend] = set()  # whose workers still run a unit that nobody waits for
+
+
+def _drop(backend: Backend) -> None:
+    """Let the workers of a pool exit that is no longer referenced, maybe as Ctrl-C has ended its loop.
+
+    Python shows finalisers no exception, so they do not wait for busy workers. The next pool does, and the end of the
+    program.
+    """
+    _dropped.add(backend)
+    if backend.leave(limits.LAST_GRACE_S):
+        backend.close()
+        _dropped.discard(backend)
+
+
+def _end_dropped() -> None:
+    for backend in list(_dropped):
+        backend.close()
+        _dropped.discard(backend)
 
 
 @atexit.register
 def _close_all() -> None:
-    for pool in list(_pools):
-        pool.close()
+    pools = list(_pools)
+    for pool in pools:
+        pool.backend.leave(0.0)
+    for backend in list(_dropped):  # their workers have had that time already
+        backend.close(0.0)
+    deadline_s = time.monotonic() + limits.LAST_GRACE_S
+    for pool in pools:
+        pool.backend.close(max(deadline_s - time.monotonic(), 0.0))

@@ -69,6 +69,7 @@ class ProcessPool:
         self.figures = [WorkerStats(index=i) for i in range(workers)]
         self._copied = CopiedMemory()
         self._members: list[WorkerHandle] = []
+        self._leaving: set[WorkerHandle] = set()
         self._by_fd: dict[int, WorkerHandle] = {}
         self._poller = select.poll()
 
@@ -150,45 +151,51 @@ class ProcessPool:
                 backlog.clear()
                 backlog.extend(records)
 
-    def close(self, grace_s: float = process.GRACE_S) -> None:
-        """Stop the workers: idle ones at once, busy ones after their unit or ``grace_s`` seconds.
+    def leave(self, wait_s: float) -> bool:
+        """Let the workers exit: idle ones at once, busy ones after their unit or `GRACE_S` seconds.
 
-        Idempotent. Does nothing in a forked child, where `abandon` has closed the descriptors.
+        Idempotent. Return whether all have exited within ``wait_s`` seconds. Does nothing in a forked child, where
+        `abandon` has closed the descriptors.
         """
-        if self._closed or not self._started or os.getpid() != self._pid:
-            return
-        self._closed = True
+        if not self._started or os.getpid() != self._pid:
+            return True
         with self.lock:
-            _pools.discard(self)
-            alive = {member for member in (*self._by_fd.values(), *self._members) if not member.gone}
-            self._members = []
-            self._by_fd.clear()
-            self._jobs.clear()
-            while self.outcomes:
-                self.outcomes.popleft()[1].drop()
-            for member in alive:
-                member.shut()
-            deadline_s = time.monotonic() + grace_s
-            try:
-                while alive and (seconds := deadline_s - time.monotonic()) > 0:
-                    ended = readable([member.ended for member in alive], seconds)
-                    for member in [member for member in alive if member.ended in ended]:
-                        member.end()
-                        alive.discard(member)
-            finally:
-                with SigintDeferred():
-                    for member in alive:
+            if not self._closed:
+                self._closed = True
+                self._leaving = {member for member in (*self._by_fd.values(), *self._members) if not member.gone}
+                self._members = []
+                self._by_fd.clear()
+                self._jobs.clear()
+                while self.outcomes:
+                    self.outcomes.popleft()[1].drop()
+                for member in self._leaving:
+                    member.shut()
+            deadline_s = time.monotonic() + wait_s
+            while self._leaving and (seconds := deadline_s - time.monotonic()) > 0:
+                ended = readable([member.ended for member in self._leaving], seconds)
+                self._forget([member for member in self._leaving if member.ended in ended])
+            return not self._leaving
+
+    def close(self, grace_s: float = limits.GRACE_S) -> None:
+        """Let the workers exit, and kill those that are busy after ``grace_s`` seconds. Idempotent."""
+        try:
+            self.leave(grace_s)
+        finally:
+            if os.getpid() == self._pid and self._started:
+                with SigintDeferred(), self.lock:
+                    for member in self._leaving:
                         member.kill()
-                    for member in alive:
-                        member.end()
+                    self._forget(list(self._leaving))
+                    _pools.discard(self)
+                    self._started = False
                     self._queue.close()
 
     def abandon(self) -> None:
         """In a forked child: close the inherited descriptors, and nothing else. Not idempotent."""
-        for member in self._members:
+        for member in (*self._members, *self._leaving):
             member.release()
         self._queue.close()
-        self._members, self._jobs = [], {}
+        self._members, self._jobs, self._leaving = [], {}, set()
         self._by_fd.clear()
 
     # ---- internals -------------------------------------------------------------------------------------
@@ -199,6 +206,12 @@ class ProcessPool:
             self._by_fd[fd] = member
             self._poller.register(fd, select.POLLIN)
         return member
+
+    def _forget(self, members: list[WorkerHandle]) -> None:
+        """Forget workers that have left, once they have exited."""
+        for member in members:
+            member.end()
+            self._leaving.discard(member)
 
     def _started_workers(self) -> list[tuple[int, WorkerStats]]:
         return [(member.pid, self.figures[member.index]) for member in self._members if member.ready]

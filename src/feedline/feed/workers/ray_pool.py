@@ -32,6 +32,7 @@ import numpy as np
 
 from feedline.concurrency.named_threads import NamedThread, begin
 from feedline.errors import WorkerError
+from feedline.feed.workers import limits
 from feedline.feed.workers.interrupts import SigintDeferred
 from feedline.feed.workers.message import decode
 from feedline.feed.workers.ray_actor import RayOptions, RayWorker, UnitAnswer, Whereabouts
@@ -196,25 +197,36 @@ class RayPool:
             for ticket in tickets:
                 self.wanted.pop(ticket, None)
 
-    def close(self, grace_s: float = 5.0) -> None:
-        """Stop the workers: idle ones at once, busy ones after their interval or ``grace_s`` seconds.
+    def leave(self, wait_s: float) -> bool:
+        """Let the workers exit: idle ones at once, busy ones after their interval or `GRACE_S` seconds.
 
-        As a finaliser this may run in any thread. In the pool's own it does not wait.
+        Return whether all have exited within ``wait_s`` seconds. As a finaliser this may run in any thread. In the
+        pool's own it does not wait.
         """
         if os.getpid() != self._pid:
-            return  # forked: the workers are the parent's
-        self.deadline_s = time.monotonic() + grace_s
-        self.closed = True
+            return True  # forked: the workers are the parent's
+        if not self.closed:
+            self.deadline_s = time.monotonic() + limits.GRACE_S
+            self.closed = True
         self.events.put(None)
-        _pools.discard(self)
         if self._thread is None or threading.current_thread() is self._thread:
-            return
+            return True
         with self.lock:
             self.arrived.notify_all()
-        self._thread.join(grace_s + 2 * _LOOK_S)
+        self._thread.join(wait_s)
         with self.lock:
             while self.outcomes:
                 self.outcomes.popleft()[1].drop()
+        return not self._thread.is_alive()
+
+    def close(self, grace_s: float = limits.GRACE_S) -> None:
+        """Let the workers exit, and kill those that are busy after ``grace_s`` seconds."""
+        if os.getpid() == self._pid and not self.closed:
+            self.deadline_s = time.monotonic() + grace_s
+            self.closed = True
+        self.deadline_s = min(self.deadline_s, time.monotonic() + grace_s)
+        self.leave(grace_s + 2 * _LOOK_S)
+        _pools.discard(self)
 
     # ---- called by the thread ---------------------------------------------------------------------------
 
@@ -510,4 +522,4 @@ _pools: weakref.WeakSet[RayPool] = weakref.WeakSet()
 
 def _close_all() -> None:
     for pool in list(_pools):
-        pool.close()
+        pool.close(limits.LAST_GRACE_S)

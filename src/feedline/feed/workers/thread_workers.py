@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from feedline.concurrency.named_threads import NamedThread
+from feedline.feed.workers import limits
 from feedline.feed.workers.results import Failed, LocalOutcome, Outcome, WorkerStats
 
 
@@ -85,25 +86,30 @@ class ThreadPool:
         with self.lock:
             self.wanted.difference_update(tickets)
 
-    def close(self, grace_s: float = 5.0) -> None:
-        """Let the threads exit after their current units, and wait up to ``grace_s`` seconds for that.
+    def leave(self, wait_s: float) -> bool:
+        """Let the threads exit after their current units. Return whether all have within ``wait_s`` seconds.
 
         As a finaliser this may run in any thread. In one of the pool's own it does not wait: the others may need a lock
         that this thread holds.
         """
         if os.getpid() != self._pid:
-            return  # forked: the threads are the parent's
+            return True  # forked: the threads are the parent's
         self._closed = True
         for bell in self._bells:
             bell.put(None)
         if threading.current_thread() in self.threads:
-            return
+            return True
         with self.lock:
             self._arrived.notify_all()
-        deadline_s = time.monotonic() + grace_s
+        deadline_s = time.monotonic() + wait_s
         for thread in self.threads:
             if thread.ident is not None:
                 thread.join(max(deadline_s - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self.threads)
+
+    def close(self, grace_s: float = limits.GRACE_S) -> None:
+        """Let the threads exit, and wait up to ``grace_s`` seconds for that. Nothing can end them earlier."""
+        self.leave(grace_s)
 
     def _work(self, index: int) -> None:
         broken: Failed | None = None

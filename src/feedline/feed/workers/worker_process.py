@@ -38,9 +38,6 @@ _PATIENCE_UNITS = 16  # unused memory is released after this many times `depth` 
 WAYS_OUT = 'pass workers="thread" or multiprocessing_context="fork"'
 """How to start workers that need not import what they run."""
 
-GRACE_S = 5.0
-"""Seconds for a running unit to finish once its result is not needed, before the worker is killed."""
-
 
 class Parcel:
     """A task on its way to a worker process.
@@ -267,7 +264,7 @@ def _watch(channel: socket.socket, control: Control, *, parent: int, reading: in
             if watched in ready or (deadline_s is not None and time.monotonic() >= deadline_s):
                 os.kill(os.getpid(), signal.SIGKILL)
             if closed in ready:
-                deadline_s = time.monotonic() + GRACE_S
+                deadline_s = time.monotonic() + limits.GRACE_S
                 poller.unregister(closed)
 
     begin("stderr", tee)

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Schema, Stream, Value
 from feedline.data.chunk import LazyErrors
+from feedline.data.schema import PRESENT
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.byte_strings import TooLargeError, from_arrow, kind_of, nulls_of
@@ -56,7 +57,7 @@ from feedline.feed.formats.arrow.quantities import (
     quantity_of,
     too_large,
 )
-from feedline.feed.formats.missing import PRESENT, Filling, any_of_sample, fill, filling_of, mask_of, remedy, with_masks
+from feedline.feed.formats.missing import Filling, any_of_sample, fill, filling_of, mask_of, remedy, with_masks
 from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.widening import WAY_OUT
 from feedline.feed.joined_values import join_values

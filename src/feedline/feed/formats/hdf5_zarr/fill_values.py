@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from feedline.data import Chunk, Value
+from feedline.data.schema import PRESENT
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import SchemaError
-from feedline.feed.formats.missing import PRESENT, Filling, Flags, equal_to, fill, mask_of, with_masks
+from feedline.feed.formats.missing import Filling, Flags, equal_to, fill, mask_of, with_masks
 from feedline.feed.protocol import Deserializer, Fetchable, LengthsOfStreams, Mapped, RandomAccess, Sliceable
 from feedline.feed.wrapper import Forwarding
 

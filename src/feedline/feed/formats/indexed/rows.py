@@ -23,6 +23,7 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.chunk import LazyErrors
 from feedline.data.scattered import ScatteredBytes, without_gaps
+from feedline.data.schema import PRESENT
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.buffers import ReadBuffers
@@ -41,7 +42,6 @@ from feedline.feed.formats.indexed.indexed_corpus import (
     merge_reads,
 )
 from feedline.feed.formats.missing import (
-    PRESENT,
     Filling,
     fill,
     filling_of,

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.faults import check_seals
 from feedline.data.scattered import ScatteredBytes, without_gaps
+from feedline.data.schema import PRESENT
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.cache_files import user_cache
 from feedline.feed.files.digest import ContentDigest
@@ -37,7 +38,7 @@ from feedline.feed.files.streaming import blocks
 from feedline.feed.files.truncation_guard import map_whole
 from feedline.feed.formats import number_files
 from feedline.feed.formats.detect_shards import INDEX
-from feedline.feed.formats.missing import PRESENT, equal_to, fill, filling_of, identity_of, mask_of, with_masks
+from feedline.feed.formats.missing import equal_to, fill, filling_of, identity_of, mask_of, with_masks
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.index_json import DAMAGED, ShardFile, folders_of
 from feedline.feed.formats.shards.sample_fields import (

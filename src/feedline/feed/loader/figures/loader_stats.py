@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from feedline.feed.loader.figures.remedies import remedy, usable_cores
+from feedline.concurrency.control_groups import usable_cores
+from feedline.feed.loader.figures.remedies import remedy
 from feedline.feed.progress_bar import Progress, Report, showing
 
 if TYPE_CHECKING:

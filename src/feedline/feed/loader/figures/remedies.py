@@ -6,7 +6,6 @@ to change a loader.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from math import ceil
 from typing import Protocol
@@ -39,11 +38,6 @@ class LoopFigures(Protocol):
     @property
     def workers(self) -> Sequence[WorkerFigures]:
         """See `LoaderStats`."""
-
-
-def usable_cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def limit_of_loop(figures: LoopFigures) -> str | None:

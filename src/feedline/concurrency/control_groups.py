@@ -1,0 +1,58 @@
+"""Control groups of this process, by which containers limit memory and processors."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_SYSTEM = Path("/")
+
+
+def folders(controller: str, version: int, system: Path = _SYSTEM) -> Iterator[Path]:
+    """Yield the folders of this process's group for a controller, and of the groups around it.
+
+    Args:
+        controller: name of the controller, such as ``"memory"``.
+        version: version of control groups, 1 or 2.
+        system: folder with ``proc`` and ``sys``.
+    """
+    try:
+        lines = (system / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    root = system / "sys/fs/cgroup"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if version == 2 and controllers == "":
+            top = root
+        elif version == 1 and controller in controllers.split(","):
+            top = root / controller
+        else:
+            continue
+        folder = top / path.lstrip("/")
+        # In a container the path is often the host's, and the container's own group is the root.
+        for place in dict.fromkeys([folder, *folder.parents, top]):
+            if top in (place, *place.parents):
+                yield place
+
+
+def usable_cores(system: Path = _SYSTEM) -> int:
+    """Return the number of processors that this process may use.
+
+    A quota of processor time of its control groups counts, rounded up.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [_quota(place / "cpu.max") for place in folders("cpu", 2, system)]
+    quotas += [_quota(place / "cpu.cfs_quota_us", place / "cpu.cfs_period_us") for place in folders("cpu", 1, system)]
+    return math.ceil(min([cores, *quotas]))
+
+
+def _quota(*paths: Path) -> float:
+    """Return a quota in processors, infinity if there is none, from files with the time and the period."""
+    try:
+        quota, period = " ".join(path.read_text() for path in paths).split()
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
+        return math.inf
