@@ -72,6 +72,7 @@ SEVERAL = {
     "streams": "streams by name, as far as a format needs their declaration",
     "unit": "what a number counts",
     "values": "values by stream, or of a schedule",
+    "version": "a version of a table or a file: its number, or also its tag",
     "weights": "relative weights: numbers, or by name",
     "what": "what was wrong, or what is opened",
     "workers": "the processes that work: their kind, or their number",
