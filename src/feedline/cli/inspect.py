@@ -89,14 +89,14 @@ def inspect(
             print_result(page, json, _show_page)
             return
         if statistics:
-            print_result(_statistics(opened.corpus), json, _print_statistics)
+            print_result(_statistics(opened.corpus if stream else path), json, _print_statistics)
             return
         description = describe(opened, preview)
     print_result(description, json, _print)
 
 
-def _statistics(corpus: Deserializer) -> dict[str, Any]:
-    """Return statistics of a corpus, in JSON types."""
+def _statistics(corpus: Deserializer | str) -> dict[str, Any]:
+    """Return statistics of a corpus or of the corpus at a path, in JSON types."""
     from feedline.feed.statistics import statistics  # imported late to keep `feedline --help` fast
 
     with progress("reading", "chunks") as report:
@@ -105,7 +105,11 @@ def _statistics(corpus: Deserializer) -> dict[str, Any]:
     for name, stream in found.items():
         values = [(value if isinstance(value, (int, str)) else repr(value), n) for value, n in stream.values]
         streams[name] = dataclasses.asdict(stream) | {"values": values[:_FREQUENT]}
-    return {"path": corpus.name, "sequences": found.sequences, "streams": streams}
+    return {
+        "path": corpus if isinstance(corpus, str) else corpus.name,
+        "sequences": found.sequences,
+        "streams": streams,
+    }
 
 
 def _print_statistics(about: dict[str, Any]) -> None:

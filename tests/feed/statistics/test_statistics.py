@@ -212,3 +212,16 @@ def test_the_command_prints_a_row_for_each_stream(tmp_path):
     lines = feedline("inspect", tmp_path / "store", "--statistics").stdout.splitlines()
     assert lines[2].split()[:5] == ["name", "nulls", "mean", "deviation", "least"]
     assert lines[3].split() == ["x", "0.00%", "3.5", "2.291", "0", "3.5", "7"]
+
+
+def test_nulls_are_counted_by_path(tmp_path):
+    """Without declarations. Other formats, and streams that are in the way of masks, are read as they are."""
+    numbers = [None if i % 4 == 0 else float(i) for i in range(40)]
+    pq.write_table(pa.table({"x": numbers, "t": ["a", None] * 20}), tmp_path / "a.parquet")
+    counted = fl.statistics(tmp_path / "a.parquet")
+    assert {name: stream.nulls for name, stream in counted.items()} == {"x": 10, "t": 20}
+    assert counted["x"].mean == np.mean([n for n in numbers if n is not None])
+    fl.convert(fl.ArrayDeserializer(x=np.arange(9)), tmp_path / "store")
+    assert fl.statistics(tmp_path / "store")["x"].nulls == 0
+    pq.write_table(pa.table({"x": [1, 2], "x_present": [True, False]}), tmp_path / "b.parquet")
+    assert fl.statistics(tmp_path / "b.parquet")["x"].nulls == 1

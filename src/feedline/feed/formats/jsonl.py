@@ -312,10 +312,11 @@ def _infer_streams(rows: list[dict[str, Any]], path: Path) -> tuple[dict[str, St
         if not rows:
             raise _no_row_error(path)
         got = f"keys that not all rows have: {', '.join(first.left_out[:5])}" if first.left_out else "none"
+        masked = "" if not first.left_out else ", with missing= or mask=True for keys that some rows lack"
         raise DataError(
             f"expected JSON objects with keys that all of the first {_FIRST_ROWS} rows have, got {got}",
             path=str(path),
-            hint="write one object per line, or declare the streams: x=fl.Stream(shape=...)",
+            hint=f"write one object per line, or declare the streams: x=fl.Stream(shape=...){masked}",
         )
     if first.left_out:
         _log.warning("%s: no streams, as some first rows lack them or have null: %s", path, ", ".join(first.left_out))

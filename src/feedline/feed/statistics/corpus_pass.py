@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import Collection, Iterator
@@ -47,7 +48,8 @@ def statistics(
     frequent values, with exact counts if there are fewer than 65,536 values.
 
     Args:
-        corpus: a deserializer, or a path as for `open_corpus`.
+        corpus: a deserializer, or a path as for `open_corpus`. By its path, nulls are counted. A deserializer needs
+            ``fl.Stream(mask=True)`` for that.
         streams: names of the streams. None: all. A stream ``<name>_present`` is the mask of its stream.
         save: JSON file to write. If it has the statistics of this corpus and these streams already, they are returned.
             A pass that is interrupted leaves ``<save>.partial``, from which the next one goes on. None: no file.
@@ -61,9 +63,21 @@ def statistics(
     jobs = usable_cores() if jobs is None else whole_number("jobs", jobs, 1)
     with contextlib.ExitStack() as stack:
         if not isinstance(corpus, Deserializer):
-            corpus = stack.enter_context(contextlib.closing(open_corpus(corpus)))
+            corpus = stack.enter_context(contextlib.closing(_open_masked(corpus)))
         done = _Pass(corpus, streams, None if save is None else Path(save))
         return done.run(jobs, progress)
+
+
+def _open_masked(path: What) -> Deserializer:
+    """Open a corpus with a mask for each stream, if its format takes masks."""
+    corpus = open_corpus(path)
+    masked = {name: dataclasses.replace(stream, mask=True) for name, stream in corpus.schema.items()}
+    try:
+        with_masks = open_corpus(path, streams=masked)
+    except (SchemaError, ValueError):
+        return corpus
+    corpus.close()
+    return with_masks
 
 
 class _Pass:
