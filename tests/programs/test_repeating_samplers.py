@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from torch.utils.data import BatchSampler, Dataset, Sampler
+from torch.utils.data import BatchSampler, Dataset, RandomSampler, Sampler
 
 from tests.programs.comparing import as_torch, torch, workers
 
@@ -62,6 +62,48 @@ class Share(Sampler):
             generator = torch.Generator().manual_seed(self.rounds)
             yield from torch.randperm(self.count, generator=generator)[::2].tolist()
             self.rounds += 1
+
+
+class Shapes(BatchSampler):
+    """Batches of one shape each. A batch waits until it is full, and the last ones repeat the first of their shape."""
+
+    def __init__(self, sampler: Sampler, shapes: list[int], batch_size: int) -> None:
+        super().__init__(sampler, batch_size, False)
+        self.shapes = shapes
+
+    def __len__(self) -> int:
+        return len(self.sampler) // self.batch_size
+
+    def __iter__(self):
+        waiting: dict[int, list[int]] = {}
+        seen: dict[int, list[int]] = {}
+        left = len(self)
+        for index in self.sampler:
+            shape = self.shapes[index]
+            seen.setdefault(shape, []).append(index)
+            waiting.setdefault(shape, []).append(index)
+            if len(waiting[shape]) == self.batch_size:
+                left -= 1
+                yield waiting.pop(shape)
+        fullest = sorted(waiting, key=lambda shape: len(waiting[shape]), reverse=True)
+        for shape in fullest[:left]:
+            yield list(itertools.islice(itertools.chain(waiting[shape], itertools.cycle(seen[shape])), self.batch_size))
+
+
+class Crops(Dataset):
+    """Pictures of two shapes, cut at a random place. The place follows from the index alone."""
+
+    def __init__(self, count: int) -> None:
+        self.shapes = [index % 2 for index in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, index):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(index)
+            place = torch.randint(20, (2,))
+        return {"number": index, "place": place, "picture": torch.full((2 + self.shapes[index], 3), float(index))}
 
 
 class Apart(BatchSampler):
@@ -151,6 +193,23 @@ def test_a_sampler_without_end_continues_where_it_was_advanced_to(workers, persi
         return [list(itertools.islice(loader, 7)) for _ in range(3)]
 
     as_torch(program)
+
+
+@workers
+def test_batches_of_one_shape_wait_until_they_are_full(workers):
+    """The sampler has no generator: each epoch draws its seed from torch's global one."""
+
+    def program(loader_class):
+        pictures = Crops(9)
+        batches = Shapes(RandomSampler(pictures), pictures.shapes, 2)
+        loader = loader_class(pictures, batch_sampler=batches, num_workers=workers)
+        return [[*loader, torch.rand(2)] for _ in range(3)]
+
+    epochs = as_torch(program)
+    numbers = [[batch["number"].tolist() for batch in epoch[:-1]] for epoch in epochs]
+    assert [len(epoch) for epoch in numbers] == [4, 4, 4]
+    assert numbers[0] != numbers[1]
+    assert all(len({number % 2 for number in batch}) == 1 for epoch in numbers for batch in epoch)
 
 
 @pytest.mark.parametrize("told", [False, True])
