@@ -622,3 +622,14 @@ def test_sweeps_of_which_nothing_can_be_read_are_an_error(tmp_path):
     path.write_text('{"x": "no number"}\n' * 60 + '{"x": 1}\n')
     with source(seed=3) as some:
         assert sum(some.next_minibatch(4).num_sequences for _ in range(160)) > 5
+
+
+def test_a_rank_whose_share_is_unreadable_does_not_end_before_the_others(tmp_path):
+    """It delivers empty parts, as its ranks' collectives wait for it."""
+    (tmp_path / "a.jsonl").write_text("".join('{"x": "bad"}\n' if i == 3 else f'{{"x": {i}}}\n' for i in range(8)))
+    corpus = fl.open_corpus(tmp_path / "a.jsonl", streams={"x": fl.Stream((), "int64")})
+    quarantine = fl.Quarantine(tmp_path / "q.jsonl")
+    for rank in (2, 3):
+        source = fl.MinibatchSource(corpus, shuffle=False, partition=(rank, 8), on_error=quarantine)
+        counts = [source.next_minibatch(8).num_sequences for _ in range(9)]
+        assert counts == [int(rank != 3)] * 9

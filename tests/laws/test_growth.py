@@ -180,7 +180,7 @@ def test_rows_that_were_replaced_or_removed_are_an_error(tmp_path, form):
         for count in counts:
             other.append(count)
         with pytest.raises(
-            fl.StateError, match="rows that were replaced or removed do not fit: restore them"
+            fl.StateError, match="Rows that were replaced or removed do not fit: restore them"
         ) as caught:
             fl.MinibatchSource(other.corpus(), seed=5).load_state_dict(state)
         assert list(caught.value.saved) == ["corpus"]
@@ -212,13 +212,30 @@ def test_damaged_versions_are_refused(tmp_path, versions):
     assert source.state_dict() == state
 
 
-def test_a_run_over_growing_data_is_audited(tmp_path):
+def test_a_file_without_rows_adds_nothing(tmp_path):
+    growth = Growth(tmp_path, "csv")
+    growth.append(9)
+    source = fl.MinibatchSource(growth.corpus(), seed=5)
+    source.next_minibatch(4)
+    state, rest = source.state_dict(), [source.next_minibatch(5).ids.tolist() for _ in range(3)]
+    growth.append(0)
+    again = fl.MinibatchSource(growth.corpus(), seed=5)
+    again.load_state_dict(state)
+    assert sorted(again.next_minibatch(5).ids.tolist()) == sorted(rest[0])
+    growth.append(3)
+    last = fl.MinibatchSource(growth.corpus(), seed=5)
+    last.load_state_dict(again.state_dict())
+    assert last.next_minibatch(99).num_sequences > 0
+
+
+@pytest.mark.parametrize("grows_last", [False, True])
+def test_a_run_over_growing_data_is_audited(tmp_path, grows_last):
     from feedline.feed.audit import LoggedFeed, audit_steps
 
     growth = Growth(tmp_path, "jsonl")
     growth.append(9)
     records, delivered, state = [], [], None
-    for _ in range(3):
+    for run in range(3):
         source = fl.MinibatchSource(growth.corpus(), seed=5)
         if state is not None:
             source.load_state_dict(state)
@@ -226,7 +243,8 @@ def test_a_run_over_growing_data_is_audited(tmp_path):
             records.append(LoggedFeed(len(delivered), 5, source.state_dict()))
             delivered.append(source.next_minibatch(5).ids.tolist())
         state = source.state_dict()
-        growth.append(4)
+        if grows_last or run < 2:
+            growth.append(4)
     records.append(LoggedFeed(len(delivered), 5, state))
     for chosen in (records, records[::7] + records[-1:], [records[0], records[-1]]):
         steps = list(audit_steps(growth.corpus(), chosen))

@@ -102,7 +102,7 @@ def audit_steps(corpus: Deserializer, records: Sequence[LoggedFeed]) -> Iterator
 def _versions(state: Mapping[str, Any], current: str) -> dict[str, Any]:
     """Return the entries of a state that name the data up to it, if the data has grown since."""
     if state.get("corpus") in (None, current):
-        return {key: state[key] for key in ("versions",) if key in state}
+        return {key: state[key] for key in ("corpus", "versions") if key in state}
     sweep = int(state["sweep"])
     before = [row for row in state.get("versions", [[0, state["corpus"]]]) if row[0] <= sweep]
     return {"corpus": current, "versions": [*before, [sweep + 1, current]]}

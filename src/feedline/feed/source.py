@@ -352,7 +352,8 @@ class MinibatchSource:
             self._ahead.refill(after, size, index, count, minibatch.num_sequences)
             if copies is not None and count == 1:
                 copies.refill(after, size, minibatch.num_sequences)
-            if not minibatch.num_sequences:
+            # A rank does not know whether the others could read theirs, and must not end before them.
+            if not minibatch.num_sequences and count == 1:
                 self._check_barren(plan.start)
             elif self._barren is not None:
                 self._barren = None

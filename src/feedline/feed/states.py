@@ -298,8 +298,8 @@ def _how_to_open(saved: Mapping[str, Any], differing: list[str]) -> str:
         actions.append("declare the same streams, in the same order")
     if "corpus" in differing:
         actions.append(
-            "open the same files with the same chunk_size, or these and new ones behind them; rows that were replaced "
-            "or removed do not fit: restore them, or begin a new run"
+            "open the same files with the same chunk_size; a source over the files alone also takes new ones behind "
+            "them. Rows that were replaced or removed do not fit: restore them, or begin a new run"
         )
     if settings:
         actions.insert(0, f"pass {', '.join(settings)}")
@@ -309,6 +309,8 @@ def _how_to_open(saved: Mapping[str, Any], differing: list[str]) -> str:
 def _order(saved: Mapping[str, Any]) -> str:
     """Return the ``order`` argument that corresponds to a state."""
     names = [name for name, order in ORDERS.items() if order.name == saved["order"]]
+    if re.fullmatch(r"feedline-1-(unsized|swept|unsized-swept)", str(saved["order"])):
+        names = ["feedline-1"]  # of corpora that do not know their sizes, or whose sweeps differ
     arcs = saved.get("arcs")
     return repr(names[0]) if arcs is None else f"fl.{Arcs(arcs, int(names[0][-1]))!r}"
 

@@ -66,7 +66,7 @@ def validate(
         source: a deserializer, or a path as for `open_corpus`.
         quarantine: JSON-lines file to write with a line for each unreadable sequence, as ``on_error="skip"`` does. It
             appears at the end, and only if there is one. An older list is replaced, maybe by an empty one. ``skip=``
-            takes it. None: no file.
+            takes it, except for rows and tokens, whose documents it lists. None: no file.
         streams: with a path: its streams, see `open_corpus`.
         jobs: number of threads that read. Each holds one chunk.
         progress: called as ``progress(done, total)`` in stored bytes after each chunk. True: shown on stderr, as a bar

@@ -74,6 +74,8 @@ def write_symbol(path: Path, symbol: Symbol, params: Mapping[str, Any], shapes: 
     leaves = [node for nodes in variables(symbol.entries) for node in nodes]
     arrays = {node: params[node.name] for node in leaves if node.name in params}
     types = {node: np.dtype(arrays[node].dtype).name if node in arrays else "float32" for node in leaves}
+    for node in arrays:
+        _check_float(types[node], f"`{node.name}`")
     roots, graph_leaves = _lowered(symbol, leaves, arrays, types, shapes)
     larger = {name: (shape[0] + 1, *shape[1:]) for name, shape in shapes.items()}
     try:
@@ -465,8 +467,20 @@ def _clip(w: _SymbolWriter, node: Node) -> str:
     return w("Max", w("Min", x, w.number(p.a_max, x)), w.number(p.a_min, x))
 
 
+def _check_float(dtype: str, what: str) -> None:
+    """Check that something is no float of another width than inputs have, as ONNX does not mix them.
+
+    Raises:
+        CompatError: it is.
+    """
+    if dtype in ("float16", "float64"):
+        raise CompatError(f"expected a network that computes with float32, got {dtype} as {what}: cast it first")
+
+
 def _cast(w: _SymbolWriter, node: Node) -> str:
-    return w.cast(_value(w, node), node.attributes["p"].dtype)
+    dtype = node.attributes["p"].dtype
+    _check_float(str(np.dtype(dtype).name), "the result of Cast")
+    return w.cast(_value(w, node), dtype)
 
 
 def _rsqrt(w: _SymbolWriter, node: Node) -> str:

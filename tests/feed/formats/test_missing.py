@@ -318,9 +318,9 @@ def stored_hdf5(path, floats, integers, words):
         file.create_dataset("plain", data=integers)
 
 
-def stored_zarr(path, floats, integers, words):
+def stored_zarr(path, floats, integers, words, zarr_format=3):
     zarr = pytest.importorskip("zarr", reason="zarr is not installed")
-    group = zarr.create_group(path)
+    group = zarr.create_group(path, zarr_format=zarr_format)
     group.create_array("x", data=floats, chunks=(2, 2), attributes={"_FillValue": -999.0})
     group.create_array("n", data=integers, fill_value=7)
     texts = group.create_array("t", shape=len(words), dtype=str, attributes={"missing_value": "none"})
@@ -328,12 +328,16 @@ def stored_zarr(path, floats, integers, words):
     group.create_array("plain", data=integers)
 
 
+def stored_zarr_2(*arguments):
+    stored_zarr(*arguments, zarr_format=2)
+
+
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("store", [stored_hdf5, stored_zarr], ids=["hdf5", "zarr"])
+@pytest.mark.parametrize("store", [stored_hdf5, stored_zarr, stored_zarr_2], ids=["hdf5", "zarr", "zarr 2"])
 def test_fill_values_are_missing_if_they_are_declared(tmp_path, store, masked):
     floats = np.array([[1, -999], [2, 3], [-999, -999], [4, 5], [6, 7]], np.float32)
     integers, words = np.array([1, 7, 3, 7, 5]), ["a", "none", "b", "", "none"]
-    path = tmp_path / store.__name__.replace("stored_", "data.").replace("hdf5", "h5")
+    path = tmp_path / store.__name__.replace("stored_", "data.").replace("hdf5", "h5").replace("_2", "")
     store(path, floats, integers, words)
     streams = {
         "x": fl.Stream(2, missing=0.5, mask=masked),

@@ -570,4 +570,6 @@ def test_folders_of_tables_with_a_log_are_refused(tmp_path, log, kind, remedy, i
         with pytest.raises(fl.DataError, match=rf"got an? {kind} table[\s\S]*{remedy}") as caught:
             open_it(tmp_path)
         assert caught.value.path == str(table)
+    with pytest.raises(fl.DataError, match=f"{kind} table"):
+        fl.ParquetDeserializer(data.parent)
     assert fl.open_corpus([data]).chunks()[0].sequences == 2

@@ -466,6 +466,21 @@ def test_sequences_by_key(tmp_path):
     assert fl.Take(store, keys=[59, 3]).digest() == fl.Filtered(store, [3, 59]).digest()
 
 
+def test_values_are_compared_as_they_are():
+    """Not rounded by others in the list, nor without the zeros at the end of byte strings."""
+    large = fl.ArrayDeserializer(u=np.array([2**63, 2**63 + 1, 5], np.uint64))
+    assert fl.Take(large, keys={"u": [2**63 + 1, 5.0]}).original(np.arange(2)).tolist() == [1, 2]
+    words = fl.ArrayDeserializer(b=[b"", b"a", b"a\0", b"\0"])
+    assert fl.Take(words, keys={"b": [b"a\0", b"\0"]}).original(np.arange(2)).tolist() == [2, 3]
+    with pytest.raises(KeyError, match="got none with 1"):
+        fl.Take(fl.ArrayDeserializer(s=["1", "a"]), keys={"s": [1, "a"]})
+
+
+def test_ordinals_of_parts_without_keys():
+    parts = fl.Concat(fl.ArrayDeserializer(x=np.arange(4)), fl.ArrayDeserializer(x=np.arange(4, 8)))
+    assert numbers_of(fl.Take(parts, keys=[5, 1]), "x") == [1, 5]
+
+
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [

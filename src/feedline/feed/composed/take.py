@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.feed.composed.concat import check_part
+from feedline.feed.composed.concat import Concat, check_part
 from feedline.feed.composed.filtered import by_columns
 from feedline.feed.composed.subset import Chosen
-from feedline.feed.protocol import Deserializer, Ints, chunk_starts, keys_of, whole_number
+from feedline.feed.protocol import Deserializer, Ints, Keyed, chunk_starts, keys_of, whole_number
 
 Keys = Collection[Any] | Mapping[str, Collection[Any]]
 
@@ -30,8 +30,8 @@ class Take(Chosen):
         corpus: corpus to take from. It must know its sizes before reading, and must not have its own order.
         *bounds: number of sequences to take, or the ordinals of the first and of the end (exclusive). None: the
             beginning, or the end of the corpus. Negative ones count from the end, as in slices.
-        keys: instead of bounds, keys of sequences. Integers are ids of CTF, or in formats without keys the ordinals, as
-            `audit` lists them. Texts are names of tar samples, pictures or utterances, without suffix. Or
+        keys: instead of bounds, keys of sequences. Integers are ids of CTF, or in formats without keys the ordinals.
+            Texts are names of tar samples, pictures or utterances, without suffix. Tar counts ``0017`` as 17. Or
             ``{"id": values}``: values of a stream with one sample for each sequence, which is read completely.
 
     Raises:
@@ -70,11 +70,13 @@ def _with_keys(corpus: Deserializer, keys: Any) -> Ints:
     if isinstance(keys, (str, bytes)) or not isinstance(keys, (Collection, np.ndarray)):
         raise TypeError(f"expected a list of keys for Take, got {keys!r}")
     numbers = {key: _numbers(key) for key in keys}
+    # Parts without keys would each count from 0.
+    by_ordinal = isinstance(corpus, Concat) and all(part.capability(Keyed) is None for part in corpus.parts)
     wanted = np.unique(np.array([n for alternatives in numbers.values() for n in alternatives], np.uint64))
     found, ordinals = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for first in range(0, count, _KEYS_AT_A_TIME):
         some = np.arange(first, min(count, first + _KEYS_AT_A_TIME))
-        of_some = keys_of(corpus, some)
+        of_some = some.astype(np.uint64) if by_ordinal else keys_of(corpus, some)
         at = np.isin(of_some, wanted)
         found.append(of_some[at])
         ordinals.append(some[at])
@@ -88,7 +90,8 @@ def _with_values(corpus: Deserializer, keys: Mapping[str, Any], count: int) -> I
     if len(keys) != 1:
         raise ValueError(f"expected the values of one stream as keys of Take, got {', '.join(keys) or 'none'}")
     ((name, values),) = keys.items()
-    wanted, have = set(np.asarray(list(values)).tolist()), set[Any]()
+    # As they are: an array of all would round integers, and cut zeros off byte strings.
+    wanted, have = {value.item() if isinstance(value, np.generic) else value for value in values}, set[Any]()
 
     def is_wanted(samples: NDArray[Any]) -> NDArray[np.bool_]:
         if samples.ndim > 1:

@@ -170,6 +170,7 @@ def convert(
             f"expected a path, and no overwrite, with append=True, got {without_credentials(os.fspath(destination))!r}"
         )
     if append:
+        destination = os.path.realpath(destination)  # the store itself is replaced, not a link to it
         clear_leftovers(Path(os.path.abspath(destination)))  # may restore the store
     grows = append and os.path.lexists(destination)
     if grows:

@@ -38,7 +38,7 @@ class GrownOrder(Timeline):
     """The orders of several versions, each from a sweep on.
 
     Args:
-        versions: at least two, by ascending sweeps from 0. Each has the chunks of the one before, and more.
+        versions: at least two, by ascending sweeps from 0. Each has the chunks of the one before.
     """
 
     steady = False  # the only window of a sweep may have the chunks of one version, that of the next more
@@ -128,8 +128,9 @@ def grown_order(
     if len(versions) == 1:
         return newest
     counts = [lengths[digest] for _, digest in versions]
-    if any(a >= b for a, b in pairwise(counts)):
-        raise ValueError(f"expected versions of ever more chunks, got {counts}")
+    # A new file may have no rows, and so no chunk.
+    if any(a > b for a, b in pairwise(counts)) or len({digest for _, digest in versions}) < len(versions):
+        raise ValueError(f"expected different versions of ever more chunks, got {counts}")
     return GrownOrder([DataVersion(sweep, digest, _of_first(newest, lengths[digest])) for sweep, digest in versions])
 
 

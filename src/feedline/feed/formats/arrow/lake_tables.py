@@ -33,15 +33,18 @@ _TABLE_KINDS = (
     _TableKind(".hoodie", "a Hudi table", "hudi.HudiTable(path).get_file_slices(), which have their paths"),
 )
 
+_MAX_DEPTH = 2  # of a folder in a table: Iceberg's `data`, and one for a value that files have in common
+
 
 def refuse_tables(folder: Path, files: Iterable[Path]) -> None:
-    """Check that a folder of Parquet files, relative to it, is no such table, and has none in it.
+    """Check that a folder of Parquet files, relative to it, is no such table, has none in it, and is in none.
 
     Raises:
         DataError: it is one, or has one.
     """
     inner = {parent for file in files for parent in file.parents}
-    for place in (folder, *sorted(folder / parent for parent in inner - {Path()})):
+    outer = folder.absolute().parents[:_MAX_DEPTH]
+    for place in (*outer, folder, *sorted(folder / parent for parent in inner - {Path()})):
         for kind in _TABLE_KINDS:
             if next(place.glob(kind.mark), None) is not None:
                 raise DataError(

@@ -25,7 +25,7 @@ from zarr.storage import StorePath
 from feedline.concurrency.thread_pool import call_each
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.hdf5_zarr.zarr_codecs import Bound, add_string_checks, bound_codec_v2, bound_codec_v3
-from feedline.feed.formats.hdf5_zarr.zarr_store import V2_ARRAY, Keys, join
+from feedline.feed.formats.hdf5_zarr.zarr_store import V2_ARRAY, Keys, attributes_of, join
 
 _MAX_CHUNKS_PER_ROW = 1 << 14  # chunks that a row may be spread over
 _MAX_CHUNKS_PER_CALL = 1 << 12  # chunks in a call of the library, which lists all of them
@@ -93,8 +93,7 @@ class ZarrArray:
             )
         self.block = max(1, self._chunks[0])
         # Zero is the default, and zeros are seldom missing.
-        attributes, stored_fill = described.get("attributes"), described.get("fill_value")
-        self._fill_values = attributes if isinstance(attributes, dict) else {}, stored_fill or None
+        self._fill_values = attributes_of(keys, place, described), described.get("fill_value") or None
 
     def fill_values(self) -> tuple[Mapping[str, Any], Any]:
         """See `StoredArray`."""

@@ -22,6 +22,7 @@ from feedline.feed.files.paths import PathLike, list_places, looking, open_regul
 from feedline.feed.files.remote import pread
 
 V3, V2_ARRAY, V2_GROUP = "zarr.json", ".zarray", ".zgroup"
+V2_ATTRIBUTES = ".zattrs"
 _DOCUMENTS = (V3, V2_ARRAY, V2_GROUP)
 _MAX_BYTES = 64 << 20  # of a document
 _SUFFIXES = (".zarr", ".zarr.zip")  # of stores in a folder
@@ -251,6 +252,19 @@ def metadata(keys: Keys, key: str) -> tuple[str, dict[str, Any]] | None:
         if text is not None:
             return name, _parse_document(text, keys.where(join(key, name)))
     return None
+
+
+def attributes_of(keys: Keys, key: str, described: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an array: of its document, or in format 2 of a document beside it.
+
+    Raises:
+        DataError: the document is damaged.
+    """
+    attributes = described.get("attributes")
+    if attributes is None:
+        text = keys.read(join(key, V2_ATTRIBUTES), max_bytes=_MAX_BYTES)
+        attributes = None if text is None else _parse_document(text, keys.where(join(key, V2_ATTRIBUTES)))
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def is_array(entry: tuple[str, dict[str, Any]] | None) -> bool:
