@@ -47,7 +47,6 @@ from feedline.feed.composed.skipping import Skipping as Skipping
 from feedline.feed.composed.take import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized
 from feedline.feed.conversion.convert import convert as convert
-from feedline.feed.formats.arrayrecord import ArrayRecordDeserializer as ArrayRecordDeserializer
 from feedline.feed.formats.arrays import ArrayDeserializer as ArrayDeserializer
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer as ArrowDeserializer
 from feedline.feed.formats.arrow.lance import LanceDeserializer as LanceDeserializer
@@ -68,6 +67,7 @@ from feedline.feed.formats.images import ImageMapDeserializer as ImageMapDeseria
 from feedline.feed.formats.jsonl import JSONLinesDeserializer as JSONLinesDeserializer
 from feedline.feed.formats.litdata import LitDataDeserializer as LitDataDeserializer
 from feedline.feed.formats.recordio import RecordIODeserializer as RecordIODeserializer
+from feedline.feed.formats.shards.arrayrecord import ArrayRecordDeserializer as ArrayRecordDeserializer
 from feedline.feed.formats.shards.mds import MDSDeserializer as MDSDeserializer
 from feedline.feed.formats.store import StoreDeserializer as StoreDeserializer
 from feedline.feed.formats.store import StoreWriter as StoreWriter

@@ -276,7 +276,7 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "arrayrecord",
         "an ArrayRecord file",
-        f"{_HERE}arrayrecord:ArrayRecordDeserializer",
+        f"{_HERE}shards.arrayrecord:ArrayRecordDeserializer",
         matches_file=_begins_with(b"\x83\xafp\xd1\r\x88J?" + bytes(8) + b"\x40" + bytes(7)),
         matches_folder=lambda path: any(path.glob("*.array*record*")),
         multiple_files=True,
