@@ -67,6 +67,7 @@ from feedline.feed.formats.images import ImageMapDeserializer as ImageMapDeseria
 from feedline.feed.formats.jsonl import JSONLinesDeserializer as JSONLinesDeserializer
 from feedline.feed.formats.litdata import LitDataDeserializer as LitDataDeserializer
 from feedline.feed.formats.recordio import RecordIODeserializer as RecordIODeserializer
+from feedline.feed.formats.shards.arrayrecord import ArrayRecordDeserializer as ArrayRecordDeserializer
 from feedline.feed.formats.shards.mds import MDSDeserializer as MDSDeserializer
 from feedline.feed.formats.store import StoreDeserializer as StoreDeserializer
 from feedline.feed.formats.store import StoreWriter as StoreWriter

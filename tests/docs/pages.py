@@ -36,6 +36,7 @@ ELSEWHERE = {
 }
 #: Packages of other people that the programs of a page need.
 FRAMEWORKS = {
+    ROOT / "docs" / "formats" / "arrayrecord.md": "array_record",
     ROOT / "docs" / "formats" / "arrow.md": "datasets",
     ROOT / "docs" / "formats" / "lance.md": "lance",
     ROOT / "docs" / "how-to" / "jax.md": "jax",

@@ -58,7 +58,7 @@ def arrays():
 
 
 FORMATS = ["arrays", "arrow", "hdf5", "ipc", "join", "lance", "litdata", "parquet", "recordio", "shuffled", "store"]
-FORMATS += ["tfrecord"]
+FORMATS += ["arrayrecord", "tfrecord"]
 FORMATS += ["user", "zarr", "zstd"]
 
 
@@ -134,6 +134,20 @@ def recordio(place, data, numbers):
     )
 
 
+def arrayrecord(place, data, numbers):
+    module = pytest.importorskip(
+        "array_record.python.array_record_module", reason="array_record is not installed: the extra arrayrecord"
+    )
+    writer = module.ArrayRecordWriter(str(place), "group_size:4")
+    for string in data:
+        writer.write(string)
+    writer.close()
+    strings = {"b": fl.Stream(dtype="bytes", field="record")}
+    return lambda: fl.Join(
+        fl.ArrayRecordDeserializer(place, strings, chunk_sequences=17), fl.ArrayDeserializer(n=numbers), cache=False
+    )
+
+
 def zarr(place, data, numbers):
     pytest.importorskip("zarr")
     from zarr.dtype import VariableLengthBytes
@@ -145,7 +159,7 @@ def zarr(place, data, numbers):
     return lambda: fl.ZarrDeserializer(place, chunk_sequences=13)
 
 
-STORED = {"hdf5": hdf5, "join": join, "recordio": recordio, "zarr": zarr}
+STORED = {"arrayrecord": arrayrecord, "hdf5": hdf5, "join": join, "recordio": recordio, "zarr": zarr}
 
 
 def source(corpus, **options):

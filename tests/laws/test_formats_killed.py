@@ -206,6 +206,18 @@ def write_recordio(folder: Path) -> Path:
     return folder
 
 
+def write_arrayrecord(folder: Path) -> Path:
+    module = pytest.importorskip(
+        "array_record.python.array_record_module", reason="array_record is not installed: the extra arrayrecord"
+    )
+    for i, rows in enumerate(HALVES):
+        writer = module.ArrayRecordWriter(str(folder / f"{i}.array_record"), "group_size:4")
+        for x, y in zip(X[rows], Y[rows].tolist(), strict=True):
+            writer.write(x.tobytes() + bytes([y]))
+        writer.close()
+    return folder
+
+
 def write_tfrecord(folder: Path) -> Path:
     for i, rows in enumerate(HALVES):
         messages = [example(x=x, y=[y]) for x, y in zip(X[rows].tolist(), Y[rows].tolist(), strict=True)]
@@ -238,6 +250,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "litdata": (folder_of_litdata, {"x": fl.Stream(3), "y": fl.Stream((), "int64")}),
     "tfrecord": (write_tfrecord, NUMBERS),
     "recordio": (write_recordio, {"x": fl.Stream(3, field="label"), "image": fl.Stream(dtype="bytes")}),
+    "arrayrecord": (write_arrayrecord, {}),
     "hdf5": (write_hdf5, {}),
     "zarr": (write_zarr, {}),
     "lance": (write_lance, {}),

@@ -62,6 +62,7 @@ def open_corpus(
     LitData (a folder)              the leaves of its samples, see `LitDataDeserializer`
     TFRecord, also packed           inferred from the first records, see `TFRecordDeserializer`
     RecordIO (MXNet)                ``label`` and ``image``, see `RecordIODeserializer`
+    ArrayRecord (Grain)             ``record``, bytes, see `ArrayRecordDeserializer`
     tokens (``.bin``, Megatron)     one, declared: ``{"tokens": fl.Stream(1024, "uint16")}``
     JSON Lines, also packed         inferred from the first rows, see `JSONLinesDeserializer`
     CSV, also packed                one per column, see `CSVDeserializer`

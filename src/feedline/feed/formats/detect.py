@@ -274,6 +274,16 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".rec",),
     ),
     Format(
+        "arrayrecord",
+        "an ArrayRecord file",
+        f"{_HERE}shards.arrayrecord:ArrayRecordDeserializer",
+        matches_file=_begins_with(b"\x83\xafp\xd1\r\x88J?" + bytes(8) + b"\x40" + bytes(7)),
+        matches_folder=lambda path: any(path.glob("*.array*record*")),
+        multiple_files=True,
+        ignores_other_files=True,
+        suffixes=(".array_record", ".arrayrecord"),
+    ),
+    Format(
         "tokens",
         "a file of tokens",
         f"{_HERE}tokens:open_files",

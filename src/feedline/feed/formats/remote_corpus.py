@@ -85,7 +85,7 @@ def open_addresses(
     stores = _stores.get() or Stores(Remote())
     stores.used = True
     remote = stores.remote
-    lookup = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s))
+    lookup = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s), remote.cache)
     _refuse_unfinished(lookup)
     return _open_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams), schema=schema)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from feedline.errors import DataError
 from feedline.feed.remote.file_systems import FileSystemStore
+from feedline.feed.remote.hub import HubStore
 from feedline.feed.remote.object_store import ObjectStore
 from feedline.feed.remote.stores import AZURE, WEB, Store, scheme_of, without_credentials
 from feedline.feed.remote.web import WebStore
@@ -28,7 +29,8 @@ def open_store(address: str, options: Mapping[str, Any]) -> tuple[Store, str]:
     if scheme in WEB:
         location, _, query = location.partition("#")[0].partition("?")
     place, _, key = location.partition("/")
-    kind: type[Store] = FileSystemStore
+    # A bucket of the hub has no commits.
+    kind: type[Store] = HubStore if scheme == "hf" and place != "buckets" else FileSystemStore
     if scheme in _OBJECT_STORES or scheme in WEB:
         kind = WebStore if scheme in WEB else ObjectStore
         if not place:

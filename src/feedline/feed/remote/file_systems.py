@@ -90,7 +90,11 @@ class FileSystemStore(Store):
         key = name.removeprefix(self._base.strip("/")).removeprefix("/")
         etag = next((str(about[k]) for k in _ETAGS if about.get(k)), "")
         when = next((about[k] for k in _TIMES if about.get(k)), 0)
-        return ObjectInfo(key, int(about["size"] or 0), etag, _nanoseconds(when))
+        return ObjectInfo(key, int(about["size"] or 0), self._etag(path, etag), _nanoseconds(when))
+
+    def _etag(self, path: str, etag: str) -> str:
+        """Return the ETag of the file at a path, of which the file system says ``etag``."""
+        return etag
 
     async def _info(self, path: str) -> Mapping[str, Any] | None:
         """Return the properties of the file at a path now, or None if there is no file."""
@@ -161,13 +165,21 @@ class FileSystemStore(Store):
             fitting = int(size / max(time.monotonic() - began, 1e-3))
             self._piece = max(_MIN_PIECE, min(_MAX_PIECE, 4 * size, fitting))
             # Checked after the piece has arrived: if the object has not changed, the piece is right.
-            now = await self._current_info(path)
-            if now is None or not info.is_same(now):
-                raise StoreFault("no object" if now is None else f"an object of {now}", kind="changed")
+            await self._check_unchanged(info, path)
             if not piece:
                 return
             yield piece
             begin += len(piece)
+
+    async def _check_unchanged(self, info: ObjectInfo, path: str) -> None:
+        """Check that an object is still the one that was opened.
+
+        Raises:
+            StoreFault: it was replaced or removed.
+        """
+        now = await self._current_info(path)
+        if now is None or not info.is_same(now):
+            raise StoreFault("no object" if now is None else f"an object of {now}", kind="changed")
 
     async def _current_info(self, path: str) -> ObjectInfo | None:
         """Return the properties of the object at a path, as they are after this call. Calls during a request share the

@@ -8,6 +8,8 @@ empty: `files.remote` opens the objects in their place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import fnmatch
 import glob
 import hashlib
@@ -26,8 +28,8 @@ from feedline import errors
 from feedline.errors import DataError
 from feedline.feed.files import remote
 from feedline.feed.files.atomic import atomic_file
-from feedline.feed.files.cache_files import make_folder, user_cache
-from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces
+from feedline.feed.files.cache_files import make_folder, own_folder, user_cache
+from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces, open_regular
 from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.object_cache import CachedObject, cache_at
 from feedline.feed.remote.pages import PAGE_BYTES
@@ -204,7 +206,9 @@ def without_file(what: Any) -> Any:
     return what
 
 
-def look_up(what: Any, options: Mapping[str, Any], patience: Patience) -> Lookup:
+def look_up(
+    what: Any, options: Mapping[str, Any], patience: Patience, cache: str | os.PathLike[str] | None = None
+) -> Lookup:
     """Look up the objects of addresses in their stores.
 
     Args:
@@ -212,13 +216,14 @@ def look_up(what: Any, options: Mapping[str, Any], patience: Patience) -> Lookup
             which may contain paths.
         options: options for obstore or fsspec.
         patience: limits for waiting.
+        cache: see `Placeholders`. It keeps lists of objects that never change.
 
     Raises:
         DataError: there is no such object, the store does not answer, or a package is missing.
     """
     single = isinstance(what, (str, os.PathLike))
     items = [what] if single else list(what)
-    places = [wait_for(_look_up(item, options, patience)) if is_address(item) else os.fspath(item) for item in items]
+    places = [_look_up_once(item, options, patience, cache) if is_address(item) else os.fspath(item) for item in items]
     return Lookup(places, single, dict(options), patience)
 
 
@@ -266,8 +271,31 @@ def _is_text(path: str) -> bool:
     return not any("\udc80" <= character <= "\udcff" for character in path)
 
 
-async def _look_up(address: str, options: Mapping[str, Any], patience: Patience) -> tuple[str, str, list[ObjectInfo]]:
+def _look_up_once(
+    address: str, options: Mapping[str, Any], patience: Patience, cache: str | os.PathLike[str] | None
+) -> tuple[str, str, list[ObjectInfo]]:
+    """Look up the objects of an address. If they never change, one process of this machine does so for all."""
     store, pattern = open_store(address, options)
+    if not store.commits:
+        return wait_for(_look_up(store, pattern, patience))
+    pinned = wait_for(request_lookup(store, pattern, lambda: store.pinned(pattern), patience))
+    folder = (user_cache() / "objects" if cache is None else Path(cache)) / "listings"
+    own_folder(folder)
+    name = hashlib.blake2b(json.dumps([store.place, pinned]).encode(), digest_size=16).hexdigest()
+    with open(folder / f"{name}.lock", "ab") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks: each process lists
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        known = folder / f"{name}.json"
+        if known.exists():
+            with open_regular(known) as file:
+                return store.root, pinned.rstrip("/"), [ObjectInfo(*fields) for fields in json.load(file)]
+        found = wait_for(_look_up(store, pinned, patience))
+        with atomic_file(known, 0o600) as file:
+            file.write(json.dumps(found[2]).encode())
+        return found
+
+
+async def _look_up(store: Store, pattern: str, patience: Patience) -> tuple[str, str, list[ObjectInfo]]:
     is_folder = pattern.endswith("/")
     pattern = pattern.rstrip("/")
     names = expand_braces(pattern)

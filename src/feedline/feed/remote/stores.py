@@ -194,10 +194,12 @@ class Store(abc.ABC):
         root: address that the store was opened with.
         lists: whether the store can list its objects.
         blocks: whether a listing arrives only as a whole.
+        commits: whether keys can name a commit, whose objects never change, see `pinned`.
     """
 
     lists: bool = True
     blocks: bool = False
+    commits: bool = False
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self.root, self.address = root, without_credentials(root)
@@ -209,6 +211,14 @@ class Store(abc.ABC):
     def url(self, key: str) -> str:
         """Return the address of an object."""
         return f"{self.address}/{key}"
+
+    async def pinned(self, key: str) -> str:
+        """Return a key or pattern at the commit that it names now, if the store has commits.
+
+        Raises:
+            StoreFault: the request failed, or there is no such commit.
+        """
+        return key
 
     @abc.abstractmethod
     async def head(self, key: str) -> ObjectInfo | None:
@@ -357,9 +367,11 @@ def fault_of(error: BaseException) -> StoreFault:
     # The library lacks a feature, so the same request would fail again.
     if isinstance(error, _PERMANENT) or name == "NotSupportedError" or _PERMANENT_TEXT.search(text):
         return StoreFault(text or name)
-    status = _STATUS.search(text)
-    if status is not None:
-        return fault_of_status(int(status[1]), text)
+    code = getattr(getattr(error, "response", None), "status_code", None)  # of requests and httpx
+    if code is None and (status := _STATUS.search(text)) is not None:
+        code = int(status[1])
+    if code is not None:
+        return fault_of_status(code, text)
     return StoreFault(text or name, again=True)
 
 
