@@ -51,6 +51,8 @@ def test_blocks_that_are_not_run_are_few_and_have_a_reason():
         "docs/how-to/kvstore-async.md: it needs several machines",
         "docs/how-to/object-stores.md: needs an object store",
         "docs/how-to/object-stores.md: needs an object store",
+        # A hub on loopback is tested in tests/feed/remote/test_hub.py.
+        "docs/how-to/object-stores.md: needs the network",
         # Run by tests/examples.
         "docs/how-to/several-workers.md: needs torchft, and a server; examples/torchft_replicas.py is this loop, "
         "and tested",
