@@ -114,17 +114,18 @@ std::uint64_t next_record(Bytes& bytes, std::uint64_t at, ReadStatus& status) {
     return bytes.size;
 }
 
-// Whether a record whose next one would be at `at` ends there: at the end of the file, at another record, or at one
-// whose magic number alone is damaged, as its length leads to the end or to a record.
+// Whether a record whose next one would be at `at` ends there: at the end of the file, at another record, at one
+// whose magic number alone is damaged, as its length leads to the end or to a record, or at zeros, which are there in
+// place of a block that was lost. There may be zeros in its header, too, so it must be longer than that.
 template <class Bytes>
-bool ends_at(Bytes& bytes, std::uint64_t at, ReadStatus& status) {
+bool ends_at(Bytes& bytes, std::uint64_t at, std::uint64_t length_before, ReadStatus& status) {
     std::uint32_t head[2] = {};
     if (at >= bytes.size) return true;
     const std::uint64_t rest = bytes.size - at;
     status = bytes.get(at, head, std::min<std::uint64_t>(sizeof head, rest));
     if (status != ReadStatus::ok) return false;
     if (rest < sizeof head) return std::memcmp(head, &kMagic, std::min<std::uint64_t>(sizeof kMagic, rest)) == 0;  // cut
-    if (head[0] == kMagic) return true;
+    if (head[0] == kMagic || (length_before >= kHeader && head[0] == 0 && head[1] == 0)) return true;
     if (head[1] >> 29 > kFirst) return false;
     const std::uint64_t length = head[1] & kLength, next = at + kHead + padded(length);
     if (next >= bytes.size) return length <= bytes.size - at - kHead;
@@ -161,7 +162,7 @@ void RecordIOIndexer::next(std::size_t records, std::vector<RecordIOEntry>& out)
         std::uint32_t flag = 0, samples = 0;
         bool sample = true;
         if (number_ == 0) ranges_ = true;  // unless it is read and shows otherwise
-        if (find_parts(bytes, begin, record) && ends_at(bytes, padded(record.end), status)) {
+        if (find_parts(bytes, begin, record) && ends_at(bytes, padded(record.end), record.length, status)) {
             any_ = true;
             end = record.end;
             after = padded(end);

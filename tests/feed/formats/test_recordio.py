@@ -256,6 +256,8 @@ def damaged(tmp_path, at, data, count=20):
     ("at", "data", "what", "byte"),
     [
         (0, b"\0", "which begins with 0xced7230a, got 0xced72300", 0),
+        (0, bytes(8), "which begins with 0xced7230a, got 0x00000000", 0),
+        (0, bytes(72), "which begins with 0xced7230a, got 0x00000000", 0),
         (4, b"\x44", "expected a record of 72 bytes, up to the next one, got a length of 76|got 72 up to the end", 0),
         (
             4,
