@@ -197,6 +197,13 @@ def test_refused(tmp_path):
     refused(tmp_path, dense, shapes, mx.MXNetError, "[Ss]hape", data=(2, 5))
     with pytest.raises(mx.MXNetError, match="got neither for data"):
         export(tmp_path / "net-symbol.json", tmp_path / "net.params", "onnx")
+    with pytest.raises(mx.MXNetError, match="expected the JSON of a symbol"):
+        export(tmp_path / "net.params", tmp_path / "net-symbol.json", "onnx")
+    net, params, arrays = saved(tmp_path, dense, shapes)
+    mx.nd.save(str(params), {name: array.astype("float16") for name, array in arrays.items()})
+    with pytest.raises(fl.CompatError, match="computes with float32, got float16 as `fc_"):
+        export(net, params, "onnx", shapes_of(shapes))
+    refused(tmp_path, F.Cast(dense, dtype="float64"), shapes, fl.CompatError, "got float64 as the result of Cast")
 
 
 def test_the_command(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 
 from feedline.mxnet._names import names_of
 from feedline.mxnet.attribute import AttrScope
+from feedline.mxnet.base import MXNetError
 
 # Importing these modules declares the operators, which `_make` turns into functions. `contrib` gets some of them.
 from feedline.mxnet.symbol import (  # noqa: F401
@@ -118,11 +119,15 @@ def load(fname: str) -> Symbol:
     Raises:
         TypeError: the name is not a str.
         OSError: no such file.
-        MXNetError: see `load_json`.
+        MXNetError: the file is no text, or see `load_json`.
     """
     if not isinstance(fname, str):
         raise TypeError(f"fname need to be string, got {type(fname).__name__}")
-    return _from_json(Path(fname).read_text(encoding="utf-8"))
+    try:
+        text = Path(fname).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise MXNetError(f"expected the JSON of a symbol in {fname}, got bytes that are no text: {error}") from error
+    return _from_json(text)
 
 
 def _either(both: str, symbol_first: str, number_first: str, a: Any, b: Any) -> Any:
