@@ -2,7 +2,8 @@
 
 Peer: torch's `DataLoader` with two workers over a dataset as InsightFace's for torch is: the record by its key, the
 picture decoded and mirrored by Pillow, and normalised to float32 CHW. It reads records in Python, as MXNet cannot be
-installed beside a current NumPy. Unit: seconds a batch of 128 pictures of 112 x 112, on the wall, in steady state.
+installed beside a current NumPy. Unit: seconds a batch of 128 pictures of 112 x 112. Measured: wall time, in steady
+state.
 """
 
 from __future__ import annotations

@@ -350,6 +350,7 @@ def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_p
 
 def test_connections_that_a_server_has_closed_make_no_noise(tmp_path):
     """Python would warn about connections that are only collected."""
+    requests.stop_if_idle()
     gc.collect()  # connections of other tests
     with WebServer({"/x.jsonl": lines()}) as web, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -73,20 +73,20 @@ def _clean(parts: Path, record: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(store: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Return a context in which no other process appends to a store.
 
     Raises:
         DataError: another one does.
     """
-    descriptor = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
         raise DataError(
             "expected no other process to append to the same store, got one",
-            path=str(store),
+            path=str(folder),
             hint="wait for it to finish, then repeat the call",
         ) from None
     finally:

@@ -16,7 +16,7 @@ import numpy as np
 from feedline.data import Stream
 from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file
-from feedline.feed.files.paths import PathLike
+from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.statistics.column_moments import Moments
 from feedline.feed.statistics.stream_summary import StreamSummary
 from feedline.feed.statistics.value_counts import distinct_values
@@ -217,6 +217,7 @@ def read_json(path: Path) -> Any:
         DataError: it cannot be read, or is not JSON.
     """
     try:
-        return json.loads(path.read_bytes())
+        with open_file(path) as file:
+            return json.load(file)
     except (OSError, ValueError) as error:
         raise DataError(f"expected statistics in JSON: {error}", path=str(path)) from error

@@ -230,11 +230,14 @@ def with_size(by_stream: dict[str, Column], defines_size: str | None) -> dict[st
 
 
 def _choose_all(source: Source) -> dict[str, Column]:
+    import pyarrow as pa
+
     by_stream: dict[str, Column] = {}
     left_out: list[str] = []
     for field in source.schema:
         with source.converting_errors(f"column {field.name!r}"):
-            column = column_at(source, ColumnPath(field.name), field.name, None)
+            alone = source._replace(schema=pa.schema([field]))  # others may have its name
+            column = column_at(alone, ColumnPath(field.name), field.name, None)
         if column is None or not field.name:
             left_out.append(f"{field.name!r} ({_shorten(field.type)})")
         elif len(source.schema.get_all_field_indices(field.name)) > 1:
