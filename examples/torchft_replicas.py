@@ -29,7 +29,7 @@ from torch.distributed import ReduceOp, TCPStore
 import feedline as fl
 
 ITEMS, SIZE, REPLICAS = 3000, 30, 3
-DIES_AT, BACK_BY = 20, 60  # steps
+THERE_BY, DIES_AT, BACK_BY = 5, 20, 60  # steps
 
 
 class Learner:
@@ -101,8 +101,8 @@ def replica(number: int, lighthouse: str, dies_at: int | None, seconds: float, p
     )
     while True:
         manager.start_quorum()  # a replica that is behind loads the state of another here
-        if manager.current_step() == BACK_BY and manager.num_participants() < REPLICAS:
-            time.sleep(0.1)  # on a slow machine the others would end before it is back
+        if manager.current_step() in (THERE_BY, BACK_BY) and manager.num_participants() < REPLICAS:
+            time.sleep(0.1)  # on a slow machine the others would end before one is there, or back
             continue
         before = source.state_dict()
         source.repartition((manager.participating_rank(), manager.num_participants()))
