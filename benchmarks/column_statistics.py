@@ -52,12 +52,12 @@ def run(stage: Stage) -> list[Answer]:
 
     question = f"statistics of {rows / 1e6:g} million rows x 10 columns"
     ran = race({"feedline": statistics, "reading": reading, "pandas": pandas}, stage.rounds(5), "wall")
-    found = [
+    answers = [
         compare(ran, "feedline", "reading", f"{question}, beside reading", "M rows/s", 1e-6, 0.8),
         compare(ran, "feedline", "pandas", f"{question}, beside pandas", "M rows/s", 1e-6, 3.0),
     ]
     corpus.close()
-    return found
+    return answers
 
 
 def _write(path, rows: int) -> None:

@@ -100,14 +100,14 @@ def _statistics(corpus: Deserializer | str) -> dict[str, Any]:
     from feedline.feed.statistics import statistics  # imported late to keep `feedline --help` fast
 
     with progress("reading", "chunks") as report:
-        found = statistics(corpus, progress=report)
+        summary = statistics(corpus, progress=report)
     streams = {}
-    for name, stream in found.items():
+    for name, stream in summary.items():
         values = [(value if isinstance(value, (int, str)) else repr(value), n) for value, n in stream.values]
         streams[name] = dataclasses.asdict(stream) | {"values": values[:_FREQUENT]}
     return {
         "path": corpus if isinstance(corpus, str) else corpus.name,
-        "sequences": found.sequences,
+        "sequences": summary.sequences,
         "streams": streams,
     }
 

@@ -92,14 +92,14 @@ class Identity:
         """Return the number of first chunks that had each of these digests. Digests of no earlier corpus are left
         out."""
         growing = self._corpus.capability(Growing)
-        found: dict[str, int] = {}
+        chunks_by_digest: dict[str, int] = {}
         # Data mostly grows by a little.
         for chunks, digest in reversed(list(growing.digests()) if growing is not None else []):
-            if len(found) == len(digests):
+            if len(chunks_by_digest) == len(digests):
                 break
             if (with_table := self._with_table(digest, chunks)) in digests:
-                found.setdefault(with_table, chunks)
-        return found
+                chunks_by_digest.setdefault(with_table, chunks)
+        return chunks_by_digest
 
 
 def to_json(identity: Identity, place: SavedPlace, axis: Axis, truncated: bool) -> dict[str, Any]:

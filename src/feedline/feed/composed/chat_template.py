@@ -140,8 +140,8 @@ class ChatTemplate:
         Many templates cannot write a conversation of no messages, or write a system's message into it.
         """
         text, prompted = (self._program.run([message], tools, prompt=prompt) for prompt in (False, True))
-        other = self._program.run([{**message, "content": _OTHER_CONTENT}], tools)
-        pairs = enumerate(zip(text, other, strict=False))
+        changed_text = self._program.run([{**message, "content": _OTHER_CONTENT}], tools)
+        pairs = enumerate(zip(text, changed_text, strict=False))
         start = next((at for at, (character, another) in pairs if character != another), len(text))
         prompt = prompted.removeprefix(text)
         return start if prompt and prompt != prompted and text[:start].endswith(prompt) else None

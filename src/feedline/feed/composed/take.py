@@ -72,15 +72,15 @@ def _with_keys(corpus: Deserializer, keys: Any) -> Ints:
     numbers = {key: _numbers(key) for key in keys}
     # Parts without keys would each count from 0.
     by_ordinal = isinstance(corpus, Concat) and all(part.capability(Keyed) is None for part in corpus.parts)
-    wanted = np.unique(np.array([n for alternatives in numbers.values() for n in alternatives], np.uint64))
-    found, ordinals = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    numbers_of_keys = np.unique(np.array([n for alternatives in numbers.values() for n in alternatives], np.uint64))
+    matching, ordinals = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for first in range(0, count, _KEYS_AT_A_TIME):
         some = np.arange(first, min(count, first + _KEYS_AT_A_TIME))
         of_some = some.astype(np.uint64) if by_ordinal else keys_of(corpus, some)
-        at = np.isin(of_some, wanted)
-        found.append(of_some[at])
+        at = np.isin(of_some, numbers_of_keys)
+        matching.append(of_some[at])
         ordinals.append(some[at])
-    have = set(np.concatenate(found).tolist())
+    have = set(np.concatenate(matching).tolist())
     _check_all([key for key, alternatives in numbers.items() if not have & set(alternatives)], corpus)
     return np.concatenate(ordinals)
 
@@ -91,17 +91,17 @@ def _with_values(corpus: Deserializer, keys: Mapping[str, Any], count: int) -> I
         raise ValueError(f"expected the values of one stream as keys of Take, got {', '.join(keys) or 'none'}")
     ((name, values),) = keys.items()
     # As they are: an array of all would round integers, and cut zeros off byte strings.
-    wanted, have = {value.item() if isinstance(value, np.generic) else value for value in values}, set[Any]()
+    requested, have = {value.item() if isinstance(value, np.generic) else value for value in values}, set[Any]()
 
-    def is_wanted(samples: NDArray[Any]) -> NDArray[np.bool_]:
+    def is_requested(samples: NDArray[Any]) -> NDArray[np.bool_]:
         if samples.ndim > 1:
             raise TypeError(f"expected a stream with shape () for keys of Take, got `{name}` {samples.shape[1:]}")
-        mask = np.fromiter((sample in wanted for sample in samples.tolist()), np.bool_, len(samples))
+        mask = np.fromiter((sample in requested for sample in samples.tolist()), np.bool_, len(samples))
         have.update(samples[mask].tolist())
         return mask
 
-    mask = by_columns(corpus, {name: is_wanted}, count)
-    _check_all(sorted(wanted - have, key=str), corpus)
+    mask = by_columns(corpus, {name: is_requested}, count)
+    _check_all(sorted(requested - have, key=str), corpus)
     return np.flatnonzero(mask)
 
 

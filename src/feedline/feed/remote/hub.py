@@ -57,8 +57,8 @@ class HubStore(FileSystemStore):
         from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
         system = self._system
-        repository, _, rest = path.partition("@")
-        commit, _, inside = rest.partition("/")
+        repository, _, revision_and_path = path.partition("@")
+        commit, _, inside = revision_and_path.partition("/")
         url = f"{system.endpoint}/{repository}/resolve/{commit}/{urllib.parse.quote(inside)}"
         headers = {**build_hf_headers(token=system.token), "range": f"bytes={begin}-{end - 1}"}
         response = get_session().get(url, headers=headers)
