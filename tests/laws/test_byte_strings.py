@@ -212,7 +212,6 @@ def test_two_workers_then_three(reopen):
     assert begun == expected
 
 
-@pytest.mark.filterwarnings("ignore:expected at most")
 @pytest.mark.parametrize("workers", [0, 2, 3])
 def test_a_loader_delivers_them(reopen, workers):
     """In lists, as torch collates strings."""

@@ -166,7 +166,6 @@ class Augmented(torch.utils.data.Dataset):
 
 @pytest.mark.parametrize(("n", "jobs"), [(1, 2), (64, 2), (300, 3)])
 @pytest.mark.parametrize("options", [{}, {"shuffle": 3}, {"compression": "lz4", "chunk_bytes": 1000}])
-@pytest.mark.filterwarnings("ignore:expected at most")
 def test_the_store_is_the_same_for_any_number_of_jobs(tmp_path, n, jobs, options):
     """Random augmentation included, as its numbers are keyed by the item."""
     fl.convert(Augmented(n), tmp_path / "one", **options)

@@ -154,7 +154,6 @@ def test_a_budget_in_samples(n, seed, budget, count, data):
 SCHEDULES = [(1, "process"), (2, "process"), (3, "process"), (1, "thread"), (2, "thread"), (3, "thread")]
 
 
-@pytest.mark.filterwarnings("ignore:.*worker processes, the number of cores")
 @pytest.mark.parametrize("dataset", [Augmented(61), Rare(130)], ids=["augmented", "rare"])
 @pytest.mark.parametrize(("workers", "kind"), SCHEDULES)
 def test_schedule_freedom(dataset, workers, kind):

@@ -38,7 +38,6 @@ pytestmark = [
     pytest.mark.timeout(900),  # processes of Ray take minutes to start on a busy machine
     # Ray's own.
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:.*worker processes, the number of cores"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork"),
 ]
 
