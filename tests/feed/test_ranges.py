@@ -92,8 +92,8 @@ def test_fetched_chunks_match_the_file(files, backend, shuffle, read_ahead, thre
         reader_of(fetched).ranges.direct = direct
         assert sequences_of(plain.minibatches(size)) == sequences_of(fetched.minibatches(size))
         assert plain.state_dict() == fetched.state_dict()
-        assert plain.stats().disk_bytes == 0
-        assert fetched.stats().disk_bytes > 0
+        # Seldom not 0, where the system has dropped a page of the file.
+        assert plain.stats().disk_bytes < fetched.stats().disk_bytes
 
 
 @pytest.mark.parametrize("kind", KINDS)
