@@ -241,6 +241,8 @@ class Interrupt(KeyboardInterrupt):
 
 
 class Flag:
+    """A flag for the handler of a signal. It has no lock, unlike an event: the interrupted thread may hold it."""
+
     def __init__(self):
         self._set = False
 
@@ -256,10 +258,7 @@ class Flag:
 
 @pytest.fixture
 def interrupts():
-    """Interrupt this thread once, at a random moment, unless ended before.
-
-    A flag without a lock: the interrupt may come while this thread holds the lock of an event.
-    """
+    """Interrupt this thread once, at a random moment, unless ended before."""
     armed = Flag()
     over = threading.Event()
     rng = random.Random(3)
