@@ -72,6 +72,17 @@ def test_by_default_the_whole_next_window_is_read_ahead_and_no_more(monkeypatch,
     assert feed.stats().peak_bytes <= two * 3 // 2  # the old window is released when the new one is in use
 
 
+@pytest.mark.parametrize(("chunks", "ahead"), [(1, 6), (5, 6), (9, 9)])
+def test_of_unknown_sizes_the_next_window_is_read_ahead_or_two_chunks_for_each_thread(chunks, ahead):
+    """Such chunks are often computed: all of a small corpus ahead would take the cores from the first steps."""
+    corpus = ToldOnceRead([3] * 400, [20] * 20)
+    with fl.MinibatchSource(corpus, shuffle=fl.Window(chunks=chunks), threads=3, max_sweeps=1) as feed:
+        feed.next_minibatch(1)
+        wait_for(lambda: feed.stats().chunks_read >= chunks + ahead)
+        feed.next_minibatch(1)
+        assert len(corpus.reads) == chunks + ahead
+
+
 @pytest.mark.parametrize("sized", [True, False])
 def test_reading_ahead_goes_on_while_a_window_is_in_use(sized):
     """Once a chunk's size is known, more chunks are read as far as there is room, not only at the next window."""

@@ -98,8 +98,9 @@ class MinibatchSource:
         frame_mode: whether every sequence must have exactly one sample. A longer one is a DataError.
         threads: number of chunks read at once.
         read_ahead: bytes of decoded chunks to read ahead of the current window, and of large minibatches to copy
-            ahead. 0: none. None: the whole next window, at least 64 MiB. With less than a window, the first
-            minibatch of each window waits for the rest of it.
+            ahead. 0: none. None: the whole next window, and more up to 64 MiB, or up to two chunks for each thread
+            if their sizes are unknown before they are read. With less than a window, the first minibatch of each window
+            waits for the rest of it.
 
     Attributes:
         schema: streams delivered, after transforms.

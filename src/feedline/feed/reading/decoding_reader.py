@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -86,7 +87,8 @@ class DecodingReader(WindowReader, Selecting):
         table: sizes of each chunk. None if unknown.
         threads: number of chunks read at a time.
         budget_bytes: decoded bytes that may be read ahead of the current windows. None: the whole next window, and as
-            much of the following windows as fits into `MIN_AHEAD_BYTES` with it, while there is room in memory.
+            much of the following windows as fits into `MIN_AHEAD_BYTES` with it, while there is room in memory. Chunks
+            of unknown size are often computed, such as tokens of texts: then two for each thread at most.
 
     Attributes:
         ranges: fetches the stored bytes of chunks.
@@ -110,6 +112,7 @@ class DecodingReader(WindowReader, Selecting):
         self._stored = None if table is None else table.bytes
         self._whole_window = budget_bytes is None
         self._budget_bytes = ahead_bytes() if budget_bytes is None else budget_bytes
+        self._max_ahead = 2 * threads if self._whole_window and table is None else sys.maxsize
         self._entries: dict[int, _HeldChunk] = {}
         # Decoded bytes per stored byte: estimated at first, then of the last chunk that was read.
         self._ratio = 1.0 if table is None else _expected_ratio(corpus, table)
@@ -291,7 +294,8 @@ class DecodingReader(WindowReader, Selecting):
         self._continued_at = self._totals[0]
         if not self._budget_bytes:
             return
-        used = sum(entry.bytes for entry in self._entries.values() if entry.slot < 0)
+        ahead = [entry.bytes for entry in self._entries.values() if entry.slot < 0]
+        used, left = sum(ahead), self._max_ahead - len(ahead)
         waiting = sum(e.bytes for e in self._entries.values() if e.job is not None and not e.job.done)
         free, looked = None, False
         while upcoming.passed < self._total:  # the axis may be endless, but one sweep is the whole corpus
@@ -300,8 +304,8 @@ class DecodingReader(WindowReader, Selecting):
                 return
             if chunk_id not in self._entries:
                 size = self._estimate(chunk_id)
-                used, waiting = used + size, waiting + size
-                if used > self._budget_bytes and not (self._whole_window and upcoming.window == 0):
+                used, waiting, left = used + size, waiting + size, left - 1
+                if (used > self._budget_bytes or left < 0) and not (self._whole_window and upcoming.window == 0):
                     return
                 if self._whole_window and waiting >= _MIN_CHECKED_BYTES:
                     free, looked = (free if looked else available()), True
