@@ -129,9 +129,9 @@ def test_a_program_ends_the_workers(Loader, persistent):
     shut_down(iterator)
 
 
-@both
-def test_a_program_kills_the_workers_first(Loader):
-    iterator = iter(Loader(Boxes(), num_workers=2, collate_fn=joined))
+def test_a_program_kills_the_workers_first():
+    """With torch's loader the handler of SIGCHLD may raise before the workers are ended."""
+    iterator = iter(fl.DataLoader(Boxes(), num_workers=2, collate_fn=joined))
     next(iterator)
     processes = list(workers_of(iterator))
     for process in processes:
