@@ -122,6 +122,18 @@ def write_tar(folder: Path) -> Path:
     return folder
 
 
+def write_packed_tar(folder: Path) -> Path:
+    import pyarrow as pa
+
+    write_tar(folder)
+    for path in sorted(folder.glob("*.tar")):
+        text = path.read_bytes()
+        packed = gzip.compress(text) if path.stem == "0" else pa.compress(text, "zstd", asbytes=True)
+        path.with_suffix(".tar.gz" if path.stem == "0" else ".tar.zst").write_bytes(packed)
+        path.unlink()
+    return folder
+
+
 def write_hdf5(folder: Path) -> Path:
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     with h5py.File(folder / "both.h5", "w") as file:
@@ -246,6 +258,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "csv": (write_csv, {"x": ["a", "b", "c"], "y": "y"}),
     "tokens": (write_tokens, {"tokens": fl.Stream(8, "uint16")}),
     "tar": (write_tar, {"x": fl.Stream(3, field="npy"), "y": fl.Stream((), "int64", field="cls")}),
+    "packed tar": (write_packed_tar, {"x": fl.Stream(3, field="npy"), "y": fl.Stream((), "int64", field="cls")}),
     "mds": (folder_of_mds, {}),
     "litdata": (folder_of_litdata, {"x": fl.Stream(3), "y": fl.Stream((), "int64")}),
     "tfrecord": (write_tfrecord, NUMBERS),
@@ -298,7 +311,7 @@ def delivered_in(record: Path) -> list[str]:
 
 def test_no_format_is_forgotten():
     """`npy` files are tested as arrays in a folder."""
-    assert WRITERS.keys() == {form.name for form in FORMATS} - {"npy"}
+    assert WRITERS.keys() == {form.name for form in FORMATS} - {"npy"} | {"packed tar"}
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -37,8 +37,8 @@ class Growth:
             path.write_text("n\n" + "".join(f"{n}\n" for n in numbers))
         elif self.form == "ctf":
             path.write_text("".join(f"{n} |n {n}\n" for n in numbers))
-        elif self.form == "tar":
-            with tarfile.open(path, "w") as archive:
+        elif self.form.startswith("tar"):
+            with tarfile.open(path, "w:gz" if self.form == "tar.gz" else "w") as archive:
                 for n in numbers:
                     info = tarfile.TarInfo(f"{n:06}.txt")
                     info.size = 6
@@ -73,7 +73,7 @@ class Growth:
         return fl.open_corpus(paths)
 
 
-FORMS = ["parquet", "arrow", "jsonl", "csv", "ctf", "tar", "arrays"]
+FORMS = ["parquet", "arrow", "jsonl", "csv", "ctf", "tar", "tar.gz", "arrays"]
 ORDERS = [{"shuffle": fl.Window(chunks=2)}, {"shuffle": True}, {"shuffle": False}, {"shuffle": fl.Window(bytes=100)}]
 
 

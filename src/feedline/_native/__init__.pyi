@@ -1,7 +1,7 @@
 """The native kernels; contracts in native/include/feedline. `make check` compares this with the module."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -271,9 +271,12 @@ class RecordIOIndexer:
     def error_number(self) -> int: ...
 
 class TarIndexer:
+    @overload
     def __init__(
         self, descriptor: int, size: int, reach: Callable[[int, int], tuple[int, int]] | None = None
     ) -> None: ...
+    @overload
+    def __init__(self, blocks: Iterator[NDArray[np.uint8]]) -> None: ...
     def next(self, headers: int) -> NDArray[np.uint8]: ...
     @property
     def bytes(self) -> int: ...

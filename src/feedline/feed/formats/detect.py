@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feedline.errors import DataError
-from feedline.feed.files.compressed_text import head_of, packing_of
+from feedline.feed.files.compressed_text import COMPRESSED_SUFFIXES, TAR_SUFFIXES, head_of, packing_of
 from feedline.feed.files.paths import PathLike, list_files, list_places, looking, open_regular
 from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
@@ -249,10 +249,11 @@ FORMATS: tuple[Format, ...] = (
         "a tar archive",
         f"{_HERE}tar:TarDeserializer",
         matches_file=lambda path, head: head[257:262] == b"ustar",
-        matches_folder=lambda path: any(path.glob("*.tar")),
+        matches_folder=lambda path: any(file.name.endswith(TAR_SUFFIXES) for file in path.glob("*.t*")),
         multiple_files=True,
         ignores_other_files=True,
-        suffixes=(".tar",),
+        suffixes=(".tar", ".tgz"),
+        may_be_compressed=True,
     ),
     Format(
         "tfrecord",
@@ -295,7 +296,6 @@ FORMATS: tuple[Format, ...] = (
 SUFFIXES = {suffix: fmt for fmt in FORMATS for suffix in fmt.suffixes}
 _UNAMBIGUOUS = SUFFIXES.keys() - {".txt", ".bin"}  # files of other formats have these, too
 
-_COMPRESSED = (".gz", ".zst", ".zstd")
 _DECOMPRESS = "decompress it first, or read it in an fl.UserDeserializer"
 _CONVERT = "read it in an fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
 _DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in an fl.Map (docs/how-to/bytes-and-text.md)"
@@ -456,7 +456,7 @@ def _file_format(path: Path) -> Format:
     with looking(path), open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
         text_head = head_of(file, _HEAD_BYTES) if packing_of(head) else None
-    text_path = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+    text_path = path.with_suffix("") if path.suffix.lower() in COMPRESSED_SUFFIXES else path
 
     def matches_text(fmt: Format) -> bool:
         """Return whether the file is compressed, and its text is of a format."""

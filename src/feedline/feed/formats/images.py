@@ -33,7 +33,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.formats.cntk.ctf import ctf_index
 from feedline.feed.formats.detect_images import SUFFIXES
 from feedline.feed.formats.indexed.file_index import Cache
-from feedline.feed.formats.indexed.indexed_corpus import IndexedFile
+from feedline.feed.formats.indexed.indexed_file import IndexedFile
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import read_error, reraise_if_transient
 from feedline.feed.progress_bar import Progress

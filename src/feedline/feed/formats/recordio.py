@@ -22,7 +22,8 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.indexed_corpus import IndexedFile, by_file, check_memory, offsets_of
+from feedline.feed.formats.indexed.indexed_corpus import by_file, check_memory, offsets_of
+from feedline.feed.formats.indexed.indexed_file import IndexedFile
 from feedline.feed.formats.indexed.mapped_corpus import (
     ArchivePart,
     HeaderScan,
