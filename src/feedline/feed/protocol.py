@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -278,6 +278,18 @@ class Growing:
     def digests(self) -> Iterator[tuple[int, str]]:
         """Yield numbers of first chunks after which the corpus may have ended before, ascending, and the digest that it
         then had. The last ones are all chunks and `Deserializer.digest`."""
+        raise NotImplementedError
+
+
+class Indexed:
+    """A corpus whose files have indexes that were made by reading them, and that can be shipped with them."""
+
+    def indexes(self) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+        """Yield the path of each file, and a function that writes its index to an open file.
+
+        Raises:
+            DataError: the index of a file is of no use to other machines.
+        """
         raise NotImplementedError
 
 

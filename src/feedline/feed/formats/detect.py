@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from feedline.errors import DataError
 from feedline.feed.files.compressed_text import COMPRESSED_SUFFIXES, TAR_SUFFIXES, head_of, packing_of
-from feedline.feed.files.paths import PathLike, list_files, list_places, looking, open_regular
+from feedline.feed.files.paths import INDEX_SUFFIX, PathLike, list_files, list_places, looking, open_regular
 from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
 from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
@@ -342,7 +342,7 @@ def recognise(what: PathLike | Sequence[PathLike]) -> Recognised:
     if not isinstance(what, (str, os.PathLike)):
         if not isinstance(what, (list, tuple)):
             raise TypeError(f"expected a path, a pattern or a list of these, got {type(what).__name__}")
-        parts = [recognise(entry) for entry in what]
+        parts = _recognise_each(what)
         if not parts:
             raise ValueError("expected at least one path, got an empty list")
         return _merge(parts)
@@ -357,7 +357,25 @@ def recognise(what: PathLike | Sequence[PathLike]) -> Recognised:
     paths = list_places(what)
     if paths == [path]:
         return Recognised(_file_format(path), [str(path)])
-    return _merge([recognise(entry) for entry in paths])
+    return _merge(_recognise_each(paths))
+
+
+def _recognise_each(paths: Sequence[PathLike]) -> list[Recognised]:
+    """Return the formats of paths. A file that has a shipped index is not opened, but is of the format of an earlier
+    one with its suffix: the index is compared with it, and made again if the file is of another format."""
+    parts: list[Recognised] = []
+    formats: dict[tuple[str, str], Format] = {}
+    for entry in paths:
+        path = Path(entry)
+        packed = path.suffix.lower() in COMPRESSED_SUFFIXES
+        suffix = path.suffix.lower(), Path(path.stem).suffix.lower() if packed else ""
+        if suffix in formats and os.path.exists(f"{path}{INDEX_SUFFIX}"):
+            parts.append(Recognised(formats[suffix], [str(path)]))
+            continue
+        parts.append(recognise(entry))
+        if parts[-1].paths == [str(path)]:
+            formats[suffix] = parts[-1].format
+    return parts
 
 
 def format_name(path: PathLike) -> str:
@@ -398,7 +416,7 @@ def _recognise_folder(path: Path) -> Recognised:
             hint=_subfolder_hint(path)
             or "name the files, or use a format's own deserializer, e.g. fl.CTFDeserializer(path, ...)",
         )
-    return _merge([Recognised(_file_format(file), [str(file)]) for file in files])
+    return _merge(_recognise_each(files))
 
 
 def _matches_folder(fmt: Format, path: Path) -> bool:

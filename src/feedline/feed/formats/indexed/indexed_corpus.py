@@ -17,10 +17,10 @@ from feedline.data import Chunk, Stream
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.files.paths import PathLike, list_files, name_of, read_at, size_of
-from feedline.feed.formats.indexed.file_index import Cache, IndexKind
+from feedline.feed.formats.indexed.file_index import Cache, IndexKind, fetch_shipped
 from feedline.feed.formats.indexed.indexed_file import UNPACK_BYTES, IndexedFile
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import ChunkInfo, Deserializer, Growing, Ints, whole_number
+from feedline.feed.protocol import ChunkInfo, Deserializer, Growing, Indexed, Ints, whole_number
 from feedline.feed.unique import distinct
 
 MAX_AT_ONCE = 1000
@@ -51,7 +51,7 @@ class ChunkPlace(NamedTuple):
     size: int
 
 
-class IndexedCorpus(Deserializer, Growing):
+class IndexedCorpus(Deserializer, Growing, Indexed):
     """A corpus of indexed files, one after the other.
 
     Subclasses set ``schema``, and call `_index`.
@@ -82,6 +82,7 @@ class IndexedCorpus(Deserializer, Growing):
         Raises:
             DataError: the files have no sequence.
         """
+        fetch_shipped(self._paths, kind, self._arguments["cache"])
         parts = _progress_of_each(self._paths, progress)
         files = [self._open(path, kind, part) for path, part in zip(self._paths, parts, strict=True)]
         self._files = files
@@ -119,6 +120,17 @@ class IndexedCorpus(Deserializer, Growing):
             content.update(file.index.table.tobytes())
             content.update(self._file_identity(file))
             yield end, content.hexdigest()
+
+    def indexes(self) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+        """See `Indexed.indexes`."""
+        for file in self._files:
+            if file.path != file.source:
+                raise DataError(
+                    "expected Zstandard with access points, got a large frame, which each machine has to unpack",
+                    path=str(file.source),
+                    hint="compress it again in frames: zstd --seekable, or pzstd",
+                )
+            yield str(file.source), lambda to, file=file: file.read_index(lambda index: index.ship(to))  # type: ignore[misc]
 
     @abstractmethod
     def _content_identity(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ compressed file is decompressed from the nearest point before the text that is r
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -65,21 +66,25 @@ class IndexedFile:
         self.source, self._kind, self._cache = path, kind, cache
         self._lock = PerProcess(Lock)
         with open_file(path) as file:
-            packing = kind.packing(file)
-            self.path = (find_unpacked(path, file, cache) if packing == "zstd" else None) or path
+            self.path = find_unpacked(path, file, cache) or path
         try:
             self.index = open_index(self.path, kind, cache, progress)
         except LargeFrameError:
             with open_file(path) as file:
                 self.path = unpack(path, file, cache, unpack_bytes)
             self.index = open_index(self.path, kind, cache, progress)
-        points = self.index.points
-        self._points = Points(packing or "gzip", points) if len(points) else None
+
+    @functools.cached_property
+    def _points(self) -> Points | None:
+        if not self.is_packed:
+            return None
+        with open_file(self.path) as file:  # once, and not before the file is read
+            return Points(self._kind.packing(file) or "gzip", self.index.points)
 
     @property
     def is_packed(self) -> bool:
         """Whether the file is compressed, so that its text is not in the file."""
-        return self._points is not None
+        return len(self.index.points) > 0
 
     def sizes(self) -> list[tuple[int, int, int]]:
         """Return sequences, samples and bytes of every chunk."""
@@ -110,7 +115,7 @@ class IndexedFile:
     def compare(self, file: BinaryIO) -> None:
         """Check, after reading, that the file has not changed since it was indexed."""
         now, then = status_of(file), self.index.header
-        if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
+        if (now.st_size, now.st_mtime_ns) != (then.file_size, self.index.modified_ns):
             raise self._change_error()
 
     @contextlib.contextmanager
