@@ -337,6 +337,8 @@ def _without_strays(infos: list[ObjectInfo]) -> list[ObjectInfo]:
 
 async def _indexes_of(store: Store, names: Sequence[str], patience: Patience) -> list[ObjectInfo]:
     """Return the indexes that were shipped with objects, of which the first has one if any has."""
+    if "?" in store.root:  # the query, such as a signature, is for these objects only
+        return []
     indexes = [f"{name}{INDEX_SUFFIX}" for name in names]
     first = await _heads(store, indexes[:1], patience, perhaps=True)
     return [*first, *(await _heads(store, indexes[1:], patience, perhaps=True) if first else [])]

@@ -58,10 +58,10 @@ Cache = bool | PathLike
 _AT_ONCE = 1 << 16  # entries that are checked in one step
 _MAGIC = b"FLCTFIDX"
 _VERSION = 1
-_HEADER = struct.Struct("<8sIIIIQqQQQQI16sQQI8s")
+_HEADER = struct.Struct("<8sIIIIQqQQQQI16sQQI8sI")
 _HEADER_BYTES = 128
 _CRC_END = 12  # magic and the header's checksum
-_HAS_IDS, _SINGLE, _EQUAL, _SHIPPED = 1, 2, 4, 8
+_HAS_IDS, _SINGLE, _EQUAL = 1, 2, 4
 _BLOCK_BYTES = 4 << 20
 _SAMPLE_BYTES = 64 << 10
 _FETCH_BYTES = 8 << 20
@@ -136,6 +136,7 @@ class Header(NamedTuple):
     points: int = 0  # of a compressed file
     points_crc: int = 0
     etag: bytes = bytes(8)  # hash of the ETag of an object, or zeros
+    shipped: int = 0  # 1: made to be copied with the text. No flag, as the digest of CTF has the flags
 
     @property
     def text_size(self) -> int:
@@ -305,7 +306,7 @@ class TextIndex:
     @property
     def is_shipped(self) -> bool:
         """Whether the index was made to be copied with the text."""
-        return bool(self.header.flags & _SHIPPED)
+        return bool(self.header.shipped)
 
     def difference(self, text: BinaryIO, kind: IndexKind) -> str | None:
         """Return why the index cannot be used for ``text`` as ``kind``. None: it belongs to its current content."""
@@ -324,7 +325,7 @@ class TextIndex:
 
     def ship(self, file: BinaryIO) -> None:
         """Write the index to a file as one that can be copied with the text."""
-        file.write(self.header._replace(flags=self.header.flags | _SHIPPED).pack())
+        file.write(self.header._replace(shipped=1).pack())
         for begin in range(_HEADER_BYTES, len(self._mapped), _BLOCK_BYTES):
             file.write(self._mapped[begin : begin + _BLOCK_BYTES])
 
