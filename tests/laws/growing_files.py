@@ -222,7 +222,7 @@ class Form(NamedTuple):
     deserializer: Callable[..., fl.Deserializer] | None = None
 
 
-NUMBER, TEXT = fl.Stream((), "int64"), fl.Stream(dtype="bytes")
+NUMBER = fl.Stream((), "int64")
 FORMS = {
     "store": Form(append_store),
     "npy folder": Form(append_npy, in_place=True),
@@ -244,7 +244,7 @@ FORMS = {
     "litdata": Form(append_litdata),
     "tfrecord": Form(append_tfrecord, {"n": NUMBER}),
     "recordio": Form(append_recordio, {"n": fl.Stream((), "float32", field="label")}),
-    "arrayrecord": Form(append_arrayrecord, {"n": TEXT}),
+    "arrayrecord": Form(append_arrayrecord, {"n": fl.Stream(dtype="bytes", field="record")}),
     "hdf5": Form(append_hdf5, deserializer=lambda path: fl.HDF5Deserializer(path, chunk_sequences=3)),
     "zarr": Form(append_zarr, in_place=True, deserializer=lambda path: fl.ZarrDeserializer(path, chunk_sequences=3)),
     "lance": Form(append_lance, deserializer=lambda path: fl.LanceDeserializer(path, chunk_sequences=3)),
