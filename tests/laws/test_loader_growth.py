@@ -110,6 +110,32 @@ def test_batches_by_length_and_counts_follow_the_version(tmp_path):
     assert sorted(n for batch in after for n in batch) == list(range(19))
 
 
+@pytest.mark.parametrize("grows", [0, 3])
+def test_a_state_at_the_end_of_a_sweep_that_has_less(tmp_path, grows):
+    growth = Growth(tmp_path, "csv")
+    growth.append(10)
+
+    def loader():
+        return fl.DataLoader(growth.corpus(), batch_size=4, shuffle=True, seed=5, collate_fn=numbers_in)
+
+    before = loader()
+    next(iter(before))
+    growth.append(9)
+    after = loader()
+    after.load_state_dict(before.state_dict())
+    assert len(after) == 3
+    for _ in after:
+        last = after.state_dict()  # at the last batch: the end of this sweep
+    assert (last["sweep"], last["sequence"]) == (0, 10)
+    assert len(after) == 5
+    if grows:
+        growth.append(grows)
+    again = loader()
+    again.load_state_dict(last)
+    assert list(again) == []
+    assert sorted(n for batch in again for n in batch) == list(range(19 + grows))
+
+
 def test_files_that_were_replaced_are_an_error(tmp_path):
     growth, other = Growth(tmp_path, "csv"), Growth(tmp_path / "other", "csv", {3: 900})
     for each in (growth, other):
