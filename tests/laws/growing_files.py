@@ -260,7 +260,7 @@ FORMS = {
 #: Formats that do not grow, and why.
 FIXED = {
     "base64 images": "a single text, whose end decides its digest",
-    "mixture": "a mixture takes new data as another corpus",
+    "mixture": "its order depends on the sizes of its parts",
     "npy": "as a folder of them",
 }
 
