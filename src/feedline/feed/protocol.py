@@ -273,12 +273,19 @@ class Keyed:
 
 
 class Growing:
-    """A corpus that may have been shorter before: its chunks are followed by those of new files."""
+    """A corpus that may have been shorter before: its sequences are followed by those of new files, or by more in its
+    last file."""
 
     def digests(self) -> Iterator[tuple[int, str]]:
-        """Yield numbers of first chunks after which the corpus may have ended before, ascending, and the digest that it
-        then had. The last ones are all chunks and `Deserializer.digest`."""
+        """Yield numbers of first chunks after which a file ends, ascending, and the digest that the corpus had when it
+        ended there. The last ones are all chunks and `Deserializer.digest`."""
         raise NotImplementedError
+
+    def shorter(self, sequences: int) -> Iterator[Deserializer]:
+        """Yield what this corpus may have been when it had only the first ``sequences`` sequences, and a file of it
+        fewer than now. By default nothing: files do not grow. Digest and chunks are needed of these corpora, no
+        data."""
+        return iter(())
 
 
 class Indexed:

@@ -30,7 +30,7 @@ from feedline.feed.formats.arrow.columns import Column, Source
 from feedline.feed.formats.arrow.list_lengths import ListLengths, column_per_list, count_lengths, longest_lists
 from feedline.feed.formats.missing import identity_of
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Ints, Selective, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Growing, Ints, Selective, whole_number
 
 CHUNK_BYTES = 32 << 20
 _VERSIONS = "_versions"  # folder of the manifests of a table
@@ -45,12 +45,12 @@ class _FragmentRows(NamedTuple):
     bytes: int
 
 
-class LanceDeserializer(Deserializer, Selective, PickledByArguments):
+class LanceDeserializer(Deserializer, Selective, Growing, PickledByArguments):
     """A Lance table, at one version. A row is a sequence.
 
     Columns become streams as those of Parquet files do, see `ParquetDeserializer`. Rows that were deleted are left out.
-    Appending, deleting and updating make a new version: a state fits the version it was taken from, and columns that
-    were added since, if they are not read, change nothing.
+    Appending, deleting and updating make a new version. A state fits the version that it was taken from, and those to
+    which rows were appended since. Columns that were added since, if they are not read, change nothing.
 
     Args:
         path: folder of the table.
@@ -163,13 +163,19 @@ class LanceDeserializer(Deserializer, Selective, PickledByArguments):
 
     def digest(self) -> str:
         """Return 32 hex digits over the files of the columns in use, whose names are unique, and the rows in them."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each fragment. See `Growing.digests`."""
         digest = ContentDigest()
         digest.text(identity_of(arrow_columns.fillings_of(self._columns)))
+        ends = np.cumsum(np.bincount([run.fragment for run in self._runs], minlength=len(self._files))).tolist()
         with self._converting_errors("table"):
-            for fragment, files in zip(self._table.get().get_fragments(), self._files, strict=True):
+            fragments = self._table.get().get_fragments()
+            for fragment, files, end in zip(fragments, self._files, ends, strict=True):
                 digest.numbers(fragment.physical_rows, fragment.count_rows())
                 digest.text("\0".join([*(name for name, _ in files), str(fragment.deletion_file())]).encode())
-        return digest.hexdigest()
+                yield end, digest.hexdigest()
 
     # ---- internals --------------------------------------------------------------------------------
 
