@@ -76,7 +76,7 @@ class StreamSummary:
         rows = _numbers(value.rows)
         self._add_rows(rows.reshape(count, -1), present)
         if self.table is not None:
-            self.table.add_integers(rows.astype(np.int64, copy=False), present)
+            self.table.add_integers(rows, present)
         if self.sample is not None:
             places, hashes = candidates(count)
             numbers = rows[places]
