@@ -82,10 +82,7 @@ class Texts {
 public:
     Texts(const Integers& bounds, const Bytes& data) : bounds_(bounds), data_(data) {
         if (bounds.size() == 0) throw nb::value_error("expected at least one bound, got none");
-        const std::int64_t* at = bounds.data();
-        bool good = at[0] >= 0 && static_cast<std::uint64_t>(at[size()]) <= data.size();
-        for (std::size_t i = 0; i < size(); ++i) good = good && at[i] <= at[i + 1];
-        if (!good) raise<nb::value_error>({"expected ascending bounds from 0 to ", data.size()});
+        if (!ascend(bounds.data(), bounds.size(), data.size())) raise<nb::value_error>({"expected ascending bounds from 0 to ", data.size()});
     }
     std::size_t size() const { return bounds_.size() - 1; }
     std::string_view operator[](std::size_t i) const {

@@ -17,6 +17,8 @@ namespace {
 constexpr std::size_t kLanes = 8;  // independent sums, which a processor adds at the same time
 constexpr std::uint64_t kRows = 0x9e3779b97f4a7c15;
 constexpr std::uint64_t kDense = 1 << 13;  // counters of neighbouring integers, which stay in the fastest cache
+constexpr std::size_t kLook = 4096;  // values after which a range is known to be too large
+constexpr std::size_t kBlock = 32;  // values whose places in a table are fetched together
 
 template <class T>
 bool is_number(T value) {
@@ -121,6 +123,13 @@ FEEDLINE_MOMENTS(std::uint32_t)
 FEEDLINE_MOMENTS(std::uint64_t)
 #undef FEEDLINE_MOMENTS
 
+bool ascend(const std::int64_t* bounds, std::size_t count, std::size_t size) {
+    if (count == 0 || bounds[0] < 0 || static_cast<std::uint64_t>(bounds[count - 1]) > size) return false;
+    bool good = true;
+    for (std::size_t i = 1; i < count; ++i) good &= bounds[i - 1] <= bounds[i];
+    return good;
+}
+
 void sample_rows(std::uint64_t first, std::size_t count, std::uint64_t threshold, std::vector<std::int64_t>& rows,
                  std::vector<std::uint64_t>& hashes) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -193,8 +202,14 @@ void ValueTable::insert(std::size_t at, std::uint64_t hash, std::int64_t count) 
     }
 }
 
+void ValueTable::fetch(std::uint64_t hash) const { __builtin_prefetch(&slots_[hash & (slots_.size() - 1)]); }
+
 void ValueTable::add(std::int64_t value, std::int64_t count) {
-    const std::uint64_t hash = mix64(static_cast<std::uint64_t>(value));
+    add_integer(value, mix64(static_cast<std::uint64_t>(value)), count);
+}
+
+// `hash` is that of the value.
+void ValueTable::add_integer(std::int64_t value, std::uint64_t hash, std::int64_t count) {
     const std::size_t at = place(hash, [&](std::size_t number) { return integers_[number] == value; });
     if (slots_[at].number != 0) {
         counts_[slots_[at].number - 1] += count;
@@ -228,39 +243,51 @@ void ValueTable::add(std::string_view value, std::int64_t count) {
 
 template <class T>
 void ValueTable::add(const T* values, const std::uint8_t* present, const std::int64_t* counts, std::size_t n) {
-    const auto is_there = [&](std::size_t i) { return present == nullptr || present[i] != 0; };
     if (counts == nullptr && add_dense(values, present, n)) return;
-    for (std::size_t i = 0; i < n; ++i)
-        if (is_there(i)) add(static_cast<std::int64_t>(values[i]), counts == nullptr ? 1 : counts[i]);
+    std::uint64_t hashes[kBlock];
+    for (std::size_t begin = 0; begin < n; begin += kBlock) {
+        const std::size_t end = std::min(begin + kBlock, n);
+        for (std::size_t i = begin; i < end; ++i) {
+            hashes[i - begin] = mix64(static_cast<std::uint64_t>(static_cast<std::int64_t>(values[i])));
+            fetch(hashes[i - begin]);
+        }
+        for (std::size_t i = begin; i < end; ++i) {
+            if (present != nullptr && present[i] == 0) continue;
+            add_integer(static_cast<std::int64_t>(values[i]), hashes[i - begin], counts == nullptr ? 1 : counts[i]);
+        }
+    }
 }
 
 // Counts integers that are close together in an array. Returns false if they are not.
 template <class T>
 bool ValueTable::add_dense(const T* values, const std::uint8_t* present, std::size_t n) {
+    const auto distance = [](T from, T to) { return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from); };
     T low = std::numeric_limits<T>::max(), high = std::numeric_limits<T>::min();
-    if (present == nullptr) {
-        for (std::size_t i = 0; i < n; ++i) {
-            low = std::min(low, values[i]);
-            high = std::max(high, values[i]);
+    for (std::size_t begin = 0; begin < n; begin += kLook) {
+        const std::size_t end = std::min(begin + kLook, n);
+        if (present == nullptr) {
+            for (std::size_t i = begin; i < end; ++i) {
+                low = std::min(low, values[i]);
+                high = std::max(high, values[i]);
+            }
+        } else {
+            for (std::size_t i = begin; i < end; ++i) {
+                low = present[i] != 0 ? std::min(low, values[i]) : low;
+                high = present[i] != 0 ? std::max(high, values[i]) : high;
+            }
         }
-    } else {
-        for (std::size_t i = 0; i < n; ++i) {
-            low = present[i] != 0 ? std::min(low, values[i]) : low;
-            high = present[i] != 0 ? std::max(high, values[i]) : high;
-        }
+        if (low <= high && distance(low, high) >= kDense) return false;
     }
     if (low > high) return true;  // there is none
-    const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
-    if (range >= kDense || range / 4 > n || n > std::numeric_limits<std::uint32_t>::max()) return false;
+    const std::uint64_t range = distance(low, high);
+    if (range / 4 > n || n > std::numeric_limits<std::uint32_t>::max()) return false;
     std::vector<std::uint32_t> counts(range + 1);
     std::vector<T> order;  // in which they come first
     for (std::size_t i = 0; i < n; ++i) {
         if (present != nullptr && present[i] == 0) continue;
-        std::uint32_t& count = counts[static_cast<std::uint64_t>(values[i]) - static_cast<std::uint64_t>(low)];
-        if (count++ == 0) order.push_back(values[i]);
+        if (counts[distance(low, values[i])]++ == 0) order.push_back(values[i]);
     }
-    for (const T value : order)
-        add(static_cast<std::int64_t>(value), counts[static_cast<std::uint64_t>(value) - static_cast<std::uint64_t>(low)]);
+    for (const T value : order) add(static_cast<std::int64_t>(value), counts[distance(low, value)]);
     return true;
 }
 
@@ -280,18 +307,29 @@ void ValueTable::add(const std::int64_t* bounds, const char* data, std::size_t s
                      const std::int64_t* counts, std::size_t n) {
     std::uint64_t seeds[9];  // the hashes of all lengths up to that of a word
     for (std::size_t length = 0; length < 9; ++length) seeds[length] = mix64(length + kRows);
-    for (std::size_t i = 0; i < n; ++i) {
-        if (present != nullptr && present[i] == 0) continue;
-        const auto begin = static_cast<std::size_t>(bounds[i]), length = static_cast<std::size_t>(bounds[i + 1]) - begin;
-        const std::string_view value(data + begin, length);
-        const std::uint64_t word = first_word(value.data(), length, size - begin);
-        std::uint64_t hash;
-        if (length <= 8) {
-            hash = length > 0 ? mix64(seeds[length] ^ word) : seeds[0];
-        } else {
-            hash = hash_bytes(value.data(), length);
+    std::uint64_t hashes[kBlock], words[kBlock];
+    const auto text = [&](std::size_t i) {
+        return std::string_view(data + bounds[i], static_cast<std::size_t>(bounds[i + 1] - bounds[i]));
+    };
+    for (std::size_t begin = 0; begin < n; begin += kBlock) {
+        const std::size_t end = std::min(begin + kBlock, n);
+        for (std::size_t i = begin; i < end; ++i) {
+            const std::string_view value = text(i);
+            const std::uint64_t word = first_word(value.data(), value.size(), size - static_cast<std::size_t>(bounds[i]));
+            std::uint64_t hash = seeds[0];
+            if (value.size() > 8) {
+                hash = hash_bytes(value.data(), value.size());
+            } else if (!value.empty()) {
+                hash = mix64(seeds[value.size()] ^ word);
+            }
+            words[i - begin] = word;
+            hashes[i - begin] = hash;
+            fetch(hash);
         }
-        add_text(value, hash, word, counts == nullptr ? 1 : counts[i]);
+        for (std::size_t i = begin; i < end; ++i) {
+            if (present != nullptr && present[i] == 0) continue;
+            add_text(text(i), hashes[i - begin], words[i - begin], counts == nullptr ? 1 : counts[i]);
+        }
     }
 }
 
@@ -313,7 +351,7 @@ void ValueTable::merge(const ValueTable& other) {
         if (bytes_) {
             add_text(other.text(i), other.hashes_[i], other.words_[i], other.counts_[i]);
         } else {
-            add(other.integers_[i], other.counts_[i]);
+            add_integer(other.integers_[i], other.hashes_[i], other.counts_[i]);
         }
     }
     for (std::size_t i = 0; i < registers_.size(); ++i) registers_[i] = std::max(registers_[i], other.registers_[i]);
@@ -321,12 +359,18 @@ void ValueTable::merge(const ValueTable& other) {
 }
 
 std::vector<std::uint32_t> ValueTable::ranking() const {
-    std::vector<std::uint32_t> numbers(size());
-    std::iota(numbers.begin(), numbers.end(), 0U);
-    std::sort(numbers.begin(), numbers.end(), [this](std::uint32_t a, std::uint32_t b) {
-        if (counts_[a] != counts_[b]) return counts_[a] > counts_[b];
-        return bytes_ ? text(a) < text(b) : integers_[a] < integers_[b];
+    struct Ranked {
+        std::int64_t count, integer;
+        std::uint32_t number;
+    };
+    std::vector<Ranked> ranked(size());
+    for (std::size_t i = 0; i < size(); ++i) ranked[i] = {counts_[i], bytes_ ? 0 : integers_[i], static_cast<std::uint32_t>(i)};
+    std::sort(ranked.begin(), ranked.end(), [this](const Ranked& a, const Ranked& b) {
+        if (a.count != b.count) return a.count > b.count;
+        return bytes_ ? text(a.number) < text(b.number) : a.integer < b.integer;
     });
+    std::vector<std::uint32_t> numbers(size());
+    std::transform(ranked.begin(), ranked.end(), numbers.begin(), [](const Ranked& value) { return value.number; });
     return numbers;
 }
 

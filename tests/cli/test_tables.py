@@ -105,7 +105,7 @@ def test_every_command_takes_files_whose_schemas_differ(drifting, tmp_path, comm
     shown = document(command, *places, *filled)
     if command == "inspect":
         rows = [{name: head["first"] for name, head in row["streams"].items()} for row in shown["preview"]]
-        assert [row["n"] for row in rows] == [[1], [2], [2**40]]
+        assert [row["n"] for row in rows] == [[[1]], [[2]], [[2**40]]]
         counted = document("inspect", *places, "--statistics", *filled)["streams"]
         assert dict(counted["tag"]["values"]) == {"": 2, "new": 1}
     elif command in ("validate", "convert"):

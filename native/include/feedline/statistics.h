@@ -30,6 +30,9 @@ Moments moments(const T* rows, const std::uint8_t* present, std::size_t count, s
 void sample_rows(std::uint64_t first, std::size_t count, std::uint64_t threshold, std::vector<std::int64_t>& rows,
                  std::vector<std::uint64_t>& hashes);
 
+// Returns whether bounds of byte strings (count) ascend from 0 or more to `size` at most. O(count).
+bool ascend(const std::int64_t* bounds, std::size_t count, std::size_t size);
+
 // A hash of a byte string, which never changes.
 std::uint64_t hash_bytes(const char* data, std::size_t size);
 
@@ -89,6 +92,8 @@ private:
     std::size_t place(std::uint64_t hash, Equal equal) const;
     template <class T>
     bool add_dense(const T* values, const std::uint8_t* present, std::size_t n);
+    void fetch(std::uint64_t hash) const;
+    void add_integer(std::int64_t value, std::uint64_t hash, std::int64_t count);
     void add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count);
     bool is_text(std::size_t number, std::string_view value, std::uint64_t word) const;
     void insert(std::size_t at, std::uint64_t hash, std::int64_t count);

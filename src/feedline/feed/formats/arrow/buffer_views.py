@@ -264,6 +264,10 @@ class MappedItems:
         # A store has bools as bytes.
         return numbers.view(np.bool_) if dtype == np.bool_ else _native.copied(numbers).astype(dtype)
 
+    def changeable(self, numbers: NDArray[Any]) -> bool:
+        """See `FieldItems.changeable`."""
+        return False
+
     def too_large(self, dtype: np.dtype[Any]) -> Flags | None:
         """See `FieldItems.too_large`."""
         return too_large(self._decimals()) if holds_less(dtype, self.place.kind) else None

@@ -121,6 +121,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = arrow_columns.schema_of(self._columns)
         self.nested_paths = nested_paths(self._files[0].schema)
+        self._used_once = arrow_columns.used_once(self._columns)
         self._fields = list(dict.fromkeys(column.path for column in self._columns.values()))
         self._groups = [group for file in self._files for group in file.groups(self._fields, memory)]
         self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
@@ -192,7 +193,8 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
                     if column.path in group.file.lacking:
                         rows = lacking_rows(column, group.rows, self._memory_bytes)
                     else:
-                        rows = arrow_columns.decode(table.column(column.path.column), column, self._memory_bytes)
+                        array, alone = table.column(column.path.column), column.path.column in self._used_once
+                        rows = arrow_columns.decode(array, column, self._memory_bytes, changeable=alone)
                 except TooLargeError as error:
                     raise group.file.size_error(group.number, error.args[0], self._memory_bytes) from None
             rows.into(values, name)
