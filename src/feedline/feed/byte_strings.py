@@ -78,12 +78,14 @@ def nulls_of(array: Any) -> NDArray[np.bool_]:
 def _null_flags(array: Any) -> NDArray[np.bool_]:
     """Return a mask of the nulls of an Arrow array that has some: several times as fast as its ``is_null``."""
     validity = array.buffers()[0]
+    flags: NDArray[np.bool_]
     if validity is None:  # of the type null
-        flags: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+        flags = array.is_null().to_numpy(zero_copy_only=False)
         return flags
     begin, first = divmod(array.offset, 8)
     bits = np.frombuffer(validity, np.uint8)[begin:]
-    return np.unpackbits(bits, bitorder="little", count=first + len(array))[first:] == 0
+    flags = np.unpackbits(bits, bitorder="little", count=first + len(array))[first:] == 0
+    return flags
 
 
 def kind_of(arrow: Any) -> str | None:
