@@ -410,7 +410,15 @@ def pad(
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]: ...
 def parquet_footer(
     data: Any,
-) -> tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+) -> tuple[
+    NDArray[np.int64],
+    int,
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+]: ...
 def parquet_page(data: Any) -> tuple[int, int, int, int] | None: ...
 def row_contents(
     rows: NDArray[np.int64], offsets: NDArray[np.int64], count: int
@@ -472,7 +480,7 @@ class ValueTable:
     def __len__(self) -> int: ...
     def add_integers(
         self,
-        values: NDArray[np.int64],
+        values: NDArray[Any],
         present: NDArray[np.uint8] | None,
         counts: NDArray[np.int64] | None = None,
     ) -> None: ...

@@ -300,6 +300,15 @@ class Indexed:
         raise NotImplementedError
 
 
+class CountsNulls:
+    """A corpus whose files say how many values of a stream are null."""
+
+    def null_counts(self) -> Mapping[str, int]:
+        """Return the number of sequences that are null by stream, for the streams of which the files say it. It reads
+        no data."""
+        raise NotImplementedError
+
+
 class LengthsOfStreams:
     """A corpus that knows the length of a sequence in each stream before it reads it."""
 
