@@ -10,6 +10,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,8 +89,8 @@ def append_tokens(folder: Path, part: int, numbers: Numbers) -> Path:
     return folder
 
 
-def append_tar(folder: Path, part: int, numbers: Numbers) -> Path:
-    with tarfile.open(folder / f"{part:03}.tar", "w") as archive:
+def append_tar(folder: Path, part: int, numbers: Numbers, packing: str = "") -> Path:
+    with tarfile.open(folder / f"{part:03}.tar{packing and '.' + packing}", f"w:{packing}") as archive:
         for n in numbers:
             member = tarfile.TarInfo(f"{n:06}.txt")
             member.size = 6
@@ -240,6 +241,7 @@ FORMS = {
     "csv": Form(append_csv, deserializer=lambda path: fl.CSVDeserializer(path, n=NUMBER, chunk_size=9)),
     "tokens": Form(append_tokens, {"n": fl.Stream(4, "uint16")}),
     "tar": Form(append_tar, {"n": fl.Stream(dtype="bytes", field="txt")}),
+    "tar.gz": Form(partial(append_tar, packing="gz"), {"n": fl.Stream(dtype="bytes", field="txt")}),
     "mds": Form(append_mds),
     "litdata": Form(append_litdata),
     "tfrecord": Form(append_tfrecord, {"n": NUMBER}),
