@@ -343,17 +343,17 @@ def test_workers_that_copy_are_noticed_and_those_of_shared_data_are_not(method, 
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr(copied_memory, "FIRST_LOOK_S", 0.0)
     monkeypatch.setattr(copied_memory, "SHARE_OF_LOOKS", 1.0)
-    monkeypatch.setattr(copied_memory, "MUCH", 3 << 20)
+    monkeypatch.setattr(copied_memory, "MUCH", 8 << 20)
 
     def stats(dataset):
         gc.collect()
         loader = fl.DataLoader(
             dataset, batch_size=250, shuffle=True, seed=1, num_workers=2, multiprocessing_context=method
         )
-        assert sum(1 for _ in loader) == 120
+        assert sum(1 for _ in loader) == 400
         return loader.stats()
 
-    original = Annotations(30_000)
+    original = Annotations(100_000)
     noticed, quiet = stats(original), stats(fl.shared(original))
     assert ("fl.shared(dataset)" in noticed.memory_advice) == (method == "fork")
     assert noticed.memory_advice in repr(noticed)

@@ -240,10 +240,27 @@ class Interrupt(KeyboardInterrupt):
     pass
 
 
+class Flag:
+    def __init__(self):
+        self._set = False
+
+    def set(self):
+        self._set = True
+
+    def clear(self):
+        self._set = False
+
+    def is_set(self):
+        return self._set
+
+
 @pytest.fixture
 def interrupts():
-    """Interrupt this thread once, at a random moment, unless ended before."""
-    armed = threading.Event()
+    """Interrupt this thread once, at a random moment, unless ended before.
+
+    A flag without a lock: the interrupt may come while this thread holds the lock of an event.
+    """
+    armed = Flag()
     over = threading.Event()
     rng = random.Random(3)
     main = threading.get_ident()
@@ -255,8 +272,8 @@ def interrupts():
 
     def disturb():
         while not over.is_set():
-            if armed.wait(0.05):
-                time.sleep(rng.uniform(0, 1e-3))
+            time.sleep(rng.uniform(0, 1e-3))
+            if armed.is_set():
                 signal.pthread_kill(main, signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, interrupt)
