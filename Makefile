@@ -10,7 +10,7 @@
 #   make bench            benchmarks, compared with peers; prints a table, writes benchmarks/results/
 #   make bench-peers      ten libraries in an environment of their own, each in its own format; QUICK=1, ONLY='text'
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
-#   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord, RecordIO
+#   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord, RecordIO, statistics
 #   make docs             the site: build/site/index.html; a link that leads nowhere is an error
 #   make wheel            dist: a manylinux wheel and an sdist, checked; tests and the README run from the wheel
 #   make extras           each extra in an environment of its own, with the example of its page; EXTRAS='cli zarr'
@@ -135,6 +135,7 @@ fuzz: sanitize
 	build/sanitize/test_tar $$(($(FUZZ_SECONDS) / 4))
 	build/sanitize/test_tfrecord $$(($(FUZZ_SECONDS) / 4))
 	build/sanitize/test_recordio $$(($(FUZZ_SECONDS) / 4))
+	build/sanitize/test_statistics $$(($(FUZZ_SECONDS) / 4))
 
 docs: $(VENV)-docs/.packages
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build

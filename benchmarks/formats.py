@@ -33,6 +33,7 @@ from benchmarks import data, litdata, mds, tfrecord
 from benchmarks.disk import evict, files, fill
 from benchmarks.harness import Answer, Stage, spread
 from benchmarks.memory import usage
+from feedline.mxnet import recordio
 
 PICTURE = 20 << 10
 #: Rows in a batch, a row group or a chunk of the formats that have such.
@@ -236,6 +237,14 @@ def write_tfrecord(path: Path, samples: Samples) -> None:
             file.write(tfrecord.record(x=(kind, row.tobytes()), y=(tfrecord.INTEGERS, tfrecord.varint(label))))
 
 
+def write_recordio(path: Path, samples: Samples) -> None:
+    """Write a RecordIO file."""
+    file = recordio.MXRecordIO(str(path), "w")
+    for i, (row, label) in enumerate(zip(samples.x, samples.y.tolist(), strict=True)):
+        file.write(recordio.pack(recordio.IRHeader(0, float(label), i, 0), row.tobytes()))
+    file.close()
+
+
 def write_tar(path: Path, samples: Samples) -> None:
     """Write one shard, numbers as ``.npy``."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
@@ -351,6 +360,7 @@ OF_BYTES = {
     "MDS": Kept(write_mds),
     "LitData": Kept(write_litdata),
     "TFRecord": Kept(write_tfrecord),
+    "RecordIO": Kept(write_recordio),
     "tar": Kept(write_tar),
     "HDF5": Kept(write_hdf5, {"x": fl.Stream(dtype="bytes"), "y": fl.Stream((), "int64")}),
     "Zarr": Kept(write_zarr),

@@ -93,8 +93,12 @@ def said(found: dict[str, float]) -> str:
 
 def watch(kind: str, path: Path, seconds: float) -> dict[str, float]:
     """Start a reader in a fresh process and watch its memory from here until it ends."""
-    command = [sys.executable, "-m", "benchmarks.memory", kind, str(path), str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    return watch_command("benchmarks.memory", kind, str(path), str(seconds))
+
+
+def watch_command(*command: str) -> dict[str, float]:
+    """Run a module with arguments in a fresh process, and return the figures that it prints, and its peak of memory."""
+    with subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True) as process:
         peak = {"private": 0, "file": 0}
         while process.poll() is None:
             for name, value in usage(process.pid).items():

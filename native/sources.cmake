@@ -105,6 +105,7 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_rows.cpp
   native/tests/test_recordio.cpp
   native/tests/test_shared_memory.cpp
+  native/tests/test_statistics.cpp
   native/tests/test_store.cpp
   native/tests/test_tar.cpp
   native/tests/test_tfrecord.cpp

@@ -45,7 +45,8 @@ nb::tuple footer(nb::handle data) {
     using Column = feedline::ParquetColumn;
     return nb::make_tuple(rows, parsed.width, field_of(parsed.columns, &Column::values),
                           field_of(parsed.columns, &Column::uncompressed),
-                          field_of(parsed.columns, &Column::compressed), field_of(parsed.columns, &Column::begin));
+                          field_of(parsed.columns, &Column::compressed), field_of(parsed.columns, &Column::begin),
+                          field_of(parsed.columns, &Column::nulls));
 }
 
 nb::object page(nb::handle data) {
@@ -64,10 +65,11 @@ nb::object page(nb::handle data) {
 
 void bind_parquet(nb::module_& m) {
     m.def("parquet_footer", &footer, "data"_a,
-          "Parse a footer and return (rows, width, values, uncompressed, compressed, begin).\n\n"
-          "rows: int64[row groups]. width: number of columns. values, uncompressed, compressed, begin: int64[row\n"
-          "groups * width], one entry for each column of each row group: number of values, bytes uncompressed and\n"
-          "compressed, and offset in the file. ValueError(what, byte) for a damaged footer.");
+          "Parse a footer and return (rows, width, values, uncompressed, compressed, begin, nulls).\n\n"
+          "rows: int64[row groups]. width: number of columns. values, uncompressed, compressed, begin, nulls:\n"
+          "int64[row groups * width], one entry for each column of each row group: number of values, bytes\n"
+          "uncompressed and compressed, offset in the file, and number of nulls, -1 if it is unknown.\n"
+          "ValueError(what, byte) for a damaged footer.");
     m.def("parquet_page", &page, "data"_a,
           "Parse the header at the beginning of `data` and return (header, compressed, uncompressed, values):\n"
           "the bytes of the header and of the page, compressed and not, and its number of values. None if the\n"

@@ -18,6 +18,7 @@ using namespace nb::literals;
 namespace {
 
 using Numbers = nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Values = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Integers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -81,10 +82,7 @@ class Texts {
 public:
     Texts(const Integers& bounds, const Bytes& data) : bounds_(bounds), data_(data) {
         if (bounds.size() == 0) throw nb::value_error("expected at least one bound, got none");
-        const std::int64_t* at = bounds.data();
-        bool good = at[0] >= 0 && static_cast<std::uint64_t>(at[size()]) <= data.size();
-        for (std::size_t i = 0; i < size(); ++i) good = good && at[i] <= at[i + 1];
-        if (!good) raise<nb::value_error>({"expected ascending bounds from 0 to ", data.size()});
+        if (!ascend(bounds.data(), bounds.size(), data.size())) raise<nb::value_error>({"expected ascending bounds from 0 to ", data.size()});
     }
     std::size_t size() const { return bounds_.size() - 1; }
     std::string_view operator[](std::size_t i) const {
@@ -111,20 +109,41 @@ const std::int64_t* checked_counts(const nb::object& counts, std::size_t size, I
     return numbers.data();
 }
 
-template <class Values>
-void add_all(ValueTable& table, const Values& values, std::size_t size, const nb::object& present,
-             const nb::object& counts) {
-    Bytes bytes;
-    Integers numbers;
-    const std::uint8_t* mask = checked(present, size, bytes);
-    const std::int64_t* count = checked_counts(counts, size, numbers);
+template <class T>
+bool add_numbers(ValueTable& table, const Values& values, const std::uint8_t* mask, const std::int64_t* counts) {
+    if (values.dtype() != nb::dtype<T>()) return false;
     const Unlocked unlocked;
-    for (std::size_t i = 0; i < size; ++i)
-        if (mask == nullptr || mask[i] != 0) table.add(values[i], count == nullptr ? 1 : count[i]);
+    table.add(static_cast<const T*>(values.data()), mask, counts, values.size());
+    return true;
 }
 
-template <class Values>
-nb::object find_all(const ValueTable& table, const Values& values, std::size_t size) {
+void add_integers(ValueTable& table, const Values& values, const nb::object& present, const nb::object& counts) {
+    check_kind(table, false);
+    Bytes bytes;
+    Integers numbers;
+    const std::uint8_t* mask = checked(present, values.size(), bytes);
+    const std::int64_t* count = checked_counts(counts, values.size(), numbers);
+    if (!(add_numbers<std::int8_t>(table, values, mask, count) || add_numbers<std::int16_t>(table, values, mask, count) ||
+          add_numbers<std::int32_t>(table, values, mask, count) || add_numbers<std::int64_t>(table, values, mask, count) ||
+          add_numbers<std::uint8_t>(table, values, mask, count) || add_numbers<std::uint16_t>(table, values, mask, count) ||
+          add_numbers<std::uint32_t>(table, values, mask, count) || add_numbers<std::uint64_t>(table, values, mask, count)))
+        throw nb::type_error("expected integers");
+}
+
+void add_texts(ValueTable& table, const Integers& bounds, const Bytes& data, const nb::object& present,
+               const nb::object& counts) {
+    check_kind(table, true);
+    const Texts texts(bounds, data);
+    Bytes bytes;
+    Integers numbers;
+    const std::uint8_t* mask = checked(present, texts.size(), bytes);
+    const std::int64_t* count = checked_counts(counts, texts.size(), numbers);
+    const Unlocked unlocked;
+    table.add(bounds.data(), reinterpret_cast<const char*>(data.data()), data.size(), mask, count, texts.size());
+}
+
+template <class Sought>
+nb::object find_all(const ValueTable& table, const Sought& values, std::size_t size) {
     nb::object found = new_array(size, numpy().int64);
     auto* numbers = data_of<std::int64_t>(found);
     const Unlocked unlocked;
@@ -198,22 +217,10 @@ void bind_statistics(nb::module_& m) {
                 table.set_registers(reinterpret_cast<const std::uint8_t*>(data.c_str()));
             },
             "Longest runs of zeros in the hashes of all values ever added, by their leading bits.")
-        .def(
-            "add_integers",
-            [](ValueTable& table, const Integers& values, const nb::object& present, const nb::object& counts) {
-                check_kind(table, false);
-                add_all(table, values.data(), values.size(), present, counts);
-            },
-            "values"_a, "present"_a.none(), "counts"_a.none() = nb::none(), "Count integers.")
-        .def(
-            "add_texts",
-            [](ValueTable& table, const Integers& bounds, const Bytes& data, const nb::object& present,
-               const nb::object& counts) {
-                check_kind(table, true);
-                const Texts texts(bounds, data);
-                add_all(table, texts, texts.size(), present, counts);
-            },
-            "bounds"_a, "data"_a, "present"_a.none(), "counts"_a.none() = nb::none(), "Count byte strings.")
+        .def("add_integers", &add_integers, "values"_a, "present"_a.none(), "counts"_a.none() = nb::none(),
+             "Count integers of any dtype; uint64 is kept as int64 of the same bits.")
+        .def("add_texts", &add_texts, "bounds"_a, "data"_a, "present"_a.none(), "counts"_a.none() = nb::none(),
+             "Count byte strings.")
         .def(
             "find_integers",
             [](const ValueTable& table, const Integers& values) {

@@ -52,6 +52,18 @@ nb::list suffixes(Input<std::uint8_t> data) {
     return members;
 }
 
+// The blocks of an iterator of arrays. Destroyed with the GIL.
+feedline::Blocks blocks_of(nb::object iterator) {
+    return [iterator = std::move(iterator)] {
+        const nb::gil_scoped_acquire acquired;
+        PyObject* next = PyIter_Next(iterator.ptr());
+        if (next == nullptr && PyErr_Occurred() != nullptr) throw nb::python_error();
+        if (next == nullptr) return std::pair<const std::uint8_t*, std::size_t>{nullptr, 0};
+        const auto block = nb::cast<Input<std::uint8_t>>(nb::steal(next));  // the iterator keeps it until the next one
+        return std::pair<const std::uint8_t*, std::size_t>{block.data(), block.size()};
+    };
+}
+
 nb::dict error_codes() {
     using feedline::TarError;
     const std::pair<const char*, TarError> codes[] = {
@@ -74,6 +86,12 @@ void bind_tar(nb::module_& m) {
         "Finds the samples of an open tar archive by its headers. Not thread-safe.\n\n"
         "Entries are uint8 arrays of 24-byte records: key u8, offset u8, size u4, samples u4.");
     feedline::bindings::bind_archive_indexer<feedline::TarIndexer, feedline::TarEntry, feedline::TarError>(indexer);
+    indexer.def(
+        "__init__",
+        [](feedline::TarIndexer* self, nb::iterator blocks) {
+            new (self) feedline::TarIndexer(blocks_of(std::move(blocks)));
+        },
+        "blocks"_a, "blocks: an iterator of uint8 arrays, each valid until the next, the bytes of the archive in turn.");
     m.def("tar_members", &members, "data"_a, "begin"_a, "sizes"_a, "fields"_a, "keys"_a = false,
           "Find the members of samples data[begin[i]:begin[i] + sizes[i]] and return (spans, faults, bounds, keys).\n\n"
           "fields: suffixes in lower case. spans: int64[fields, samples, 2]: begin and end of the member in data, 0\n"

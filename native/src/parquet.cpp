@@ -158,6 +158,17 @@ void required(const Reader& in, std::int64_t value, const char* name) {
     if (value < 0) in.fail(std::string("no `") + name + "`");
 }
 
+// The number of nulls in statistics, or -1.
+std::int64_t null_count(Reader& in) {
+    std::int64_t nulls = -1;
+    structure(in, [&](std::int64_t id, unsigned type) {
+        if (id != 3 || type != kI64) return false;
+        nulls = in.zigzag();
+        return true;
+    });
+    return nulls;
+}
+
 template <class Item>
 void structures(Reader& in, unsigned type, const char* name, Item item) {
     expect(in, type, kList, name);
@@ -168,7 +179,7 @@ void structures(Reader& in, unsigned type, const char* name, Item item) {
 }
 
 ParquetColumn column_chunk(Reader& in) {
-    ParquetColumn column{-1, -1, -1, -1};
+    ParquetColumn column{-1, -1, -1, -1, -1};
     std::int64_t data = -1, dictionary = -1;
     structure(in, [&](std::int64_t id, unsigned type) {
         if (id == 8 || id == 9) in.fail("an encrypted column");
@@ -181,6 +192,10 @@ ParquetColumn column_chunk(Reader& in) {
                 case 7: count_into(in, kind, kI64, "total_compressed_size", column.compressed); return true;
                 case 9: count_into(in, kind, kI64, "data_page_offset", data); return true;
                 case 11: count_into(in, kind, kI64, "dictionary_page_offset", dictionary); return true;
+                case 12:
+                    if (kind != kStruct) return false;
+                    column.nulls = null_count(in);
+                    return true;
                 default: return false;
             }
         });
@@ -190,6 +205,7 @@ ParquetColumn column_chunk(Reader& in) {
     required(in, column.uncompressed, "total_uncompressed_size");
     required(in, column.compressed, "total_compressed_size");
     required(in, data, "data_page_offset");
+    if (column.nulls < 0 || column.nulls > column.values) column.nulls = -1;
     // Some writers put 0 if there is no dictionary.
     column.begin = dictionary > 0 && dictionary < data ? dictionary : data;
     return column;

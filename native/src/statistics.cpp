@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <type_traits>
 
@@ -15,16 +16,15 @@ namespace {
 
 constexpr std::size_t kLanes = 8;  // independent sums, which a processor adds at the same time
 constexpr std::uint64_t kRows = 0x9e3779b97f4a7c15;
+constexpr std::uint64_t kDense = 1 << 13;  // counters of neighbouring integers, which stay in the fastest cache
+constexpr std::size_t kLook = 4096;  // values after which a range is known to be too large
+constexpr std::size_t kBlock = 32;  // values whose places in a table are fetched together
 
 template <class T>
 bool is_number(T value) {
     if constexpr (std::is_floating_point_v<T>) return value == value;
     return true;
 }
-
-}  // namespace
-
-namespace {
 
 // Sum, least and greatest of numbers in a row, in lanes. NaN makes the sum NaN.
 template <class T>
@@ -49,16 +49,14 @@ struct Lanes {
 
 double squares_of(const double* lanes) { return std::accumulate(lanes, lanes + kLanes, 0.0); }
 
-// The moments of numbers that are all there. Returns false if one is NaN.
+// The moments of at least one number. They are wrong if one is NaN: then the mean is NaN.
 template <class T>
-bool plain_moments(const T* rows, std::size_t count, Moments& result, T& low, T& high) {
+Moments plain_moments(const T* rows, std::size_t count, T& low, T& high) {
     Lanes<T> lanes(rows[0]);
     const std::size_t even = count - count % kLanes;
     for (std::size_t i = 0; i < even; i += kLanes) lanes.add(rows + i, kLanes);
     lanes.add(rows + even, count - even);
-    const double sum = lanes.sum();
-    if (!is_number(sum)) return false;
-    const double mean = sum / static_cast<double>(count);
+    const double mean = lanes.sum() / static_cast<double>(count);
     double squares[kLanes] = {};
     for (std::size_t i = 0; i < even; i += kLanes) {
         for (std::size_t lane = 0; lane < kLanes; ++lane) {
@@ -72,9 +70,12 @@ bool plain_moments(const T* rows, std::size_t count, Moments& result, T& low, T&
     }
     low = *std::min_element(lanes.low, lanes.low + kLanes);
     high = *std::max_element(lanes.high, lanes.high + kLanes);
-    result = {static_cast<std::int64_t>(count), 0, mean, squares_of(squares)};
-    return true;
+    return {static_cast<std::int64_t>(count), 0, mean, squares_of(squares)};
 }
+
+// Processors add numbers of 4 bytes faster than shorter ones.
+template <class T>
+using Wide = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 4, std::int32_t, T>;
 
 }  // namespace
 
@@ -82,29 +83,29 @@ template <class T>
 Moments moments(const T* rows, const std::uint8_t* present, std::size_t count, std::size_t width, std::size_t column,
                 T& low, T& high) {
     Moments result;
-    if (present == nullptr && width == 1 && count > 0 && plain_moments(rows, count, result, low, high)) return result;
-    double sum = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        if (present != nullptr && present[i] == 0) continue;
-        const T value = rows[i * width + column];
-        if (!is_number(value)) {
-            ++result.nan;
-            continue;
-        }
-        if (result.count == 0) low = high = value;
-        ++result.count;
-        sum += static_cast<double>(value);
-        low = value < low ? value : low;
-        high = value > high ? value : high;
+    std::vector<Wide<T>> kept;
+    if (count > 0 && present == nullptr && width == 1 && std::is_same_v<T, Wide<T>>) {
+        result = plain_moments(rows, count, low, high);
+        if (is_number(result.mean)) return result;
     }
-    if (result.count == 0) return result;
-    result.mean = sum / static_cast<double>(result.count);
+    kept.resize(count);
+    std::size_t there = 0;
+    std::int64_t nan = 0;
     for (std::size_t i = 0; i < count; ++i) {
         const T value = rows[i * width + column];
-        if ((present != nullptr && present[i] == 0) || !is_number(value)) continue;
-        const double difference = static_cast<double>(value) - result.mean;
-        result.squares += difference * difference;
+        kept[there] = value;
+        const bool counts = present == nullptr || present[i] != 0, number = is_number(value);
+        there += counts && number;
+        nan += counts && !number;
     }
+    if (there == 0) {
+        result = {};
+    } else {
+        Wide<T> least, greatest;
+        result = plain_moments(kept.data(), there, least, greatest);
+        low = static_cast<T>(least), high = static_cast<T>(greatest);
+    }
+    result.nan = nan;
     return result;
 }
 
@@ -121,6 +122,13 @@ FEEDLINE_MOMENTS(std::uint16_t)
 FEEDLINE_MOMENTS(std::uint32_t)
 FEEDLINE_MOMENTS(std::uint64_t)
 #undef FEEDLINE_MOMENTS
+
+bool ascend(const std::int64_t* bounds, std::size_t count, std::size_t size) {
+    if (count == 0 || bounds[0] < 0 || static_cast<std::uint64_t>(bounds[count - 1]) > size) return false;
+    bool good = true;
+    for (std::size_t i = 1; i < count; ++i) good &= bounds[i - 1] <= bounds[i];
+    return good;
+}
 
 void sample_rows(std::uint64_t first, std::size_t count, std::uint64_t threshold, std::vector<std::int64_t>& rows,
                  std::vector<std::uint64_t>& hashes) {
@@ -146,6 +154,17 @@ static std::uint64_t last_word(const char* data, std::size_t size) {
     return word;
 }
 
+constexpr std::uint64_t kLowBytes[9] = {0,           0xff,           0xffff,           0xffffff,  0xffffffff,
+                                        0xffffffffff, 0xffffffffffff, 0xffffffffffffff, ~std::uint64_t{0}};
+
+// The first 8 bytes, or fewer as the low ones of a word. `room` bytes from `data` on may be read.
+static std::uint64_t first_word(const char* data, std::size_t size, std::size_t room) {
+    if (room < 8) return last_word(data, size);
+    std::uint64_t word;
+    std::memcpy(&word, data, 8);
+    return word & kLowBytes[std::min<std::size_t>(size, 8)];  // lengths vary, and a branch would be guessed wrong
+}
+
 std::uint64_t hash_bytes(const char* data, std::size_t size) {
     std::uint64_t hash = mix64(size + kRows);
     for (; size >= 8; data += 8, size -= 8) {
@@ -160,67 +179,179 @@ ValueTable::ValueTable(bool bytes, std::size_t capacity)
     : bytes_(bytes), capacity_(capacity), slots_(1024), ends_{0}, registers_(std::size_t{1} << kRegisterBits) {}
 
 template <class Equal>
-std::size_t ValueTable::slot(std::uint64_t hash, Equal equal) const {
+std::size_t ValueTable::place(std::uint64_t hash, Equal equal) const {
     const std::size_t mask = slots_.size() - 1;
+    const auto tag = static_cast<std::uint32_t>(hash >> 32);
     for (std::size_t at = hash & mask;; at = (at + 1) & mask) {
-        const std::uint32_t number = slots_[at];
-        if (number == 0 || (hashes_[number - 1] == hash && equal(number - 1))) return at;
+        const Slot slot = slots_[at];
+        if (slot.number == 0 || (slot.tag == tag && equal(slot.number - 1))) return at;
     }
 }
 
 void ValueTable::insert(std::size_t at, std::uint64_t hash, std::int64_t count) {
     hashes_.push_back(hash);
     counts_.push_back(count);
-    slots_[at] = static_cast<std::uint32_t>(hashes_.size());
+    slots_[at] = {static_cast<std::uint32_t>(hashes_.size()), static_cast<std::uint32_t>(hash >> 32)};
     std::uint8_t& longest = registers_[hash >> (64 - kRegisterBits)];
     const std::uint64_t rest = (hash << kRegisterBits) | (std::uint64_t{1} << (kRegisterBits - 1));
     longest = std::max(longest, static_cast<std::uint8_t>(__builtin_clzll(rest) + 1));
     if (capacity_ > 0 && hashes_.size() >= 2 * capacity_) {
         cut();
-    } else if (2 * hashes_.size() > slots_.size()) {
-        rebuild(2 * slots_.size());
+    } else if (4 * hashes_.size() > slots_.size()) {
+        rebuild(4 * slots_.size());
     }
 }
 
+void ValueTable::fetch(std::uint64_t hash) const { __builtin_prefetch(&slots_[hash & (slots_.size() - 1)]); }
+
 void ValueTable::add(std::int64_t value, std::int64_t count) {
-    const std::uint64_t hash = mix64(static_cast<std::uint64_t>(value));  // equal only for equal integers
-    const std::size_t at = slot(hash, [](std::size_t) { return true; });
-    if (slots_[at] != 0) {
-        counts_[slots_[at] - 1] += count;
+    add_integer(value, mix64(static_cast<std::uint64_t>(value)), count);
+}
+
+// `hash` is that of the value.
+void ValueTable::add_integer(std::int64_t value, std::uint64_t hash, std::int64_t count) {
+    const std::size_t at = place(hash, [&](std::size_t number) { return integers_[number] == value; });
+    if (slots_[at].number != 0) {
+        counts_[slots_[at].number - 1] += count;
         return;
     }
     integers_.push_back(value);
     insert(at, hash, count);
 }
 
-void ValueTable::add(std::string_view value, std::int64_t count) {
-    const std::uint64_t hash = hash_bytes(value.data(), value.size());
-    const std::size_t at = slot(hash, [&](std::size_t number) { return text(number) == value; });
-    if (slots_[at] != 0) {
-        counts_[slots_[at] - 1] += count;
+// `hash` and `word` are those of the value.
+void ValueTable::add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count) {
+    const std::size_t at = place(hash, [&](std::size_t number) { return is_text(number, value, word); });
+    if (slots_[at].number != 0) {
+        counts_[slots_[at].number - 1] += count;
         return;
     }
     arena_.append(value);
     ends_.push_back(arena_.size());
+    words_.push_back(word);
     insert(at, hash, count);
+}
+
+bool ValueTable::is_text(std::size_t number, std::string_view value, std::uint64_t word) const {
+    if (words_[number] != word || ends_[number + 1] - ends_[number] != value.size()) return false;
+    return value.size() <= 8 || std::memcmp(arena_.data() + ends_[number] + 8, value.data() + 8, value.size() - 8) == 0;
+}
+
+void ValueTable::add(std::string_view value, std::int64_t count) {
+    add_text(value, hash_bytes(value.data(), value.size()), first_word(value.data(), value.size(), value.size()), count);
+}
+
+template <class T>
+void ValueTable::add(const T* values, const std::uint8_t* present, const std::int64_t* counts, std::size_t n) {
+    if (counts == nullptr && add_dense(values, present, n)) return;
+    std::uint64_t hashes[kBlock];
+    for (std::size_t begin = 0; begin < n; begin += kBlock) {
+        const std::size_t end = std::min(begin + kBlock, n);
+        for (std::size_t i = begin; i < end; ++i) {
+            hashes[i - begin] = mix64(static_cast<std::uint64_t>(static_cast<std::int64_t>(values[i])));
+            fetch(hashes[i - begin]);
+        }
+        for (std::size_t i = begin; i < end; ++i) {
+            if (present != nullptr && present[i] == 0) continue;
+            add_integer(static_cast<std::int64_t>(values[i]), hashes[i - begin], counts == nullptr ? 1 : counts[i]);
+        }
+    }
+}
+
+// Counts integers that are close together in an array. Returns false if they are not.
+template <class T>
+bool ValueTable::add_dense(const T* values, const std::uint8_t* present, std::size_t n) {
+    const auto distance = [](T from, T to) { return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from); };
+    T low = std::numeric_limits<T>::max(), high = std::numeric_limits<T>::min();
+    for (std::size_t begin = 0; begin < n; begin += kLook) {
+        const std::size_t end = std::min(begin + kLook, n);
+        if (present == nullptr) {
+            for (std::size_t i = begin; i < end; ++i) {
+                low = std::min(low, values[i]);
+                high = std::max(high, values[i]);
+            }
+        } else {
+            for (std::size_t i = begin; i < end; ++i) {
+                low = present[i] != 0 ? std::min(low, values[i]) : low;
+                high = present[i] != 0 ? std::max(high, values[i]) : high;
+            }
+        }
+        if (low <= high && distance(low, high) >= kDense) return false;
+    }
+    if (low > high) return true;  // there is none
+    const std::uint64_t range = distance(low, high);
+    if (range / 4 > n || n > std::numeric_limits<std::uint32_t>::max()) return false;
+    std::vector<std::uint32_t> counts(range + 1);
+    std::vector<T> order;  // in which they come first
+    for (std::size_t i = 0; i < n; ++i) {
+        if (present != nullptr && present[i] == 0) continue;
+        if (counts[distance(low, values[i])]++ == 0) order.push_back(values[i]);
+    }
+    for (const T value : order) add(static_cast<std::int64_t>(value), counts[distance(low, value)]);
+    return true;
+}
+
+#define FEEDLINE_ADD(T) \
+    template void ValueTable::add<T>(const T*, const std::uint8_t*, const std::int64_t*, std::size_t);
+FEEDLINE_ADD(std::int8_t)
+FEEDLINE_ADD(std::int16_t)
+FEEDLINE_ADD(std::int32_t)
+FEEDLINE_ADD(std::int64_t)
+FEEDLINE_ADD(std::uint8_t)
+FEEDLINE_ADD(std::uint16_t)
+FEEDLINE_ADD(std::uint32_t)
+FEEDLINE_ADD(std::uint64_t)
+#undef FEEDLINE_ADD
+
+void ValueTable::add(const std::int64_t* bounds, const char* data, std::size_t size, const std::uint8_t* present,
+                     const std::int64_t* counts, std::size_t n) {
+    std::uint64_t seeds[9];  // the hashes of all lengths up to that of a word
+    for (std::size_t length = 0; length < 9; ++length) seeds[length] = mix64(length + kRows);
+    std::uint64_t hashes[kBlock], words[kBlock];
+    const auto text = [&](std::size_t i) {
+        return std::string_view(data + bounds[i], static_cast<std::size_t>(bounds[i + 1] - bounds[i]));
+    };
+    for (std::size_t begin = 0; begin < n; begin += kBlock) {
+        const std::size_t end = std::min(begin + kBlock, n);
+        for (std::size_t i = begin; i < end; ++i) {
+            const std::string_view value = text(i);
+            const std::uint64_t word = first_word(value.data(), value.size(), size - static_cast<std::size_t>(bounds[i]));
+            std::uint64_t hash = seeds[0];
+            if (value.size() > 8) {
+                hash = hash_bytes(value.data(), value.size());
+            } else if (!value.empty()) {
+                hash = mix64(seeds[value.size()] ^ word);
+            }
+            words[i - begin] = word;
+            hashes[i - begin] = hash;
+            fetch(hash);
+        }
+        for (std::size_t i = begin; i < end; ++i) {
+            if (present != nullptr && present[i] == 0) continue;
+            add_text(text(i), hashes[i - begin], words[i - begin], counts == nullptr ? 1 : counts[i]);
+        }
+    }
 }
 
 std::int64_t ValueTable::find(std::int64_t value) const {
     const std::uint64_t hash = mix64(static_cast<std::uint64_t>(value));
-    return static_cast<std::int64_t>(slots_[slot(hash, [](std::size_t) { return true; })]) - 1;
+    const std::size_t at = place(hash, [&](std::size_t number) { return integers_[number] == value; });
+    return static_cast<std::int64_t>(slots_[at].number) - 1;
 }
 
 std::int64_t ValueTable::find(std::string_view value) const {
-    const std::uint64_t hash = hash_bytes(value.data(), value.size());
-    return static_cast<std::int64_t>(slots_[slot(hash, [&](std::size_t number) { return text(number) == value; })]) - 1;
+    const std::uint64_t word = first_word(value.data(), value.size(), value.size());
+    const std::size_t at = place(hash_bytes(value.data(), value.size()),
+                                 [&](std::size_t number) { return is_text(number, value, word); });
+    return static_cast<std::int64_t>(slots_[at].number) - 1;
 }
 
 void ValueTable::merge(const ValueTable& other) {
     for (std::size_t i = 0; i < other.size(); ++i) {
         if (bytes_) {
-            add(other.text(i), other.counts_[i]);
+            add_text(other.text(i), other.hashes_[i], other.words_[i], other.counts_[i]);
         } else {
-            add(other.integers_[i], other.counts_[i]);
+            add_integer(other.integers_[i], other.hashes_[i], other.counts_[i]);
         }
     }
     for (std::size_t i = 0; i < registers_.size(); ++i) registers_[i] = std::max(registers_[i], other.registers_[i]);
@@ -228,21 +359,29 @@ void ValueTable::merge(const ValueTable& other) {
 }
 
 std::vector<std::uint32_t> ValueTable::ranking() const {
-    std::vector<std::uint32_t> numbers(size());
-    std::iota(numbers.begin(), numbers.end(), 0U);
-    std::sort(numbers.begin(), numbers.end(), [this](std::uint32_t a, std::uint32_t b) {
-        if (counts_[a] != counts_[b]) return counts_[a] > counts_[b];
-        return bytes_ ? text(a) < text(b) : integers_[a] < integers_[b];
+    struct Ranked {
+        std::int64_t count, integer;
+        std::uint32_t number;
+    };
+    std::vector<Ranked> ranked(size());
+    for (std::size_t i = 0; i < size(); ++i) ranked[i] = {counts_[i], bytes_ ? 0 : integers_[i], static_cast<std::uint32_t>(i)};
+    std::sort(ranked.begin(), ranked.end(), [this](const Ranked& a, const Ranked& b) {
+        if (a.count != b.count) return a.count > b.count;
+        return bytes_ ? text(a.number) < text(b.number) : a.integer < b.integer;
     });
+    std::vector<std::uint32_t> numbers(size());
+    std::transform(ranked.begin(), ranked.end(), numbers.begin(), [](const Ranked& value) { return value.number; });
     return numbers;
 }
 
 void ValueTable::set_registers(const std::uint8_t* data) { std::copy_n(data, registers_.size(), registers_.begin()); }
 
 void ValueTable::rebuild(std::size_t slots) {
-    slots_.assign(slots, 0);
-    for (std::size_t i = 0; i < hashes_.size(); ++i)
-        slots_[slot(hashes_[i], [](std::size_t) { return false; })] = static_cast<std::uint32_t>(i + 1);
+    slots_.assign(slots, Slot{});
+    for (std::size_t i = 0; i < hashes_.size(); ++i) {
+        const std::size_t at = place(hashes_[i], [](std::size_t) { return false; });
+        slots_[at] = {static_cast<std::uint32_t>(i + 1), static_cast<std::uint32_t>(hashes_[i] >> 32)};
+    }
 }
 
 // Subtracts from all counts what leaves at most `capacity_` values with a count, as Misra and Gries do.
@@ -262,6 +401,7 @@ void ValueTable::cut() {
         if (bytes_) {
             arena.append(text(i));
             ends.push_back(arena.size());
+            words_[kept] = words_[i];
         } else {
             integers_[kept] = integers_[i];
         }
@@ -272,6 +412,7 @@ void ValueTable::cut() {
     if (bytes_) {
         arena_ = std::move(arena);
         ends_ = std::move(ends);
+        words_.resize(kept);
     } else {
         integers_.resize(kept);
     }

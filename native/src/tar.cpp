@@ -121,13 +121,14 @@ enum class Step { member, end, fault };
 template <class Bytes>
 class Walk {
 public:
-    Walk(Bytes& bytes, std::uint64_t at, std::uint64_t end) : bytes_(bytes), at_(at), end_(end) {}
+    Walk(Bytes& bytes, std::uint64_t at) : bytes_(bytes), at_(at) {}
 
     // Moves to the next member, of any type. A regular one may reach beyond the end.
     Step next(Member& member) {
         Extended extended;
         member.begin = at_;
         for (;;) {
+            end_ = bytes_.end_of(at_, kBlock);
             if (at_ >= end_) return extended.any ? fail(TarError::cut, at_) : Step::end;
             if (end_ - at_ < kBlock) return end_in_block(extended.any);
             const ReadStatus status = bytes_.get(at_, header_.data(), kBlock);
@@ -189,7 +190,9 @@ private:
     // Skips blocks of zeros, from the one that was read on.
     TarError skip_zeros() {
         std::array<std::uint8_t, 64 * kBlock> many;
-        for (at_ += kBlock; end_ - at_ >= kBlock;) {
+        for (at_ += kBlock;;) {
+            end_ = bytes_.end_of(at_, kBlock);
+            if (end_ - at_ < kBlock) break;
             const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(many.size(), (end_ - at_) / kBlock * kBlock));
             const ReadStatus status = bytes_.get(at_, many.data(), n);
             if (status != ReadStatus::ok) return status == ReadStatus::lost ? TarError::io : TarError::cut;
@@ -214,6 +217,7 @@ private:
 
     Step extend(char type, std::uint64_t data, std::uint64_t size, Extended& extended) {
         if (size > kMaxExtended) return fail(TarError::bad_extended, data - kBlock);
+        end_ = bytes_.end_of(data, size);
         if (data > end_ || size > end_ - data) return fail(TarError::cut, data - kBlock);
         text_.resize(size);
         const ReadStatus status = bytes_.get(data, text_.data(), size);
@@ -233,7 +237,7 @@ private:
     }
 
     Bytes& bytes_;
-    std::uint64_t at_, end_;
+    std::uint64_t at_, end_ = 0;
     Header header_;
     std::string text_;
 };
@@ -283,6 +287,7 @@ std::uint64_t tar_key(std::string_view key) {
 void TarIndexer::end_sample(std::vector<TarEntry>& out) {
     if (!open_) return;
     open_ = false;
+    end_ = std::min(end_, size_);
     if (end_ - begin_ > std::numeric_limits<std::uint32_t>::max()) {
         error_ = TarError::too_long;
         error_byte_ = begin_;
@@ -293,11 +298,23 @@ void TarIndexer::end_sample(std::vector<TarEntry>& out) {
 }
 
 void TarIndexer::next(std::size_t members, std::vector<TarEntry>& out) {
-    FileBytes bytes{descriptor_, size_, reach_, readable_};
-    Walk<FileBytes> walk(bytes, at_, size_);
+    if (stream_) {
+        StreamBytes bytes{*stream_};
+        walk(bytes, members, out);
+    } else {
+        FileBytes bytes{descriptor_, size_, reach_, readable_};
+        walk(bytes, members, out);
+    }
+}
+
+template <class Bytes>
+void TarIndexer::walk(Bytes& bytes, std::size_t members, std::vector<TarEntry>& out) {
+    Walk<Bytes> walk(bytes, at_);
     Member member;
     for (std::size_t i = 0; i < members && !done_; ++i) {
-        switch (walk.next(member)) {
+        const Step step = walk.next(member);
+        if (stream_) size_ = stream_->size();
+        switch (step) {
             case Step::end:
                 end_sample(out);
                 done_ = true;
@@ -330,9 +347,9 @@ void TarIndexer::next(std::size_t members, std::vector<TarEntry>& out) {
                         begin_ = member.begin;
                         open_ = true;
                     }
-                    end_ = std::min(member.data + member.size, size_);
+                    end_ = member.data + member.size;
                 }
-                if (member.size <= kDense && member.next + kAhead / 2 > advised_ && member.next < size_) {
+                if (!stream_ && member.size <= kDense && member.next + kAhead / 2 > advised_ && member.next < size_) {
                     const std::uint64_t from = std::max(advised_, member.next);
                     advised_ = from + kAhead;
                     posix_fadvise(descriptor_, static_cast<off_t>(from), static_cast<off_t>(kAhead), POSIX_FADV_WILLNEED);
@@ -356,7 +373,7 @@ const void* find_tar_members(const std::uint8_t* memory, std::size_t size, const
     for (std::size_t i = 0; i < n; ++i) {
         const auto from = static_cast<std::uint64_t>(begin[i]), to = from + static_cast<std::uint64_t>(sizes[i]);
         bytes.size = to;
-        Walk<MemoryBytes> walk(bytes, from, to);
+        Walk<MemoryBytes> walk(bytes, from);
         TarFault fault{0, static_cast<std::int32_t>(i), -1, 0};
         const auto fail = [&](TarError code, std::uint64_t byte, std::int32_t f = -1) {
             fault.code = static_cast<std::int32_t>(code);
@@ -407,7 +424,7 @@ const void* find_tar_members(const std::uint8_t* memory, std::size_t size, const
 std::vector<TarSuffix> list_tar_members(const std::uint8_t* memory, std::size_t size) {
     std::vector<TarSuffix> suffixes;
     MemoryBytes bytes{memory, size};
-    Walk<MemoryBytes> walk(bytes, 0, size);
+    Walk<MemoryBytes> walk(bytes, 0);
     Member member;
     while (walk.next(member) == Step::member) {
         std::string_view key, suffix;

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -49,13 +50,13 @@ struct Writer {
     }
 };
 
-static std::string footer(int groups, int columns) {
+static std::string footer(int groups, int columns, std::int64_t nulls = 2) {
     std::string all;
     for (int g = 0; g < groups; ++g) {
         std::string chunks;
         for (int c = 0; c < columns; ++c) {
             Writer statistics, meta, chunk;
-            statistics.text(1, "largest").number(3, 6, 0).text(5, "most").head(7, 1);
+            statistics.text(1, "largest").number(3, 6, nulls).text(5, "most").head(7, 1);
             meta.number(1, 5, 4).number(4, 5, 1).number(5, 6, 100 * g + c).number(6, 6, 2000).number(7, 6, 1000);
             meta.number(9, 6, 4 + c).number(11, 6, c % 2).structure(12, statistics);
             chunk.number(2, 6, 4).structure(3, meta);
@@ -83,7 +84,8 @@ static bool parses(const std::string& text, ParquetFooter& found) {
     CHECK(found.columns.size() == found.rows.size() * found.width);
     CHECK(found.columns.size() <= text.size());
     for (const ParquetColumn& column : found.columns)
-        CHECK(column.values >= 0 && column.uncompressed >= 0 && column.compressed >= 0 && column.begin >= 0);
+        CHECK(column.values >= 0 && column.uncompressed >= 0 && column.compressed >= 0 && column.begin >= 0 &&
+              -1 <= column.nulls && column.nulls <= column.values);
     return true;
 }
 
@@ -106,6 +108,11 @@ static void test_figures() {
     CHECK(found.rows.size() == 3 && found.width == 20 && found.rows[2] == 12);
     const ParquetColumn& one = found.columns[45];
     CHECK(one.values == 205 && one.uncompressed == 2000 && one.compressed == 1000 && one.begin == 1);
+    CHECK(one.nulls == 2);
+    for (const std::int64_t wrong : {std::int64_t{-3}, std::int64_t{206}, std::numeric_limits<std::int64_t>::max()}) {
+        ParquetFooter other;
+        CHECK(parses(footer(3, 20, wrong), other) && other.columns[45].nulls == -1);
+    }
     CHECK(parses(footer(0, 0), found) && found.rows.empty());
 }
 

@@ -4,6 +4,7 @@
 //   test_tar [seconds = 1] [seed = 1]
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -72,6 +73,24 @@ struct Found {
     std::vector<TarFault> faults;
 };
 
+// Checks that a stream of blocks has the entries, and the error, of the file. Each block is overwritten by the next.
+void check_stream(const std::string& bytes, std::size_t step, const TarIndexer& file, const std::vector<TarEntry>& entries) {
+    std::vector<std::uint8_t> block;
+    std::size_t at = 0;
+    TarIndexer indexer([&]() -> std::pair<const std::uint8_t*, std::size_t> {
+        const std::size_t n = std::min(131 * step, bytes.size() - at);
+        if (n == 0) return {nullptr, 0};
+        block.assign(bytes.begin() + static_cast<std::ptrdiff_t>(at), bytes.begin() + static_cast<std::ptrdiff_t>(at + n));
+        at += n;
+        return {block.data(), n};
+    });
+    std::vector<TarEntry> streamed;
+    while (!indexer.done()) indexer.next(step, streamed);
+    CHECK(indexer.error() == file.error() && indexer.error_byte() == file.error_byte());
+    CHECK(streamed.size() == entries.size());
+    CHECK(entries.empty() || std::memcmp(streamed.data(), entries.data(), entries.size() * sizeof(TarEntry)) == 0);
+}
+
 // Reads an archive as the index and a reader do. The memory is as long as the archive, so a read beyond it is detected.
 Found read(const std::string& bytes, std::FILE* file, std::size_t step) {
     std::rewind(file);
@@ -81,6 +100,7 @@ Found read(const std::string& bytes, std::FILE* file, std::size_t step) {
     TarIndexer indexer(fileno(file), bytes.size());
     while (!indexer.done()) indexer.next(step, found.entries);
     found.error = indexer.error();
+    check_stream(bytes, step, indexer, found.entries);
     const std::unique_ptr<std::uint8_t[]> exact(new std::uint8_t[bytes.size() + (bytes.empty() ? 1 : 0)]);
     if (!bytes.empty()) std::memcpy(exact.get(), bytes.data(), bytes.size());
     std::vector<std::int64_t> begin, sizes;

@@ -47,6 +47,7 @@ from feedline.feed.composed.skipping import Skipping as Skipping
 from feedline.feed.composed.take import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized
 from feedline.feed.conversion.convert import convert as convert
+from feedline.feed.conversion.shipped_indexes import index as index
 from feedline.feed.formats.arrays import ArrayDeserializer as ArrayDeserializer
 from feedline.feed.formats.arrow.arrow import ArrowDeserializer as ArrowDeserializer
 from feedline.feed.formats.arrow.lance import LanceDeserializer as LanceDeserializer

@@ -77,9 +77,9 @@ def test_what_cannot_be_appended_is_refused(tmp_path):
         fl.convert([{"y": 1}, {"y": 2}], tmp_path / "store", append=True)
     with pytest.raises(ValueError, match="expected the compression of the store, None, got 'lz4'"):
         fl.convert(numbers, tmp_path / "store", append=True, compression="lz4")
-    with pytest.raises(ValueError, match="no overwrite, with append=True"):
+    with pytest.raises(ValueError, match="no overwrite with append=True"):
         fl.convert(numbers, tmp_path / "store", append=True, overwrite=True)
-    with pytest.raises(ValueError, match="expected a path, and no overwrite, with append=True, got 's3://b/c'"):
+    with pytest.raises(ValueError, match="expected a path with append=True, got the address 's3://b/c'"):
         fl.convert(numbers, "s3://b/c", append=True)
     assert fl.open_corpus(str(tmp_path / "store")).digest() == digest
 
@@ -120,4 +120,4 @@ def test_the_command_appends(tmp_path):
         feedline("convert", tmp_path / f"{day}.jsonl", tmp_path / "days.store", "--append")
     assert everything(fl.open_corpus(tmp_path / "days.store"))["x"].tolist() == list(range(8))
     again = feedline("convert", tmp_path / "mon.jsonl", tmp_path / "days.store", "--append", "--overwrite", code=1)
-    assert "no overwrite, with append=True" in again.stderr
+    assert "no overwrite with append=True" in again.stderr

@@ -1,6 +1,8 @@
 """The law of resuming, for every format: a loop with two workers is killed, and one with three continues to the end.
 
-Each format is opened as its users open it, by `open_corpus`. The formats' own tests check its content.
+Each format is opened as its users open it, by `open_corpus`. The formats' own tests check its content. A loop of a
+`MinibatchSource` has threads that read, and ranks that take their parts, instead of workers: formats that other
+packages decode are read by it, too. The files of a hub are read as the local ones that they are.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from tests.feed.formats.shard_writers import write_litdata, write_mds
 from tests.oracles.cntk_files import htk
 from tests.oracles.recordio import packed, write
 from tests.oracles.tfrecord import example, tfrecords
+from tests.servers.hub import Hub
 from tests.warm import Python
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -119,6 +122,18 @@ def write_tar(folder: Path) -> Path:
                     member = tarfile.TarInfo(f"{y:04}.{suffix}")
                     member.size = len(content)
                     archive.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def write_packed_tar(folder: Path) -> Path:
+    import pyarrow as pa
+
+    write_tar(folder)
+    for path in sorted(folder.glob("*.tar")):
+        text = path.read_bytes()
+        packed = gzip.compress(text) if path.stem == "0" else pa.compress(text, "zstd", asbytes=True)
+        path.with_suffix(".tar.gz" if path.stem == "0" else ".tar.zst").write_bytes(packed)
+        path.unlink()
     return folder
 
 
@@ -246,6 +261,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "csv": (write_csv, {"x": ["a", "b", "c"], "y": "y"}),
     "tokens": (write_tokens, {"tokens": fl.Stream(8, "uint16")}),
     "tar": (write_tar, {"x": fl.Stream(3, field="npy"), "y": fl.Stream((), "int64", field="cls")}),
+    "packed tar": (write_packed_tar, {"x": fl.Stream(3, field="npy"), "y": fl.Stream((), "int64", field="cls")}),
     "mds": (folder_of_mds, {}),
     "litdata": (folder_of_litdata, {"x": fl.Stream(3), "y": fl.Stream((), "int64")}),
     "tfrecord": (write_tfrecord, NUMBERS),
@@ -269,15 +285,44 @@ def loader_of(name: str, path: str, **options: Any) -> Any:
     return fl.DataLoader(corpus, batch_size=4, shuffle=True, seed=SEED, collate_fn=list, **options)
 
 
+class Ranks:
+    """Minibatches of all ranks of a `MinibatchSource`, one list of samples after the other, as a loader has batches."""
+
+    def __init__(self, name: str, path: str, num_workers: int) -> None:
+        corpus = fl.open_corpus(path, streams=WRITERS[name][1])
+        self.sources = [
+            fl.MinibatchSource(corpus, seed=SEED, max_sweeps=SWEEPS, threads=num_workers, partition=(rank, num_workers))
+            for rank in range(num_workers)
+        ]
+
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
+        while all(parts := [source.next_minibatch(9) for source in self.sources]):
+            samples = []
+            for part in parts:
+                columns = {name: value.sequences() for name, value in part.items()}
+                samples += [{name: columns[name][i] for name in columns} for i in range(part.num_sequences)]
+            yield samples
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.sources[0].state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for source in self.sources:
+            source.load_state_dict(state)
+
+
+FEEDS: dict[str, Callable[..., Any]] = {"loader": loader_of, "source": Ranks}
+
+
 def digest(sample: Any) -> str:
     """Return 8 hex digits of a sample, as JSON."""
     parts = {name: np.asarray(value).tolist() for name, value in sample.items()}
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
-def train(name: str, path: str, record: Path, workers: int) -> None:
+def train(feed: str, name: str, path: str, record: Path, workers: int) -> None:
     """Run the loop from the state in ``record`` to the end of the last sweep. State and samples are saved together."""
-    loader = loader_of(name, path, num_workers=workers)
+    loader = FEEDS[feed](name, path, num_workers=workers)
     delivered: list[str] = []
     if record.exists():
         saved = json.loads(record.read_text())
@@ -298,22 +343,47 @@ def delivered_in(record: Path) -> list[str]:
 
 def test_no_format_is_forgotten():
     """`npy` files are tested as arrays in a folder."""
-    assert WRITERS.keys() == {form.name for form in FORMATS} - {"npy"}
+    assert WRITERS.keys() == {form.name for form in FORMATS} - {"npy"} | {"packed tar"}
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_killed_with_two_workers_it_goes_on_with_three(tmp_path, name):
-    data, record = tmp_path / "data", tmp_path / "record.json"
+@pytest.mark.parametrize(
+    ("name", "feed"),
+    [*((name, "loader") for name in WRITERS), *((name, "source") for name in ("recordio", "arrayrecord", "lance"))],
+)
+def test_killed_with_two_workers_it_goes_on_with_three(tmp_path, name, feed):
+    data = tmp_path / "data"
     data.mkdir()
     path = str(WRITERS[name][0](data))
-    loader = loader_of(name, path)
-    expected = [digest(sample) for _ in range(SWEEPS) for batch in loader for sample in batch]
+    check_kill_and_resume(tmp_path, name, feed, path, path)
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_killed_over_a_hub_it_goes_on_with_three(tmp_path, monkeypatch, feed):
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    data, commit = tmp_path / "data", "1" * 40
+    data.mkdir()
+    path = str(write_jsonl(data))
+    with Hub("me/numbers") as hub:
+        hub.commits[commit] = {f"train/{file.name}": file.read_bytes() for file in data.iterdir()}
+        hub.branches = {"main": commit}
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        check_kill_and_resume(tmp_path, "jsonl", feed, path, "hf://datasets/me/numbers/train")
+        assert {where.partition("/")[0] for kind, where in hub.log if kind == "read"} == {commit}
+
+
+def check_kill_and_resume(folder: Path, name: str, feed: str, local: str, path: str) -> None:
+    """Kill a loop over ``path`` and resume it. Its samples are those of an uninterrupted one over ``local``."""
+    record = folder / "record.json"
+    loader = FEEDS[feed](name, local, num_workers=1)
+    sweeps = SWEEPS if feed == "loader" else 1  # a source has all sweeps
+    expected = [digest(sample) for _ in range(sweeps) for batch in loader for sample in batch]
     assert len(expected) == COUNT * SWEEPS
     assert len(set(expected)) > 5
     assert sorted(expected[:COUNT]) == sorted(expected[COUNT:])
-    rng, environment = random.Random(name), {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    rng, environment["XDG_CACHE_HOME"] = random.Random(name), str(folder / "cache")
     for workers in (2, 3):
-        command = ["-m", "tests.laws.test_formats_killed", name, path, str(record), str(workers)]
+        command = ["-m", "tests.laws.test_formats_killed", feed, name, path, str(record), str(workers)]
         process = Python(command, env=environment, stderr=subprocess.PIPE, text=True)
         if workers == 2:
             while process.poll() is None and not record.exists():  # a kill before the first batch would test nothing
@@ -329,4 +399,4 @@ def test_killed_with_two_workers_it_goes_on_with_three(tmp_path, name):
 
 
 if __name__ == "__main__":
-    train(sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
+    train(*sys.argv[1:4], Path(sys.argv[4]), int(sys.argv[5]))

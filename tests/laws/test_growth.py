@@ -5,83 +5,57 @@ Each sweep is compared with that of a source over its version alone, which knows
 
 from __future__ import annotations
 
-import io
-import itertools
 import json
 import random
-import tarfile
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import feedline as fl
+from feedline.feed.formats.detect import FORMATS
 from tests.effort import examples
+from tests.laws.growing_files import FIXED, FORMS, Growth, numbers_of
 
-SEEDS = range(examples(4))
-
-
-class Growth:
-    """Files of a format, to which more are added."""
-
-    def __init__(self, folder, form):
-        self.folder, self.form = folder, form
-        self.counts = []
-
-    def append(self, rows):
-        first = sum(self.counts)
-        numbers = list(range(first, first + rows))
-        path = self.folder / f"{len(self.counts):03}.{self.form}"
-        if self.form == "jsonl":
-            path.write_text("".join(f'{{"n": {n}, "x": {[n] * (1 + n % 3)}}}\n' for n in numbers))
-        elif self.form == "csv":
-            path.write_text("n\n" + "".join(f"{n}\n" for n in numbers))
-        elif self.form == "ctf":
-            path.write_text("".join(f"{n} |n {n}\n" for n in numbers))
-        elif self.form == "tar":
-            with tarfile.open(path, "w") as archive:
-                for n in numbers:
-                    info = tarfile.TarInfo(f"{n:06}.txt")
-                    info.size = 6
-                    archive.addfile(info, io.BytesIO(b"%06d" % n))
-        elif self.form != "arrays":
-            pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-            import pyarrow.parquet as pq
-
-            table = pa.table({"n": numbers})
-            if self.form == "parquet":
-                pq.write_table(table, path, row_group_size=3)
-            else:
-                with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-                    writer.write_table(table, max_chunksize=3)
-        self.counts.append(rows)
-
-    def corpus(self, files=None):
-        """The corpus of the first files."""
-        files = len(self.counts) if files is None else files
-        paths = [str(self.folder / f"{i:03}.{self.form}") for i in range(files)]
-        if self.form == "arrays":
-            bounds = np.cumsum([0, *self.counts])
-            parts = [fl.ArrayDeserializer(n=np.arange(a, b)) for a, b in itertools.pairwise(bounds[: files + 1])]
-            return parts[0] if files == 1 else fl.Concat(*parts)
-        if self.form == "jsonl":
-            streams = {"n": fl.Stream((), "int64"), "x": fl.Stream((), "int64")}
-            return fl.JSONLinesDeserializer(paths, streams, sequences=["x"], chunk_size=60)
-        if self.form == "csv":
-            return fl.CSVDeserializer(paths, n=fl.Stream((), "int64"), chunk_size=9)
-        if self.form == "ctf":
-            return fl.CTFDeserializer(paths, n=fl.Stream(1, "float32"), chunk_size=30)
-        return fl.open_corpus(paths)
-
-
-FORMS = ["parquet", "arrow", "jsonl", "csv", "ctf", "tar", "arrays"]
+SEEDS = range(examples(2))
 ORDERS = [{"shuffle": fl.Window(chunks=2)}, {"shuffle": True}, {"shuffle": False}, {"shuffle": fl.Window(bytes=100)}]
 
 
-def sweep_of(growth, files, sweep, options):
-    """The ids of a sweep, by a source that has these files only."""
-    source = fl.MinibatchSource(growth.corpus(files), seed=5, max_sweeps=sweep + 1, **options)
+def test_no_format_is_forgotten():
+    assert {form.split(".")[0] for form in FORMS} | FIXED.keys() == {form.name for form in FORMATS}
+
+
+def sweep_of(corpus, sweep, options):
+    """The ids of a sweep, by a source that has this corpus only."""
+    source = fl.MinibatchSource(corpus, max_sweeps=sweep + 1, **{"seed": 5, **options})
     source.seek(fl.Position(sweep, 0))
     return [i for planned in source.plan(1000) for i in planned.ids.tolist()]
+
+
+def as_saved_before(state):
+    """The state as it was saved when states did not name the number of sequences."""
+    old = {key: value for key, value in state.items() if key != "sequences"}
+    return old | ({"versions": [row[:2] for row in state["versions"]]} if "versions" in state else {})
+
+
+def deliver(growth, state, options, chance):
+    """Continue a state on any number of ranks, for some minibatches. Return the state then, and the ids."""
+    ranks = chance.randint(1, 3)
+    sources = [fl.MinibatchSource(growth.corpus(), seed=5, partition=(i, ranks), **options) for i in range(ranks)]
+    ids = []
+    for source in sources if state is not None else ():
+        source.load_state_dict(state, verify=True)
+    for _ in range(chance.randint(0, 4)):
+        size = chance.randint(1, 9)
+        for source in sources:
+            minibatch = source.next_minibatch(size)
+            assert numbers_of(minibatch) == minibatch.ids.tolist()
+            ids += minibatch.ids.tolist()
+    states = [source.state_dict() for source in sources]
+    assert states == states[:1] * ranks
+    for source in sources:
+        source.close()
+    return json.loads(json.dumps(states[0])), ids
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -90,37 +64,88 @@ def test_each_sequence_comes_once_a_sweep_from_its_version_on(tmp_path, form, se
     chance = random.Random(f"{form} {seed}")
     growth, options = Growth(tmp_path, form), chance.choice(ORDERS)
     growth.append(chance.randint(4, 20))
-    source = fl.MinibatchSource(growth.corpus(), seed=5, **options)
-    versions, delivered, states = [(0, 1)], [], []
+    state, delivered = deliver(growth, None, options, chance)
+    versions, states = [(0, 1)], [(state, len(delivered))]
     for _ in range(9):
-        for _ in range(chance.randint(0, 4)):
-            minibatch = source.next_minibatch(chance.randint(1, 9))
-            delivered += minibatch.ids.tolist()
-        state = json.loads(json.dumps(source.state_dict()))
-        assert state.get("versions", [[0, None]])[-1][0] <= state["sweep"] + 1
-        states.append((state, len(delivered)))
         for _ in range(chance.choice([0, 1, 1, 2])):
             growth.append(chance.randint(1, 9))
         if chance.random() < 0.2:  # a step is taken back
-            state, count = chance.choice(states[-3:])
-            if state["corpus"] == states[-1][0]["corpus"] or len(states) == 1:
+            earlier, count = chance.choice(states[-3:])
+            if earlier["corpus"] == state["corpus"]:
                 del delivered[count:]
+                state = earlier
                 versions = [row for row in versions if row[0] <= state["sweep"]] or versions[:1]
-            else:
-                state = states[-1][0]
-        source.close()
-        source = fl.MinibatchSource(growth.corpus(), seed=5, **options)
-        source.load_state_dict(state, verify=True)
         begins = state["sweep"] + (state["sequence"] > 0)
         if versions[-1][1] != len(growth.counts):
             versions = [row for row in versions if row[0] < begins] + [(begins, len(growth.counts))]
+        old = as_saved_before(state) if chance.random() < 0.3 and not FORMS[form].in_place else state
+        state, ids = deliver(growth, old, options, chance)
+        assert state.get("versions", [[0]])[-1][0] <= state["sweep"] + 1
+        delivered += ids
+        states.append((state, len(delivered)))
     expected, sweep = [], 0
     while len(expected) < len(delivered):
-        files = next(files for first, files in reversed(versions) if first <= sweep)
-        ids = sweep_of(growth, files, sweep, options)
-        assert sorted(ids) == list(range(sum(growth.counts[:files])))
+        version = next(version for first, version in reversed(versions) if first <= sweep)
+        ids = sweep_of(growth.corpus(version), sweep, options)
+        assert sorted(ids) == list(range(sum(growth.counts[:version])))
         expected, sweep = expected + ids, sweep + 1
     assert delivered == expected[: len(delivered)]
+
+
+@pytest.mark.parametrize("order", ["feedline-1", "feedline-2"])
+@pytest.mark.parametrize("seed", range(examples(3)))
+def test_chunks_and_blocks_that_end_elsewhere_change_no_order(order, seed):
+    """Rows of 100 kB: ten to a block, and chunks of 25 rows, of which the last one becomes longer."""
+    chance = random.Random(seed)
+    counts = [chance.randint(5, 60)]
+
+    def corpus(rows):
+        return fl.ArrayDeserializer(x=np.arange(rows * 12_500.0).reshape(rows, 12_500), chunk_sequences=25)
+
+    options = {"seed": seed, "order": order, "shuffle": fl.Window(bytes=chance.randint(1, 4) << 20)}
+    state, delivered = None, []
+    for _ in range(5):
+        source = fl.MinibatchSource(corpus(counts[-1]), **options)
+        if state is not None:
+            source.load_state_dict(state, verify=True)
+        left = counts[-1] + chance.randint(1, 40)
+        while left > 0:
+            minibatch = source.next_minibatch(7)
+            assert minibatch["x"].rows[:, 0].tolist() == (12_500.0 * minibatch.ids).tolist()
+            delivered += minibatch.ids.tolist()
+            left -= minibatch.num_sequences
+        state = source.state_dict()
+        counts.append(counts[-1] + chance.randint(1, 60))
+    expected = []
+    versions = state["versions"]
+    for (first, _, rows), (stop, *_) in pairwise([*versions, [state["sweep"] + 1]]):
+        for sweep in range(first, stop):
+            expected += sweep_of(corpus(rows), sweep, options)
+    assert delivered == expected[: len(delivered)]
+
+
+def test_a_concatenation_grows_within_its_last_part(tmp_path):
+    rows, folder = Growth(tmp_path, "csv"), Growth(tmp_path, "npy folder")
+    rows.append(11)
+    folder.append(6)
+
+    def source():
+        return fl.MinibatchSource(fl.Concat(rows.corpus(), folder.corpus()), seed=5)
+
+    before = source()
+    first = before.next_minibatch(9).ids.tolist()
+    rest = before.next_minibatch(8).ids.tolist()
+    before.seek(samples=9)
+    state = before.state_dict()
+    folder.append(4)
+    after = source()
+    after.load_state_dict(state)
+    assert after.next_minibatch(8).ids.tolist() == rest
+    assert sorted(first + rest) == list(range(17))
+    assert sorted(after.next_minibatch(21).ids.tolist()) == list(range(21))
+    rows.append(1)  # in front of the folder's rows
+    with pytest.raises(fl.StateError, match="Rows that were replaced or removed do not fit"):
+        source().load_state_dict(state)
 
 
 def test_a_state_names_its_versions(tmp_path):
@@ -134,8 +159,9 @@ def test_a_state_names_its_versions(tmp_path):
     source = fl.MinibatchSource(growth.corpus(), seed=5, max_sweeps=3)
     source.load_state_dict(first)
     state = source.state_dict()
-    assert state["versions"] == [[0, first["corpus"]], [1, state["corpus"]]]
-    assert {**state, "corpus": 0} == {**first, "corpus": 0, "versions": state["versions"]}
+    assert state["versions"] == [[0, first["corpus"], 10], [1, state["corpus"], 15]]
+    changed = {"corpus": 0, "sequences": 0, "versions": 0}
+    assert {**state, **changed} == {**first, **changed}
     assert source.num_sequences == 15
     ids = [i for minibatch in source.minibatches(7) for i in minibatch.ids.tolist()]
     assert len(ids) == 10 - first["sequence"] + 15 + 15
@@ -175,8 +201,11 @@ def test_rows_that_were_replaced_or_removed_are_an_error(tmp_path, form):
     state = source.state_dict()
     growth.append(3)
     fl.MinibatchSource(growth.corpus(), seed=5).load_state_dict(state)
-    for counts in ([10, 5, 3], [10], [9, 4, 3], [4, 10]):
-        other = Growth(tmp_path, form)
+    others = [([10], {}), ([10, 4, 3], {3: 903}), ([10, 4, 3], {12: 903})]
+    if not FORMS[form].in_place:  # there files end elsewhere
+        others += [([10, 3, 4], {}), ([9, 4, 3], {}), ([4, 10], {})]
+    for number, (counts, replaced) in enumerate(others):
+        other = Growth(tmp_path / str(number), form, replaced)
         for count in counts:
             other.append(count)
         with pytest.raises(
@@ -198,7 +227,8 @@ def test_orders_that_cannot_grow_say_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "versions", [5, [], [[0]], [[1, "a"]], [[0, 5]], [[0, "a"], [0, "b"]], [[0, "a"], [1, "b"]], [["0", "a"]]]
+    "versions",
+    [5, [], [[0]], [[1, "a"]], [[0, 5]], [[0, "a"], [0, "b"]], [[0, "a"], [1, "b"]], [["0", "a"]], [[0, "a", "5"]]],
 )
 def test_damaged_versions_are_refused(tmp_path, versions):
     growth = Growth(tmp_path, "jsonl")

@@ -29,7 +29,9 @@ KINDS = {
 def written(kind: str) -> bytes:
     n = 100
     lists = pa.ListArray.from_arrays(pa.array(np.arange(n + 1, dtype="i4") * 3), pa.array(np.arange(3 * n) % 7))
-    table = pa.table({"x": np.arange(n, dtype="f4"), "words": lists, "name": [f"name {i % 9}" for i in range(n)]})
+    table = pa.table(
+        {"x": np.arange(n, dtype="f4"), "words": lists, "name": [f"name {i % 9}" if i % 5 else None for i in range(n)]}
+    )
     file = io.BytesIO()
     pq.write_table(table, file, **KINDS[kind])
     return file.getvalue()
@@ -49,7 +51,7 @@ def native_footer(data: bytes):
         assert 0 <= byte <= len(data)
         return None
     assert all(array.dtype == np.int64 and array.shape == (len(rows) * width,) for array in columns)
-    table = np.stack(columns, axis=1).reshape(len(rows), width, 4).tolist()
+    table = np.stack(columns, axis=1).reshape(len(rows), width, 5).tolist()
     return rows.tolist(), [[tuple(column) for column in group] for group in table]
 
 
@@ -91,13 +93,14 @@ def test_figures_match_pyarrow(kind):
         theirs = metadata.row_group(g)
         assert rows[g] == theirs.num_rows
         assert len(group) == metadata.num_columns
-        for c, (values, uncompressed, compressed, begin) in enumerate(group):
+        for c, (values, uncompressed, compressed, begin, nulls) in enumerate(group):
             column = theirs.column(c)
             assert (values, uncompressed, compressed) == (
                 column.num_values,
                 column.total_uncompressed_size,
                 column.total_compressed_size,
             )
+            assert nulls == (column.statistics.null_count if column.is_stats_set else -1)
             # Pages fill the column exactly, and hold all its values.
             at, seen, bytes_out = begin, 0, 0
             while at < begin + compressed:

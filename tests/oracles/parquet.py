@@ -125,8 +125,17 @@ def structures(fields: Fields, number: int) -> list[Fields]:
     return [item.used() for item in value[1]]
 
 
-def footer(data: bytes) -> tuple[list[int], list[list[tuple[int, int, int, int]]]]:
-    """(rows, by row group and column (values, uncompressed, compressed, begin)). Raises Damage."""
+def null_count(meta: Fields, values: int) -> int:
+    """The nulls that the statistics of a column count, -1 where they do not, or cannot be right."""
+    kind, statistics = meta.get(12, (0, None))
+    if kind != STRUCT:
+        return -1
+    kind, nulls = statistics.used().get(3, (0, -1))
+    return nulls if kind == I64 and 0 <= nulls <= values else -1
+
+
+def footer(data: bytes) -> tuple[list[int], list[list[tuple[int, int, int, int, int]]]]:
+    """(rows, by row group and column (values, uncompressed, compressed, begin, nulls)). Raises Damage."""
     try:
         top = Reader(data).structure(64).used()
     except Short:
@@ -143,7 +152,8 @@ def footer(data: bytes) -> tuple[list[int], list[list[tuple[int, int, int, int]]
             meta = chunk[3][1].used()
             data_page, dictionary = size(meta, 9, I64), size(meta, 11, I64, 0)
             begin = dictionary if 0 < dictionary < data_page else data_page
-            found.append((size(meta, 5, I64), size(meta, 6, I64), size(meta, 7, I64), begin))
+            values = size(meta, 5, I64)
+            found.append((values, size(meta, 6, I64), size(meta, 7, I64), begin, null_count(meta, values)))
         columns.append(found)
     if len({len(found) for found in columns}) > 1:
         raise Damage

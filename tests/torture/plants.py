@@ -510,6 +510,8 @@ PLANTS = (
     Plant("replicas differ", "killed-ranks", ("silent",), _replicas_differ, every=4),
     Plant("errors of nobody, descriptors", "few-descriptors", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, Arrow", "hostile-arrow", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, ArrayRecord", "hostile-arrayrecord", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, Lance", "hostile-lance", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, CTF", "hostile-ctf", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, HDF5", "hostile-hdf5", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, images", "hostile-images", ("foreign",), _errors_of_nobody),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes from a Parquet file's footer and page headers. Both are Thrift structures in the compact protocol, and no byte
 // of them is trusted: a length is compared with the remaining bytes before it is used, nesting is limited, and a field
-// that is used must have its type and appear once. Unused fields, which are mostly statistics, are skipped.
+// that is used must have its type and appear once. Unused fields are skipped. Of the statistics only the number of nulls is
+// read. It decides nothing, so one that cannot be right is ignored.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,8 @@ struct ParquetColumn {
     std::int64_t uncompressed;  // bytes of its pages, including their headers
     std::int64_t compressed;    // bytes of its pages in the file, including their headers
     std::int64_t begin;         // file offset of its first page
+    std::int64_t nulls;         // of its values, or -1 if the footer does not say
 };
-static_assert(sizeof(ParquetColumn) == 32, "columns are handed out as rows of four int64");
 
 struct ParquetFooter {
     std::vector<std::int64_t> rows;      // of each row group

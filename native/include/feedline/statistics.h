@@ -30,6 +30,9 @@ Moments moments(const T* rows, const std::uint8_t* present, std::size_t count, s
 void sample_rows(std::uint64_t first, std::size_t count, std::uint64_t threshold, std::vector<std::int64_t>& rows,
                  std::vector<std::uint64_t>& hashes);
 
+// Returns whether bounds of byte strings (count) ascend from 0 or more to `size` at most. O(count).
+bool ascend(const std::int64_t* bounds, std::size_t count, std::size_t size);
+
 // A hash of a byte string, which never changes.
 std::uint64_t hash_bytes(const char* data, std::size_t size);
 
@@ -55,6 +58,15 @@ public:
     void add(std::int64_t value, std::int64_t count);
     void add(std::string_view value, std::int64_t count);
 
+    // Adds `n` integers. Those whose byte in `present` is 0 are left out; null: none is. Without `counts` each counts
+    // once. T is an integer of 1 to 8 bytes; uint64 is kept as int64 of the same bits.
+    template <class T>
+    void add(const T* values, const std::uint8_t* present, const std::int64_t* counts, std::size_t n);
+
+    // Adds `n` byte strings in the same way: those between `bounds` (n + 1), ascending, of the `size` bytes of `data`.
+    void add(const std::int64_t* bounds, const char* data, std::size_t size, const std::uint8_t* present,
+             const std::int64_t* counts, std::size_t n);
+
     // The number of a value, -1 if there is none.
     std::int64_t find(std::int64_t value) const;
     std::int64_t find(std::string_view value) const;
@@ -71,19 +83,31 @@ public:
     void set_error(std::int64_t error) { error_ = error; }
 
 private:
+    struct Slot {
+        std::uint32_t number = 0;  // of a value, + 1, or 0
+        std::uint32_t tag = 0;     // upper half of its hash
+    };
+
     template <class Equal>
-    std::size_t slot(std::uint64_t hash, Equal equal) const;
-    void insert(std::size_t slot, std::uint64_t hash, std::int64_t count);
+    std::size_t place(std::uint64_t hash, Equal equal) const;
+    template <class T>
+    bool add_dense(const T* values, const std::uint8_t* present, std::size_t n);
+    void fetch(std::uint64_t hash) const;
+    void add_integer(std::int64_t value, std::uint64_t hash, std::int64_t count);
+    void add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count);
+    bool is_text(std::size_t number, std::string_view value, std::uint64_t word) const;
+    void insert(std::size_t at, std::uint64_t hash, std::int64_t count);
     void rebuild(std::size_t slots);
     void cut();
 
     bool bytes_;
     std::size_t capacity_;
     std::int64_t error_ = 0;
-    std::vector<std::uint32_t> slots_;  // number + 1, or 0
+    std::vector<Slot> slots_;
     std::vector<std::uint64_t> hashes_;
     std::vector<std::int64_t> counts_;
     std::vector<std::int64_t> integers_;
+    std::vector<std::uint64_t> words_;  // the first 8 bytes of each text
     std::vector<std::size_t> ends_;
     std::string arena_;
     std::vector<std::uint8_t> registers_;

@@ -10,11 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "feedline/byte_stream.h"
 #include "feedline/reach.h"
 
 namespace feedline {
@@ -47,13 +50,15 @@ struct TarEntry {
 };
 static_assert(sizeof(TarEntry) == 24, "entries are written to index files as they are");
 
-// Finds the samples of an open file by its headers, without reading the data. Not for several threads at once. Throws
-// bad_alloc, and the exceptions of `reach`.
+// Finds the samples of an open file by its headers, without reading the data, or of a stream of blocks. Not for several
+// threads at once. Throws bad_alloc, and the exceptions of `reach` and of the blocks.
 class TarIndexer {
 public:
     // The descriptor stays the caller's. Without `reach`, all of the file can be read.
     TarIndexer(int descriptor, std::uint64_t size, Reach reach = nullptr)
         : descriptor_(descriptor), size_(size), reach_(std::move(reach)) {}
+    explicit TarIndexer(Blocks blocks)
+        : descriptor_(-1), size_(std::numeric_limits<std::uint64_t>::max()), stream_(std::move(blocks)) {}
 
     // Appends the samples that the next `members` members complete. O(members) reads of 512 bytes.
     void next(std::size_t members, std::vector<TarEntry>& out);
@@ -65,12 +70,15 @@ public:
     std::uint64_t bytes() const { return at_; }  // up to which headers were read
 
 private:
+    template <class Bytes>
+    void walk(Bytes& bytes, std::size_t members, std::vector<TarEntry>& out);
     void end_sample(std::vector<TarEntry>& out);
 
     int descriptor_;
-    std::uint64_t size_, at_ = 0, advised_ = 0;
+    std::uint64_t size_, at_ = 0, advised_ = 0;  // the size of a stream is the largest number before its end
     Reach reach_;
     std::pair<std::uint64_t, std::uint64_t> readable_{0, 0};  // range that `reach_` returned last
+    std::optional<ByteStream> stream_;
     bool done_ = false, open_ = false;
     std::string key_;
     std::uint64_t begin_ = 0, end_ = 0, error_byte_ = 0;

@@ -1,7 +1,7 @@
 """The native kernels; contracts in native/include/feedline. `make check` compares this with the module."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -271,9 +271,12 @@ class RecordIOIndexer:
     def error_number(self) -> int: ...
 
 class TarIndexer:
+    @overload
     def __init__(
         self, descriptor: int, size: int, reach: Callable[[int, int], tuple[int, int]] | None = None
     ) -> None: ...
+    @overload
+    def __init__(self, blocks: Iterator[NDArray[np.uint8]]) -> None: ...
     def next(self, headers: int) -> NDArray[np.uint8]: ...
     @property
     def bytes(self) -> int: ...
@@ -407,7 +410,15 @@ def pad(
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]: ...
 def parquet_footer(
     data: Any,
-) -> tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+) -> tuple[
+    NDArray[np.int64],
+    int,
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int64],
+]: ...
 def parquet_page(data: Any) -> tuple[int, int, int, int] | None: ...
 def row_contents(
     rows: NDArray[np.int64], offsets: NDArray[np.int64], count: int
@@ -469,7 +480,7 @@ class ValueTable:
     def __len__(self) -> int: ...
     def add_integers(
         self,
-        values: NDArray[np.int64],
+        values: NDArray[Any],
         present: NDArray[np.uint8] | None,
         counts: NDArray[np.int64] | None = None,
     ) -> None: ...

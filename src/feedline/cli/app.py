@@ -25,6 +25,7 @@ COMMANDS = {
     "watch": "Watch a training run: how far it is, how long it will take, its loss and speed, and what limits it.",
     "demo": "Train on real words, kill -9 halfway, resume with two workers, and prove that stream and model are "
     "identical.",
+    "index": "Write an index beside each file, so that machines that open the files later need not scan them.",
     "export": "Write a network of MXNet as ONNX, or its weights as safetensors.",
     "run": "Run a script or notebook written for CNTK or MXNet, unchanged.",
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any, cast, get_args
 
 import numpy as np
 import typer
 
 from feedline.cli.console import UsageError
 from feedline.data import Stream
+from feedline.feed.formats.widening import SchemaRule
 from feedline.feed.protocol import Deserializer, RandomAccess, can
 from feedline.feed.timeline import ORDERS, Window
 
@@ -25,13 +26,22 @@ Streams = Annotated[
     typer.Option(
         "--stream",
         metavar="NAME=SHAPE[:sparse][:DTYPE]",
-        help="Declare a stream, e.g. x=28x28, word=1000:sparse, y=scalar:float64; `field=NAME` and `size` (defines the "
-        "minibatch size) may follow, separated by colons. For CSV, x=a,b makes a stream of the columns a and b. "
+        help="Declare a stream, e.g. x=28x28, word=1000:sparse, y=scalar:float64; `field=NAME`, `size` (defines the "
+        "minibatch size), `missing=VALUE` (of nulls and absent keys) and `mask` (a stream NAME_present) may follow, "
+        "separated by colons. For CSV, x=a,b makes a stream of the columns a and b. "
         "Repeat for each stream. Without it, streams of a text file are guessed from its beginning.",
     ),
 ]
 ChunkSize = Annotated[
     str, typer.Option(metavar="BYTES", help="Bytes of text per CTF chunk (32M, 128k, 5000); part of the order.")
+]
+SchemaOption = Annotated[
+    str,
+    typer.Option(
+        "--schema",
+        metavar="strict|union",
+        help="union: files of Parquet, Arrow, JSON Lines or CSV may differ in their columns; numbers are widened.",
+    ),
 ]
 WindowOption = Annotated[
     str | None,
@@ -92,7 +102,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_streams(declarations: list[str] | None) -> dict[str, Stream]:
-    """Parse ``NAME=SHAPE[:sparse][:size][:field=NAME][:DTYPE]`` declarations, in order.
+    """Parse ``NAME=SHAPE[:sparse][:size][:field=NAME][:missing=VALUE][:mask][:DTYPE]`` declarations, in order.
 
     Raises:
         UsageError: a declaration is invalid, or a name occurs twice.
@@ -116,25 +126,42 @@ def _stream(text: str, shape_text: str, words: list[str]) -> Stream:
         shape = tuple(int(part) for part in re.split("[x,]", shape_text))
     else:
         raise UsageError(f"expected a shape such as 784, 28x28 or scalar, got {shape_text!r} in --stream {text!r}")
-    dtype, sparse, size, field = "float32", False, False, None
+    dtype, sparse, size, mask, field, missing = "float32", False, False, False, None, None
     for word in words:
         if word == "sparse":
             sparse = True
         elif word == "size":
             size = True
+        elif word == "mask":
+            mask = True
         elif word.startswith("field="):
             field = word.removeprefix("field=")
+        elif word.startswith("missing="):
+            missing = word.removeprefix("missing=")
         else:
             try:
                 dtype = np.dtype(word).name
             except TypeError:
                 raise UsageError(
-                    f"expected sparse, size, field=NAME or a dtype, got {word!r} in --stream {text!r}"
+                    f"expected sparse, size, field=NAME, missing=VALUE, mask or a dtype, got {word!r} in --stream "
+                    f"{text!r}"
                 ) from None
     try:
-        return Stream(shape, dtype=dtype, sparse=sparse, field=field, defines_size=size)
+        value = None if missing is None else _missing_value(missing, np.dtype(dtype))
+        return Stream(shape, dtype, sparse, field=field, defines_size=size, missing=value, mask=mask)
     except ValueError as error:
         raise UsageError(f"{error}, in --stream {text!r}") from error
+
+
+def _missing_value(text: str, dtype: np.dtype[Any]) -> Any:
+    """Return the value of missing samples of a dtype.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    if dtype.kind in "SU":
+        return text.encode() if dtype.kind == "S" else text
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
 
 
 # A shape followed by options, which is no column name.
@@ -191,6 +218,18 @@ def parse_order(text: str) -> str:
     if text not in names:
         raise UsageError(f"expected --order {' or '.join(names)}, got {text!r}")
     return text
+
+
+def parse_schema(text: str) -> SchemaRule:
+    """Return whether the schemas of files may differ.
+
+    Raises:
+        UsageError: it is no such rule.
+    """
+    for rule in get_args(SchemaRule):
+        if rule == text:
+            return cast(SchemaRule, rule)
+    raise UsageError(f"expected --schema {' or '.join(get_args(SchemaRule))}, got {text!r}")
 
 
 def parse_partition(text: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Streams
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, SchemaOption, Streams
 from feedline.cli.console import Debug, Json, UsageError, print_json, print_table, stdout
 from feedline.cli.corpus import open_path
 from feedline.errors import DataError
@@ -41,6 +41,7 @@ def audit(
         typer.Option(metavar="[NAME:]ID", help="List the steps that contain this document of a packed corpus."),
     ] = None,
     stream: Streams = None,
+    schema: SchemaOption = "strict",
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     json: Json = False,
     debug: Debug = False,
@@ -48,7 +49,7 @@ def audit(
     """Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was read."""
     low, high = _bounds(steps)
     records = read_records(log)
-    with contextlib.closing(open_path(path, stream, chunk_size).corpus) as corpus:
+    with contextlib.closing(open_path(path, stream, chunk_size, schema).corpus) as corpus:
         names = getattr(corpus, "names", None)
         counts = np.zeros(len(names) if names else 1, np.int64)
         listed: list[AuditedStep] = []

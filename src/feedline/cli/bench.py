@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from feedline.cli import bench_loader
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Streams, WindowOption, parse_window
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, SchemaOption, Streams, WindowOption, parse_window
 from feedline.cli.bench_log import BenchLog
 from feedline.cli.console import (
     Debug,
@@ -63,6 +63,7 @@ def bench(
         bool, typer.Option("--cold", help="Evict the data from the page cache first, and feed at most one sweep.")
     ] = False,
     stream: Streams = None,
+    schema: SchemaOption = "strict",
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     log: Annotated[
         Path | None, typer.Option(help="Write a log in JSON lines for `feedline report FILE`; overwrites.")
@@ -85,7 +86,7 @@ def bench(
     if cold and is_address(path):
         raise UsageError("expected a path with --cold, got an address: set XDG_CACHE_HOME to an empty folder instead")
     before = memory().private
-    opened = open_path(path, stream, chunk_size)
+    opened = open_path(path, stream, chunk_size, schema)
     with contextlib.closing(opened.corpus):
         shuffle = parse_window(window, opened.corpus)
         began_cold = _evict(opened.corpus) if cold else None

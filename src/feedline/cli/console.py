@@ -29,11 +29,19 @@ _TYPED = {
     'pass on_error="skip" to the source to skip such sequences and count them': "convert --skip-errors leaves them out",
     'pass on_error="skip" to skip such rows and count them': "--skip-errors leaves such rows out",
     "=fl.Stream(...)": "=SHAPE after --stream",
+    'schema="union"': "--schema union",
+    "schema='union'": "--schema union",
     "streams={...} names the columns to take": "--stream NAME=COLUMN names the columns to take",
     "fl.convert(path, 'corpus')": "feedline convert PATH STORE",
     "raise the cache_bytes of fl.Remote to": "raise --cache to",
     "pass shuffle=fl.Window(...)": "pass --window, such as --window 256M",
 }
+
+# Advice to declare what becomes of missing samples.
+_DECLARED = re.compile(
+    r"""declare fl\.Stream\(\(([\d, ]*)\), "(\w+)"(, sparse=True)?, missing=(?:b?""|(\w+))\) for `([^`]+)` """
+    "to fill them, with mask=True also to get"
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -154,6 +162,7 @@ def use_option_names(message: str, options: Collection[str] = ()) -> str:
         lambda m: " ".join(f"--role {name}=..." for name in re.findall(r'"([^"]+)": \.\.\.', m[1])),
         message,
     )
+    message = _DECLARED.sub(_declared_option, message)
     if options:
         names = "|".join(sorted(options, key=len, reverse=True))
         message = re.sub(
@@ -167,6 +176,13 @@ def use_option_names(message: str, options: Collection[str] = ()) -> str:
         )
         message = re.sub(r"\b(\d{7,}) bytes\b", lambda m: f"{int(m[1]) / (1 << 20):,.1f} MiB", message)
     return message
+
+
+def _declared_option(advice: re.Match[str]) -> str:
+    shape = "x".join(re.findall(r"\d+", advice[1])) or "scalar"
+    sparse = ":sparse" if advice[3] else ""
+    option = f"--stream {advice[5]}={shape}{sparse}:{advice[2]}:missing={advice[4] or ''}"
+    return f"pass {option} to fill them, with :mask also to get"
 
 
 def show_bytes(n: float) -> str:

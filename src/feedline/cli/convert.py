@@ -8,7 +8,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Jobs, Streams, parse_count
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Jobs, SchemaOption, Streams, parse_count
 from feedline.cli.console import Debug, Json, UsageError, print_facts, print_json, progress, show_bytes, show_count
 from feedline.cli.corpus import open_path
 from feedline.feed.composed.tokenized import Tokenized
@@ -22,6 +22,7 @@ def convert(
     source: Annotated[str, typer.Argument(help="File, folder, quoted pattern or address, in any format.")],
     destination: Annotated[str, typer.Argument(help="Folder of the new store, or its address: s3://bucket/folder.")],
     stream: Streams = None,
+    schema: SchemaOption = "strict",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store of that name.")] = False,
     append: Annotated[
         bool, typer.Option("--append", help="Write behind the sequences of a store of that name.")
@@ -63,7 +64,7 @@ def convert(
     memory_bytes = max(parse_count(memory), CHUNK_MEMORY)
     if tokenizer is None and (text is not None or append_token is not None):
         raise UsageError("expected --tokenizer with --text or --append-token, got none")
-    corpus, _, guessed, *_ = open_path(source, stream, chunk_size, memory_bytes)
+    corpus, _, guessed, *_ = open_path(source, stream, chunk_size, schema, memory=memory_bytes)
     with contextlib.closing(corpus), progress("converting") as show:
         if tokenizer is not None:
             corpus = Tokenized(corpus, tokenizer, text=text, append=append_token)

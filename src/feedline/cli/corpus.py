@@ -7,7 +7,7 @@ import re
 import time
 from typing import NamedTuple
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_count, parse_streams
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_count, parse_schema, parse_streams
 from feedline.cli.console import UsageError, progress
 from feedline.feed.arguments import Remote
 from feedline.feed.formats.cntk.ctf import CTFDeserializer
@@ -43,6 +43,8 @@ def open_path(
     path: str | os.PathLike[str],
     streams: list[str] | None,
     chunk_size: str,
+    schema: str = "strict",
+    *,
     memory: int = CHUNK_MEMORY,
     remote: Remote | None = None,
 ) -> Opened:
@@ -50,13 +52,13 @@ def open_path(
 
     Args:
         path, memory, remote: as for `feedline.open_corpus`.
-        streams, chunk_size: as typed.
+        streams, chunk_size, schema: as typed.
 
     Raises:
         DataError, SchemaError: see `feedline.open_corpus`.
-        UsageError: ``streams`` or ``chunk_size`` is invalid.
+        UsageError: ``streams``, ``chunk_size`` or ``schema`` is invalid.
     """
-    size = parse_count(chunk_size)
+    size, rule = parse_count(chunk_size), parse_schema(schema)
     began = time.perf_counter()
     if is_address(path):
         if chunk_size != DEFAULT_CHUNK_SIZE:
@@ -65,14 +67,14 @@ def open_path(
     else:
         form, paths = recognise(path)
         name, is_csv = form.name, form.name == "csv"
-    if name != "ctf":
+    if name != "ctf" or rule == "union":  # which no CTF has
         parse = parse_columns if is_csv else parse_streams
-        corpus = open_corpus(path, streams=parse(streams), memory=memory, remote=remote)
+        corpus = open_corpus(path, streams=parse(streams), memory=memory, remote=remote, schema=rule)
         if isinstance(corpus, RemoteCorpus):
             name = corpus.format
         return Opened(corpus, name, name in _GUESSED and not streams, False, time.perf_counter() - began)
     declared = parse_streams(streams)
-    schema, indexed = declared or infer_ctf_streams(paths[0]), False
+    inferred, indexed = declared or infer_ctf_streams(paths[0]), False
     began = time.perf_counter()
     with progress("indexing") as show:
 
@@ -82,5 +84,5 @@ def open_path(
             show(done, total)
 
         what = paths if len(paths) > 1 else paths[0]
-        text = CTFDeserializer(what, schema, chunk_size=size, memory=memory, progress=count)
+        text = CTFDeserializer(what, inferred, chunk_size=size, memory=memory, progress=count)
     return Opened(text, name, not declared, indexed, time.perf_counter() - began)

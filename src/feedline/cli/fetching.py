@@ -67,7 +67,7 @@ class ClusterOptions(NamedTuple):
 
 @contextlib.contextmanager
 def opened_cold(
-    path: str, streams: list[str] | None, chunk_size: str, cluster: Cluster
+    path: str, streams: list[str] | None, chunk_size: str, schema: str, cluster: Cluster
 ) -> Iterator[tuple[RemoteCorpus, Callable[..., FetchPlan]]]:
     """Open an address as a run does on a node whose cache is empty, within a block.
 
@@ -77,7 +77,7 @@ def opened_cold(
     own_folder(user_cache())
     with tempfile.TemporaryDirectory(prefix="plan-", dir=user_cache()) as folder:
         before = TRAFFIC.requests, TRAFFIC.fetched_bytes, TRAFFIC.lookups
-        corpus = open_path(path, streams, chunk_size, remote=Remote(folder, cluster.cache_bytes)).corpus
+        corpus = open_path(path, streams, chunk_size, schema, remote=Remote(folder, cluster.cache_bytes)).corpus
         assert isinstance(corpus, RemoteCorpus)
         with contextlib.closing(corpus):
             corpus.digest()

@@ -15,7 +15,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Streams
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, SchemaOption, Streams, parse_schema
 from feedline.cli.console import (
     Debug,
     Json,
@@ -43,7 +43,7 @@ from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import shown
 from feedline.feed.formats.images import ImageFolderDeserializer
-from feedline.feed.protocol import Deserializer, RandomAccess, can, finish_of
+from feedline.feed.protocol import CountsNulls, Deserializer, RandomAccess, can, finish_of
 from feedline.feed.transforms import DrawKeys
 
 _BLOCK_SEQUENCES = 1 << 20  # sequences whose lengths are looked up at a time
@@ -58,6 +58,7 @@ _STATISTICS = ["name", "nulls", "mean", "deviation", "least", "median", "greates
 def inspect(
     path: CorpusPath,
     stream: Streams = None,
+    schema: SchemaOption = "strict",
     preview: Annotated[int, typer.Option(min=0, help="Number of sequences to show.")] = 3,
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     pictures: Annotated[
@@ -76,37 +77,40 @@ def inspect(
     views: Annotated[int, typer.Option(min=1, max=4, help="Sweeps to show of each picture.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the steps.")] = 0,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="Instead, read all data, and show statistics of the streams.")
+        bool,
+        typer.Option("--statistics", help="Instead, read all data, and show statistics of the streams, with nulls."),
     ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show format, streams, counts, lengths and the first sequences of a corpus."""
-    opened = open_path(path, stream, chunk_size)
+    opened = open_path(path, stream, chunk_size, schema)
     with contextlib.closing(opened.corpus):
         if pictures is not None:
             page = write_page(opened, PageOptions(pictures, views, step or (), seed), out)
             print_result(page, json, _show_page)
             return
         if statistics:
-            print_result(_statistics(opened.corpus if stream else path), json, _print_statistics)
+            print_result(_statistics(opened.corpus if stream else None, path, schema), json, _print_statistics)
             return
         description = describe(opened, preview)
     print_result(description, json, _print)
 
 
-def _statistics(corpus: Deserializer | str) -> dict[str, Any]:
-    """Return statistics of a corpus or of the corpus at a path, in JSON types."""
-    from feedline.feed.statistics import statistics  # imported late to keep `feedline --help` fast
+def _statistics(declared: Deserializer | None, path: str, schema: str) -> dict[str, Any]:
+    """Return statistics of a corpus with declared streams, or else of that at a path with all masks, in JSON types."""
+    # Imported late to keep `feedline --help` fast.
+    from feedline.feed.statistics.corpus_pass import open_masked, statistics
 
-    with progress("reading", "chunks") as report:
+    corpus = open_masked(path, parse_schema(schema)) if declared is None else declared
+    with contextlib.closing(corpus), progress("reading", "chunks") as report:
         summary = statistics(corpus, progress=report)
     streams = {}
     for name, stream in summary.items():
         values = [(value if isinstance(value, (int, str)) else repr(value), n) for value, n in stream.values]
         streams[name] = dataclasses.asdict(stream) | {"values": values[:_FREQUENT]}
     return {
-        "path": corpus if isinstance(corpus, str) else corpus.name,
+        "path": corpus.name,
         "sequences": summary.sequences,
         "streams": streams,
     }
@@ -117,12 +121,11 @@ def _print_statistics(about: dict[str, Any]) -> None:
     print_facts(about["path"], {"sequences": show_count(about["sequences"])})
     rows = []
     for name, stream in about["streams"].items():
-        nulls = stream["nulls"] / max(stream["samples"], 1)
         distinct = stream["distinct"]
         rows.append(
             [
                 name,
-                f"{nulls:.2%}",
+                _share(stream["nulls"], stream["samples"]),
                 *(_number(stream[key]) for key in ("mean", "deviation", "low")),
                 _number(stream["percentiles"][50]) if stream["percentiles"] else "",
                 _number(stream["high"]),
@@ -131,6 +134,11 @@ def _print_statistics(about: dict[str, Any]) -> None:
             ]
         )
     print_table(_STATISTICS, rows)
+
+
+def _share(nulls: int, count: int) -> str:
+    share = nulls / max(count, 1)
+    return "<0.01%" if 0 < share < 0.0001 else f"{share:.2%}"
 
 
 def _number(number: Any) -> str:
@@ -152,6 +160,8 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
     corpus = opened.corpus
     infos = corpus.chunks()
     sequences = sum(info.sequences for info in infos)
+    counting = corpus.capability(CountsNulls)
+    nulls = {} if counting is None else counting.null_counts()
     return {
         "path": corpus.name,
         "format": opened.format,
@@ -164,6 +174,7 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
                 "sparse": declared.sparse,
                 "defines_size": declared.defines_size,
                 "unit": declared.unit,
+                "nulls": nulls.get(name),
             }
             for name, declared in _delivered_schema(corpus).items()
         ],
@@ -301,8 +312,10 @@ def _print(about: dict[str, Any]) -> None:
         kind = "any length" if string else "sparse" if stream["sparse"] else "dense"
         kind += ", defines size" if stream["defines_size"] else ""
         kind += f", {stream['unit']}" if stream["unit"] is not None else ""
-        rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind])
-    print_table(["name", "dtype", "shape", "kind"], rows, left=4)
+        nulls = "" if stream["nulls"] is None else _share(stream["nulls"], about["sequences"])
+        rows.append([stream["name"], stream["dtype"], str(tuple(stream["shape"])), kind, nulls])
+    columns = 5 if any(row[-1] for row in rows) else 4
+    print_table(["name", "dtype", "shape", "kind", "nulls"][:columns], [row[:columns] for row in rows], left=4)
     if about["nested"]:
         console.print("\nvalues within columns, for --stream NAME=SHAPE:field=PATH:DTYPE", style="bold")
         for path in about["nested"]:

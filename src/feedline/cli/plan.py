@@ -17,6 +17,7 @@ from feedline.cli.arguments import (
     ChunkSize,
     CorpusPath,
     PartitionOption,
+    SchemaOption,
     Streams,
     WindowOption,
     parse_order,
@@ -56,6 +57,7 @@ def plan(
     order: Annotated[str, typer.Option(help="feedline, or cntk for CNTK 2.7's.")] = "feedline",
     arcs: Annotated[int | None, typer.Option(min=1, help="Arcs of the order, instead of --order; see fl.Arcs.")] = None,
     stream: Streams = None,
+    schema: SchemaOption = "strict",
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     cache: Annotated[
         str | None, typer.Option(metavar="BYTES", help="For an address: bytes in the cache of a node. Default: 16G.")
@@ -115,7 +117,7 @@ def plan(
         raise UsageError(f"expected a path of this machine, and neither --partition nor --html, with --mesh, got {got}")
     described = None if mesh is None else parse_mesh(mesh, role or [], ranks_per_node)
     if html is not None:
-        _compare_windows(path, html, size, seed, label, stream=stream, chunk_size=chunk_size, json=json)
+        _compare_windows(path, html, size, seed, label, stream=stream, schema=schema, chunk_size=chunk_size, json=json)
         return
     part = parse_partition(partition)
     if arcs is not None and order != "feedline":
@@ -126,11 +128,11 @@ def plan(
     with contextlib.ExitStack() as opened:
         corpus: Deserializer
         if is_address(path):
-            remote, fetch_plan = opened.enter_context(opened_cold(path, stream, chunk_size, cluster.cluster()))
+            remote, fetch_plan = opened.enter_context(opened_cold(path, stream, chunk_size, schema, cluster.cluster()))
             corpus = remote
         else:
             cluster.refuse(path)
-            corpus = opened.enter_context(contextlib.closing(open_path(path, stream, chunk_size).corpus))
+            corpus = opened.enter_context(contextlib.closing(open_path(path, stream, chunk_size, schema).corpus))
         options: dict[str, Any] = {"seed": seed, "shuffle": parse_window(window, corpus), "order": ordered}
         source = MinibatchSource(corpus, partition=part, **options)
         first = int(number)
@@ -196,11 +198,20 @@ def plan(
 
 
 def _compare_windows(
-    path: str, page: Path, size: int, seed: int, label: str | None, *, stream: Any, chunk_size: str, json: bool
+    path: str,
+    page: Path,
+    size: int,
+    seed: int,
+    label: str | None,
+    *,
+    stream: Any,
+    schema: str,
+    chunk_size: str,
+    json: bool,
 ) -> None:
     if is_address(path):
         raise UsageError(f"expected a path of this machine with --html, got {path}")
-    with contextlib.closing(open_path(path, stream, chunk_size).corpus) as corpus:
+    with contextlib.closing(open_path(path, stream, chunk_size, schema).corpus) as corpus:
         windows = window_page.choices(corpus, size, seed, label)
         page.write_text(window_page.html(corpus, windows, size), encoding="utf-8", errors="backslashreplace")
     document = {"page": str(page), "windows": [asdict(choice) for choice in windows]}

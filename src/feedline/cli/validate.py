@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Jobs, Streams
+from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, CorpusPath, Jobs, SchemaOption, Streams
 from feedline.cli.console import (
     Debug,
     Json,
@@ -27,6 +27,7 @@ from feedline.feed.validate import validate as validate_corpus
 def validate(
     path: CorpusPath,
     stream: Streams = None,
+    schema: SchemaOption = "strict",
     listed: Annotated[
         Path | None,
         typer.Option("--list", help="JSON Lines file for a list of damaged sequences, if any; `skip=` accepts it."),
@@ -37,7 +38,7 @@ def validate(
     debug: Debug = False,
 ) -> None:
     """Read every sequence once, checksums included. The exit code is 1 if one is damaged."""
-    opened = open_path(path, stream, chunk_size)
+    opened = open_path(path, stream, chunk_size, schema)
     with contextlib.closing(opened.corpus) as corpus, progress("validating") as show:
         result = validate_corpus(corpus, quarantine=listed, jobs=jobs, progress=show)
     if json:

@@ -104,7 +104,7 @@ def _versions(state: Mapping[str, Any], current: str) -> dict[str, Any]:
     if state.get("corpus") in (None, current):
         return {key: state[key] for key in ("corpus", "versions") if key in state}
     sweep = int(state["sweep"])
-    before = [row for row in state.get("versions", [[0, state["corpus"]]]) if row[0] <= sweep]
+    before = [row for row in state.get("versions", [[0, state["corpus"], state.get("sequences")]]) if row[0] <= sweep]
     return {"corpus": current, "versions": [*before, [sweep + 1, current]]}
 
 

@@ -68,11 +68,24 @@ def nulls_of(array: Any) -> NDArray[np.bool_]:
     """Return a mask of an Arrow array's nulls. An index of a null in its dictionary is a null, too."""
     nulls: NDArray[np.bool_] = np.zeros(len(array), np.bool_)
     if array.null_count:
-        nulls = array.is_null().to_numpy(zero_copy_only=False)
+        nulls = _null_flags(array)
     entries = getattr(array, "dictionary", None)
     if entries is not None and entries.null_count:
         nulls = nulls | entries.is_null().take(array.indices).fill_null(True).to_numpy(zero_copy_only=False)
     return nulls
+
+
+def _null_flags(array: Any) -> NDArray[np.bool_]:
+    """Return a mask of the nulls of an Arrow array that has some: several times as fast as its ``is_null``."""
+    validity = array.buffers()[0]
+    flags: NDArray[np.bool_]
+    if validity is None:  # of the type null
+        flags = array.is_null().to_numpy(zero_copy_only=False)
+        return flags
+    begin, first = divmod(array.offset, 8)
+    bits = np.frombuffer(validity, np.uint8)[begin:]
+    flags = np.unpackbits(bits, bitorder="little", count=first + len(array))[first:] == 0
+    return flags
 
 
 def kind_of(arrow: Any) -> str | None:

@@ -57,7 +57,7 @@ def open_corpus(
     ``.npy``                        one stream ``x``
     HDF5                            datasets of the root, see `HDF5Deserializer`
     Zarr (a folder or ``.zip``)     arrays of the root, see `ZarrDeserializer`
-    tar (WebDataset)                suffixes of the first sample, see `TarDeserializer`
+    tar (WebDataset), also packed   suffixes of the first sample, see `TarDeserializer`
     MDS (a folder)                  its columns, see `MDSDeserializer`
     LitData (a folder)              the leaves of its samples, see `LitDataDeserializer`
     TFRecord, also packed           inferred from the first records, see `TFRecordDeserializer`

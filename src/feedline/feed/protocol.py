@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -273,11 +273,39 @@ class Keyed:
 
 
 class Growing:
-    """A corpus that may have been shorter before: its chunks are followed by those of new files."""
+    """A corpus that may have been shorter before: its sequences are followed by those of new files, or by more in its
+    last file."""
 
     def digests(self) -> Iterator[tuple[int, str]]:
-        """Yield numbers of first chunks after which the corpus may have ended before, ascending, and the digest that it
-        then had. The last ones are all chunks and `Deserializer.digest`."""
+        """Yield numbers of first chunks after which a file ends, ascending, and the digest that the corpus had when it
+        ended there. The last ones are all chunks and `Deserializer.digest`."""
+        raise NotImplementedError
+
+    def shorter(self, sequences: int) -> Iterator[Deserializer]:
+        """Yield what this corpus may have been when it had only the first ``sequences`` sequences, and a file of it
+        fewer than now. By default nothing: files do not grow. Digest and chunks are needed of these corpora, no
+        data."""
+        return iter(())
+
+
+class Indexed:
+    """A corpus whose files have indexes that were made by reading them, and that can be shipped with them."""
+
+    def indexes(self) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+        """Yield the path of each file, and a function that writes its index to an open file.
+
+        Raises:
+            DataError: the index of a file is of no use to other machines.
+        """
+        raise NotImplementedError
+
+
+class CountsNulls:
+    """A corpus whose files say how many values of a stream are null."""
+
+    def null_counts(self) -> Mapping[str, int]:
+        """Return the number of sequences that are null by stream, for the streams of which the files say it. It reads
+        no data."""
         raise NotImplementedError
 
 

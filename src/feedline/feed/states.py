@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ from feedline.feed.packing import lanes
 from feedline.feed.packing.axis import Axis
 from feedline.feed.packing.jumps import Jumps
 from feedline.feed.protocol import Deserializer, Growing
-from feedline.feed.timeline import ORDERS, GrownOrder, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline import ORDERS, ChunkTable, GrownOrder, Timeline, UnsizedOrder, Window
+from feedline.feed.timeline.feedline import FeedlineOrder
 from feedline.feed.timeline.grown import grown_order
 
 STATE_VERSION = 1
@@ -57,7 +58,7 @@ class Identity:
 
     def __init__(self, corpus: Deserializer, timeline: Timeline, filling: str) -> None:
         self._corpus, self._timeline, self._filling = corpus, timeline, filling
-        self._digest: str | None = None
+        self._digests: tuple[str, str] | None = None  # of the corpus, and with its chunk table
 
     def to_json(self) -> dict[str, Any]:
         """Return order, seed, window, filling, streams, data and, if there are any, arcs."""
@@ -76,30 +77,58 @@ class Identity:
 
     def corpus_digest(self) -> str:
         """Return 32 hex digits that identify content and chunk table. Computed once."""
-        if self._digest is None:
-            self._digest = self._with_table(self._corpus.digest(), len(self._timeline.chunk_table))
-        return self._digest
+        return self._own_digests()[1]
 
-    def _with_table(self, digest: str, chunks: int) -> str:
-        """Return a digest of a digest and the sizes of the first chunks."""
-        h = hashlib.blake2b(digest.encode(), digest_size=16)
-        table = self._timeline.chunk_table
-        for column in (table.sequences, table.samples, table.bytes):
-            h.update(np.ascontiguousarray(column[:chunks], "<i8").tobytes())
-        return h.hexdigest()
+    def _own_digests(self) -> tuple[str, str]:
+        if self._digests is None:
+            digest = self._corpus.digest()
+            self._digests = digest, _with_table(digest, self._timeline.chunk_table)
+        return self._digests
 
-    def first_chunks(self, digests: Collection[str]) -> dict[str, int]:
-        """Return the number of first chunks that had each of these digests. Digests of no earlier corpus are left
-        out."""
-        growing = self._corpus.capability(Growing)
-        chunks_by_digest: dict[str, int] = {}
+    def length_to_json(self) -> dict[str, int]:
+        """Return the number of sequences, if the corpus may grow. With it, a later one finds its first chunks at
+        once."""
+        grows = isinstance(self._timeline, FeedlineOrder) and self._corpus.capability(Growing) is not None
+        return {"sequences": self._timeline.chunk_table.total_sequences} if grows else {}
+
+    def earlier(self, lengths: Mapping[str, int | None]) -> dict[str, ChunkTable]:
+        """Return the chunk tables of earlier corpora by digest, as far as they are first sequences of this corpus.
+
+        Args:
+            lengths: number of sequences by digest. None: unknown, as states once did not name it. Then each end of a
+                file is tried.
+        """
+        growing, table = self._corpus.capability(Growing), self._timeline.chunk_table
+        tables: dict[str, ChunkTable] = {}
+        ends = [] if growing is None else list(growing.digests())
+        # A corpus made of one that grows may forward its ability, and have another digest.
+        if growing is None or ends[-1][1] != self._own_digests()[0]:
+            return tables
+        known = {length for length in lengths.values() if length is not None}
+        tries_all = None in lengths.values()
         # Data mostly grows by a little.
-        for chunks, digest in reversed(list(growing.digests()) if growing is not None else []):
-            if len(chunks_by_digest) == len(digests):
-                break
-            if (with_table := self._with_table(digest, chunks)) in digests:
-                chunks_by_digest.setdefault(with_table, chunks)
-        return chunks_by_digest
+        for chunks, digest in reversed(ends):
+            if len(tables) == len(lengths):
+                return tables
+            if tries_all or int(table.starts[chunks]) in known:
+                first = table.first(chunks)
+                if (with_table := _with_table(digest, first)) in lengths:
+                    tables.setdefault(with_table, first)
+        for length in known - {kept.total_sequences for kept in tables.values()}:
+            for corpus in growing.shorter(length) if 0 < length < table.total_sequences else ():
+                first = ChunkTable(corpus.chunks())
+                if (digest := _with_table(corpus.digest(), first)) in lengths:
+                    tables[digest] = first
+                    break
+        return tables
+
+
+def _with_table(digest: str, table: ChunkTable) -> str:
+    """Return a digest of a digest and the sizes of chunks."""
+    h = hashlib.blake2b(digest.encode(), digest_size=16)
+    for column in (table.sequences, table.samples, table.bytes):
+        h.update(np.ascontiguousarray(column, "<i8").tobytes())
+    return h.hexdigest()
 
 
 def to_json(identity: Identity, place: SavedPlace, axis: Axis, truncated: bool) -> dict[str, Any]:
@@ -111,6 +140,7 @@ def to_json(identity: Identity, place: SavedPlace, axis: Axis, truncated: bool) 
     state = {
         "feedline": STATE_VERSION,
         **identity.to_json(),
+        **identity.length_to_json(),
         **axis.timeline.to_json(),
         **where,
         "samples": p.samples,
@@ -144,7 +174,7 @@ def from_json(
     current = identity.to_json()
     newest = timeline.newest if isinstance(timeline, GrownOrder) else timeline
     try:
-        grown = grown_order(state, current["corpus"], identity.first_chunks, newest)
+        grown = grown_order(state, current["corpus"], identity.earlier, newest)
     except (KeyError, TypeError, ValueError) as error:
         raise damage_error(error) from error
     timeline = newest if grown is None else grown

@@ -1,7 +1,7 @@
-"""`mxnet.io`: `NDArrayIter`, over a `feedline.MinibatchSource`.
+"""`mxnet.io`: `NDArrayIter` and `ImageRecordIter`, each over a `feedline.MinibatchSource`.
 
-Batches come in feedline's order, a pure function of ``seed`` and the number of the epoch, so that `NDArrayIter` can
-resume at any batch and shuffles the same way everywhere. Arrays are not copied as a whole. Each batch is a new copy.
+Batches come in feedline's order, a pure function of ``seed`` and the number of the epoch, so that iterators can resume
+at any batch and shuffle the same way everywhere. Arrays are not copied as a whole. Each batch is a new copy.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedline.data import Stream
 from feedline.errors import StateError, shown
+from feedline.feed.composed.take import Take
 from feedline.feed.formats.arrays import ArrayDeserializer
+from feedline.feed.formats.recordio import RecordIODeserializer
 from feedline.feed.source import MinibatchSource
+from feedline.mxnet import _augmenter
 from feedline.mxnet._names import names_of
 from feedline.mxnet.context import current_context
-from feedline.mxnet.ndarray import NDArray
+from feedline.mxnet.ndarray import NDArray, array
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -281,16 +285,159 @@ class NDArrayIter(DataIter):
         Raises:
             StateError: the state is malformed, or belongs to other data, another seed or another order.
         """
-        if not isinstance(state, Mapping) or not {"epoch", "begun", "source"} <= set(state):
-            raise StateError(f"expected a state of NDArrayIter.state_dict(), got {shown(state, 80)}")
-        epoch, begun = state["epoch"], state["begun"]
-        if type(epoch) is not int or not 0 <= epoch < 2**63 or type(begun) is not bool:
-            raise StateError(
-                f"expected an epoch, and whether it has begun, got {shown(epoch, 40)} and {shown(begun, 40)}"
+        self._epoch, self._begun = _restore(self._source, state, "NDArrayIter")
+        self._at, self._batch = self._source.position.samples, None
+
+
+class ImageRecordIter(DataIter):
+    """Batches of the pictures and labels of a RecordIO file, float32, without MXNet.
+
+    Args:
+        path_imgrec: the ``.rec`` file.
+        data_shape: (3, height, width) for RGB, or (1, height, width) for grey.
+        batch_size: number of pictures of a batch.
+        label_width: number of labels of a record. One label makes batches of shape (batch_size,).
+        shuffle: whether every epoch has another order. False: that of the file.
+        seed: seed of the order and of random changes.
+        num_parts, part_index: the file is cut into so many parts of equal numbers of records, of which one is read.
+        round_batch: whether the next epoch begins after the pictures that fill the last batch of an epoch. False: it
+            begins at its first picture.
+        data_name: name of the data.
+        label_name: name of the label.
+        options: MXNet's parameters of changes of pictures: ``resize``, ``pad``, ``fill_value``, ``rand_crop``,
+            ``random_resized_crop`` with ``min_random_area``, ``max_random_area``, ``min_aspect_ratio`` and
+            ``max_aspect_ratio``, ``rand_mirror``, ``mirror``, ``brightness``, ``contrast``, ``saturation``, ``mean_r``,
+            ``std_r`` and so on, and ``scale``. ``preprocess_threads`` threads decode. Those that concern only how MXNet
+            reads, such as ``prefetch_buffer``, have no effect.
+
+    Raises:
+        CompatError: a parameter is unknown or not provided.
+        DataError: the file is missing or no RecordIO file.
+        ValueError: fewer records than a batch, or another argument out of range.
+    """
+
+    def __init__(
+        self,
+        path_imgrec: str,
+        data_shape: Sequence[int],
+        batch_size: int,
+        label_width: int = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+        num_parts: int = 1,
+        part_index: int = 0,
+        round_batch: bool = True,
+        data_name: str = "data",
+        label_name: str = "softmax_label",
+        **options: Any,
+    ) -> None:
+        super().__init__(batch_size)
+        decode = _augmenter.decoder(data_shape, options)
+        label_shape = () if label_width == 1 else (label_width,)
+        streams = {"label": Stream(label_shape), "image": Stream(dtype="bytes")}
+        part = _part(RecordIODeserializer(path_imgrec, streams), num_parts, part_index)
+        self.num_data = sum(info.sequences for info in part.chunks())
+        if not 1 <= batch_size <= self.num_data:
+            raise ValueError(
+                f"expected a batch_size from 1 to {self.num_data}, the number of records, got {batch_size}"
             )
-        self._source.load_state_dict(state["source"])
-        self._epoch, self._begun, self._batch = epoch, begun, None
-        self._at = self._source.position.samples
+        self.round_batch = bool(round_batch)
+        self.provide_data = [DataDesc(data_name, (batch_size, *data_shape))]
+        self.provide_label = [DataDesc(label_name, (batch_size, *label_shape))]
+        self._source = MinibatchSource(part, seed=seed, shuffle=bool(shuffle), partition=(0, 1), transforms=[decode])
+        self._epoch = self._at = 0
+        self._begun = False
+        self._batch: tuple[list[NDArray], int] | None = None
+
+    def reset(self) -> None:
+        """Start the next epoch. No effect before the first batch."""
+        if self._begun:
+            self._epoch += 1
+            self._at = max(self._at, self._epoch * self.num_data) if self.round_batch else self._epoch * self.num_data
+            self._begun, self._batch = False, None
+
+    def iter_next(self) -> bool:
+        """See `DataIter.iter_next`."""
+        first, end = self._epoch * self.num_data, (self._epoch + 1) * self.num_data
+        if self._at >= end:
+            return False
+        pad = max(0, self._at + self.batch_size - end)
+        if self.round_batch or not pad:
+            parts = [self._read(self._at, self.batch_size)]
+            self._at += self.batch_size
+        else:
+            parts = [self._read(self._at, self.batch_size - pad), self._read(first, pad)]
+            self._at = end
+        self._begun = True
+        self._batch = [array(np.concatenate(rows)) for rows in zip(*parts, strict=True)], pad
+        return True
+
+    def _read(self, at: int, size: int) -> list[Any]:
+        if self._source.position.samples != at:
+            self._source.seek(samples=at)
+        minibatch = self._source.next_minibatch(size)
+        return [minibatch[name].rows for name in ("image", "label")]
+
+    def _current(self) -> tuple[list[NDArray], int]:
+        if self._batch is None:
+            raise ValueError("expected a batch, got none yet in this epoch: call iter_next() or next() first")
+        return self._batch
+
+    def getdata(self) -> list[NDArray]:
+        """See `DataIter.getdata`."""
+        return self._current()[0][:1]
+
+    def getlabel(self) -> list[NDArray]:
+        """See `DataIter.getlabel`."""
+        return self._current()[0][1:]
+
+    def getpad(self) -> int:
+        """See `DataIter.getpad`."""
+        return self._current()[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in JSON types."""
+        if self._source.position.samples != self._at:
+            self._source.seek(samples=self._at)
+        return {"epoch": self._epoch, "begun": self._begun, "source": self._source.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a position.
+
+        Raises:
+            StateError: the state is malformed, or belongs to other data, another seed or another order.
+        """
+        self._epoch, self._begun = _restore(self._source, state, "ImageRecordIter")
+        self._at, self._batch = self._source.position.samples, None
+
+
+def _part(corpus: RecordIODeserializer, num_parts: int, part_index: int) -> RecordIODeserializer | Take:
+    """Return a part of the records, as MXNet cuts them by its index: all but the last have as many."""
+    if not 0 <= part_index < num_parts:
+        raise ValueError(f"expected 0 <= part_index < num_parts, got {part_index} and {num_parts}")
+    if num_parts == 1:
+        return corpus
+    count = sum(info.sequences for info in corpus.chunks())
+    each = -(-count // num_parts)
+    bounds = min(part_index * each, count), min((part_index + 1) * each, count)
+    if bounds[0] == bounds[1]:
+        raise ValueError(f"expected at least one record in part {part_index} of {num_parts}, got none of {count}")
+    return Take(corpus, *bounds)
+
+
+def _restore(source: MinibatchSource, state: Any, name: str) -> tuple[int, bool]:
+    """Restore a source. Return the number of the epoch, and whether it has begun.
+
+    Raises:
+        StateError: the state is malformed, or does not fit.
+    """
+    if not isinstance(state, Mapping) or not {"epoch", "begun", "source"} <= set(state):
+        raise StateError(f"expected a state of {name}.state_dict(), got {shown(state, 80)}")
+    epoch, begun = state["epoch"], state["begun"]
+    if type(epoch) is not int or not 0 <= epoch < 2**63 or type(begun) is not bool:
+        raise StateError(f"expected an epoch, and whether it has begun, got {shown(epoch, 40)} and {shown(begun, 40)}")
+    source.load_state_dict(state["source"])
+    return epoch, begun
 
 
 def _name_arrays(arrays: Any, name: str) -> list[tuple[str, Any]]:

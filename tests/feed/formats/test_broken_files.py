@@ -82,6 +82,8 @@ FILES = {
     "arrow": lambda: arrow(ipc.new_file),
     "arrows": lambda: arrow(ipc.new_stream),
     "tar": lambda: in_memory(tar),
+    "tar.gz": lambda: gzip.compress(in_memory(tar)),
+    "tar.zst": lambda: packed(in_memory(tar), "zstd"),
     "tfrecord": tfrecord,
     "rec": lambda: b"".join(recordio.record(recordio.packed(float(k))) for k in range(COUNT)),
     "npy": lambda: in_memory(lambda sink: np.save(sink, np.arange(COUNT))),

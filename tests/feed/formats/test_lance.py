@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import struct
 
 import numpy as np
 import pytest
@@ -134,6 +135,38 @@ def test_damage_is_an_error_that_names_the_table(path):
     assert any(isinstance(error, fl.DataError) for error in errors)
     assert [error for error in errors if str(path) not in str(error)] == []
     assert rows(fl.LanceDeserializer(path, ["x"])) == [[x] for x in X]
+
+
+def test_a_place_beyond_a_data_file_is_an_error_before_lance_reads_there(path):
+    file = path / "data" / lance.dataset(path).get_fragments()[0].metadata.files[0].path
+    data = file.read_bytes()
+    (begin,) = struct.unpack_from("<Q", data, len(data) - 40)
+    places = begin + 45  # of the first page, behind the encoding of its column
+    lengths = places + 2 + data[places + 1]
+    assert (data[places], data[lengths]) == (0x0A, 0x12)
+    for change in (b"\xff" * data[lengths + 1], b"\xff\x7f" + bytes(data[lengths + 1] - 2)):
+        file.write_bytes(data[: lengths + 2] + change + data[lengths + 2 + len(change) :])
+        with pytest.raises(fl.DataError, match="expected a data file of Lance, but ") as caught:
+            fl.LanceDeserializer(path, ["x"]).read(0)
+        assert str(file) in str(caught.value)
+        assert fl.LanceDeserializer(path, ["x"]).read(1)["x"].rows.tolist() == X[70:140].tolist()
+    file.write_bytes(data[:-9] + b"\xff" + data[-8:])
+    with pytest.raises(fl.DataError, match="a table has"):
+        fl.LanceDeserializer(path, ["x"]).select(np.array([3]))
+
+
+def test_a_damaged_file_of_deleted_rows_is_named(path):
+    lance.dataset(path).delete("x = 7")
+    (file,) = (path / "_deletions").iterdir()
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(fl.DataError, match=file.name):
+        fl.LanceDeserializer(path)
+
+
+def test_more_chunks_than_can_be_listed_are_refused(tmp_path):
+    lance.write_dataset(pa.table({"x": np.zeros((1 << 20) + 1, np.int8)}), tmp_path / "a.lance")
+    with pytest.raises(fl.DataError, match="at most 1048576 chunks"):
+        fl.LanceDeserializer(tmp_path / "a.lance", chunk_sequences=1)
 
 
 def test_what_is_refused(tmp_path, path):

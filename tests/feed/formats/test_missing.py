@@ -137,6 +137,23 @@ def test_nulls_are_filled(tmp_path_factory, form, kind, data, masked, fills):
     assert_filled(corpus, kind, rows, value, stream.mask)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_streams_of_one_column_are_filled_apart(tmp_path, form):
+    rows = [None if i % 3 == 0 else float(i) for i in range(1000)]
+    path = written(tmp_path, form, "float", rows)
+    streams = {
+        "zero": fl.Stream((), "float32", field="x", missing=0.0, mask=True),
+        "less": fl.Stream((), "float32", field="x", missing=-1.0),
+    }
+    corpus = fl.open_corpus(path, streams=streams)
+    for _ in range(2):
+        chunks = [corpus.read(i) for i in range(len(corpus.chunks()))]
+        got = {name: np.concatenate([chunk[name].rows for chunk in chunks]).tolist() for name in corpus.schema}
+        assert got["zero"] == [0.0 if x is None else x for x in rows]
+        assert got["less"] == [-1.0 if x is None else x for x in rows]
+        assert got["zero_present"] == [x is not None for x in rows]
+
+
 @pytest.mark.parametrize("kind", ["float", "int", "bool", "text", "pair", "ragged", "ragged text", "nested"])
 @settings(max_examples=examples(20))
 @given(data=st.data(), masked=st.booleans(), fills=st.booleans())

@@ -86,6 +86,21 @@ def test_times_are_the_integers_that_arrow_stores(tmp_path_factory, form, shape,
     assert everything(corpus)["t"].rows.ravel().tolist() == integers.to_pylist()
 
 
+def test_parquet_has_days_and_no_times_in_seconds(tmp_path):
+    """Arrow keeps a date64 in milliseconds. Writers of Parquet change it, and times in seconds."""
+    kinds = {"day": pa.date64(), "time": pa.time32("s"), "moment": pa.timestamp("s")}
+    stored = {"day": 3 * DAY_MS, "time": 7, "moment": 9}
+    integers = {name: pa.array([n], pa.int32() if name == "time" else pa.int64()) for name, n in stored.items()}
+    table = pa.table({name: integers[name].view(kind) for name, kind in kinds.items()})
+    for form, expected in (
+        ("mapped", {"day": ("date[ms]", 3 * DAY_MS), "time": ("time[s]", 7), "moment": ("timestamp[s]", 9)}),
+        ("parquet", {"day": ("date[D]", 3), "time": ("time[ms]", 7000), "moment": ("timestamp[ms]", 9000)}),
+    ):
+        corpus = write(tmp_path / form, table, form, 1)()
+        got = everything(corpus)
+        assert {name: (corpus.schema[name].unit, got[name].rows.item()) for name in kinds} == expected
+
+
 @pytest.mark.parametrize("form", ["mapped", "compressed", "parquet"])
 @settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())

@@ -134,6 +134,22 @@ def test_keys_of_an_index(copied):
         fl.open_corpus(path).keys(np.array([0]))
 
 
+def test_keys_of_an_index_in_an_object_store(copied, tmp_path):
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    path, memory = copied("scalars"), fsspec.filesystem("memory")
+    for suffix in (".rec", ".idx"):
+        memory.pipe(f"/recordio/a{suffix}", path.with_suffix(suffix).read_bytes())
+    remote = fl.Remote(tmp_path / "cache")
+    both = fl.open_corpus("memory://recordio", remote=remote)
+    assert both.capability(fl.Keyed).keys(np.array([2, 0])).tolist() == [7, 1]
+    assert fl.Take(both, keys=[7]).read(0)["image"].samples() == [everything(fl.open_corpus(path))[1][2]]
+    alone = fl.open_corpus("memory://recordio/a.rec", remote=remote)
+    both.close()
+    with pytest.raises(fl.DataError, match="open the folder that has both"):
+        alone.capability(fl.Keyed).keys(np.array([0]))
+    alone.close()
+
+
 # ---- streams --------------------------------------------------------------------------------------------
 
 

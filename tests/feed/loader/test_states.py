@@ -404,7 +404,11 @@ def test_a_state_goes_with_the_dataset_as_it_is_now():
     loader.load_state_dict(state)
     assert flat(loader) == remaining
     loader.load_state_dict(state)
-    data.append(10)
+    data.append(10)  # its first items are still those of the state
+    assert flat(loader) == remaining
+    data.pop()
+    loader.load_state_dict(state)
+    data.insert(0, 10)
     for ask in (lambda: len(loader), lambda: iter(loader)):
         with pytest.raises(ValueError, match=r"expected 10 items, .*got 11"):
             ask()

@@ -66,13 +66,16 @@ def test_folders_that_are_all_there_is_are_listed_together(store, opened):
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_an_index_is_requested_only_for_tokens(store, opened, refused):
+def test_an_index_is_requested_for_tokens_and_for_the_first_object(store, opened, refused):
     """Without the right to list, a missing object is a refusal."""
     for name in ("x.jsonl", "y.bin", "z.bin"):
         store.put(f"b/{name}", rows(0))
     if refused:
         store.fail("status", key="b/*.idx", request="HEAD", status=403, times=None)
-    for what, asked in (("x.jsonl", ["b/x.jsonl"]), ("{y,z}.bin", ["b/y.bin", "b/y.idx", "b/z.bin", "b/z.idx"])):
+    for what, asked in (
+        ("x.jsonl", ["b/x.jsonl", "b/x.jsonl.feedline-index"]),
+        ("{y,z}.bin", ["b/y.bin", "b/y.bin.feedline-index", "b/y.idx", "b/z.bin", "b/z.idx"]),
+    ):
         store.reset()
         opened(what, **(ROWS if what == "x.jsonl" else {}))
         assert sorted(entry.name for entry in store.log() if entry.kind in ("HEAD", "LIST")) == asked

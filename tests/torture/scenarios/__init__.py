@@ -13,6 +13,7 @@ from tests.torture.scenarios.exits import Exits
 from tests.torture.scenarios.few_descriptors import FewDescriptors
 from tests.torture.scenarios.forks import Forks
 from tests.torture.scenarios.full_disks import FullDisks
+from tests.torture.scenarios.hostile_arrayrecord import HostileArrayRecord
 from tests.torture.scenarios.hostile_arrays import HostileArrays
 from tests.torture.scenarios.hostile_arrow import HostileArrow
 from tests.torture.scenarios.hostile_cntk import HostileCNTK
@@ -21,6 +22,7 @@ from tests.torture.scenarios.hostile_foreign import HostileForeign
 from tests.torture.scenarios.hostile_hdf5 import HostileHDF5
 from tests.torture.scenarios.hostile_images import HostileImages
 from tests.torture.scenarios.hostile_index import HostileIndex
+from tests.torture.scenarios.hostile_lance import HostileLance
 from tests.torture.scenarios.hostile_litdata import HostileLitData
 from tests.torture.scenarios.hostile_logs import HostileLogs
 from tests.torture.scenarios.hostile_mds import HostileMDS
@@ -65,12 +67,14 @@ ALL: list[Scenario] = [
     FewDescriptors(),
     Forks(),
     FullDisks(),
+    HostileArrayRecord(),
     HostileArrays(),
     HostileArrow(),
     HostileCNTK(),
     HostileCTF(),
     HostileImages(),
     HostileIndex(),
+    HostileLance(),
     HostileLitData(),
     HostileLogs(),
     HostileMDS(),

@@ -1,15 +1,16 @@
-"""Tar archives, and their indexes, with any of their bytes changed."""
+"""Tar archives, compressed or not, and their indexes, with any of their bytes changed."""
 
 from __future__ import annotations
 
+import gzip
 import io
-import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import feedline as fl
 from tests.torture.case import Case
@@ -21,6 +22,13 @@ WORDS = (
     *(b"77777777777\0", b"00000000000\0", b"L", b"x", b"g", b"1", b"S", b"11 size=999\n", b"99999999999 path=a.jpg\n"),
     *(b"22 GNU.sparse.major=1\n", b"\x93NUMPY", b"O", b"[" * 600, b"1e999", b"../../a.jpg", b".", b"/"),
 )
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": lambda data: b"".join(pa.compress(part, codec="zstd", asbytes=True) for part in (data[:5000], data[5000:])),
+}
 
 
 class HostileTar(Hostile):
@@ -41,16 +49,21 @@ class HostileTar(Hostile):
         text, how = mutated(rng, whole, twin, WORDS)
         if rng.random() < 0.7:
             text = _summed(text)  # else little would be read
-        path = case.folder / str(k) / "a.tar"
+        packing = rng.choice(["", "", ".gz", ".zst"])
+        path = case.folder / str(k) / f"a.tar{packing}"
         path.parent.mkdir()
+        text = PACK[packing](text)
+        if packing and rng.random() < 0.5:
+            text, how = mutated(rng, PACK[packing](whole), PACK[packing](twin), WORDS)
         path.write_bytes(text)
         if rng.random() < 0.3:
             # Damaged after it was indexed.
-            shutil.copy(case.folder / f"{one}.tar", path)
+            whole = PACK[packing](whole)
+            path.write_bytes(whole)
             corpus = fl.TarDeserializer(path, x=fl.Stream(dtype="bytes", field="jpg"), y=fl.Stream(3, field="x.npy"))
             path.write_bytes(text[: len(whole)].ljust(len(whole), b"\0"))
-            return f"{how}, in use", lambda: _deliver(corpus, path)
-        return how, lambda: _read(path, "skip")
+            return f"{how}{packing}, in use", lambda: _deliver(corpus, path)
+        return f"{how}{packing}", lambda: _read(path, "skip")
 
 
 def _summed(text: bytes) -> bytes:

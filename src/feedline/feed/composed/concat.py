@@ -94,6 +94,17 @@ class Concat(Concatenated, Fetchable, Growing, Keyed, OfParts, RowsOfDocuments, 
                 yield before + count, after.hexdigest()
             h = after
 
+    def shorter(self, sequences: int) -> Iterator[Deserializer]:
+        """Yield corpora of which the last part ended within a part of this one. See `Growing.shorter`."""
+        k = int(np.searchsorted(self.firsts, sequences, side="right")) - 1
+        growing = self.parts[k].capability(Growing)
+        if growing is None or isinstance(self, Ordered):
+            return
+        for part in growing.shorter(sequences - int(self.firsts[k])):
+            if k == 0:
+                yield part
+            yield Concat(*self.parts[:k], part, columns=list(self.schema))
+
     def keys(self, ordinals: Ints) -> NDArray[np.uint64]:
         """Return the parts' keys of the sequences ``ordinals``, uint64 (n,). Parts may have equal keys."""
         keys = np.empty(len(ordinals), np.uint64)

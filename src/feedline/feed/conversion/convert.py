@@ -165,10 +165,14 @@ def convert(
             "to other formats)"
         )
     _refuse_inside(source, destination)
-    if append and (overwrite or is_address(destination)):
+    if append and is_address(destination):
         raise ValueError(
-            f"expected a path, and no overwrite, with append=True, got {without_credentials(os.fspath(destination))!r}"
+            f"expected a path with append=True, got the address {without_credentials(os.fspath(destination))!r}: "
+            "object stores cannot replace several objects at once. Convert the new data to another address, and open "
+            "fl.Concat(fl.open_corpus(first), fl.open_corpus(second)), which continues states of the first"
         )
+    if append and overwrite:
+        raise ValueError(f"expected no overwrite with append=True, got it for {os.fspath(destination)!r}")
     if append:
         destination = os.path.realpath(destination)  # the store itself is replaced, not a link to it
         clear_leftovers(Path(os.path.abspath(destination)))  # may restore the store

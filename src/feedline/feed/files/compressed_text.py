@@ -31,6 +31,12 @@ from feedline.feed.files.paths import open_file, open_regular, read_at, status_o
 from feedline.feed.files.remote import remote_of
 from feedline.feed.files.streaming import blocks
 
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".zstd")
+"""Suffixes of compressed files, after their own."""
+
+TAR_SUFFIXES = (".tar", ".tgz", *(f".tar{suffix}" for suffix in COMPRESSED_SUFFIXES))
+"""Suffixes of tar archives, compressed or not."""
+
 SPAN_BYTES = 2 << 20
 """Minimum bytes of text between points."""
 
@@ -271,7 +277,7 @@ def _frames(file: BinaryIO, path: Path, size: int) -> Iterator[_Frame]:
         while True:
             block = read_at(file, 3, place)
             if len(block) < 3:
-                raise _damage_error("zstd", "a truncated file", path, place)
+                raise _damage_error("zstd", "a truncated file", path, min(place, size))
             (word,) = struct.unpack("<I", block + b"\0")
             count += 1
             place += 3 + (1 if word >> 1 & 3 == 1 else word >> 3)

@@ -56,9 +56,11 @@ class ContentDigest:
             file.seek(start)
             self._hash.update(file.read(BLOCK_BYTES))
 
-    def hexdigest(self) -> str:
-        """Return 32 hex digits of the added content, in order."""
-        return self._hash.hexdigest()
+    def hexdigest(self, end: bytes = b"") -> str:
+        """Return 32 hex digits of the added content, in order, and of ``end`` behind it, which is not added."""
+        whole = self._hash.copy()
+        whole.update(end)
+        return whole.hexdigest()
 
 
 def _block_starts(size: int, block: int) -> list[int]:

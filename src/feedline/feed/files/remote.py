@@ -38,6 +38,7 @@ class RemoteObject(Protocol):
         url: address of the object without credentials, for errors.
         size: size of the object in bytes.
         modified_ns: time of the last modification, in nanoseconds since 1970.
+        etag: text of the store that changes with the content, or empty.
         whole: whether all bytes of the object are in its file, and stay there.
         room_bytes: limit of the cache for the bytes of all objects.
         mapped: whether an array is a map of its file.
@@ -46,6 +47,7 @@ class RemoteObject(Protocol):
     url: str
     size: int
     modified_ns: int
+    etag: str
     mapped: bool
 
     @property

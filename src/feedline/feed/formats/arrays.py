@@ -8,9 +8,10 @@ are not in memory are fetched ahead, as for a store (see `fetching_reader`).
 
 from __future__ import annotations
 
+import copy
 import mmap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,22 @@ from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.mapped_arrays import mapped_ranges
 from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.lazy_rows import LazyRows, chunk_rows, is_lazy
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, LengthsOfStreams, Mapped, RandomAccess, Sliceable
+from feedline.feed.protocol import (
+    ChunkInfo,
+    Deserializer,
+    Growing,
+    Ints,
+    LengthsOfStreams,
+    Mapped,
+    RandomAccess,
+    Sliceable,
+)
 
 _MIN_WARNED_BYTES = 64 << 20  # copies of at least this size cause a warning
 _STRINGS = (str, bytes, bytearray, memoryview)
 
 
-class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, LengthsOfStreams):
+class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Growing, LengthsOfStreams):
     """Sequences from arrays.
 
     The schema is inferred: a stream has the dtype and shape of its data. The data of a stream may be
@@ -198,6 +208,20 @@ class ArrayDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, LengthsOf
                 if array is not None:
                     digest.array(array)
         return digest.hexdigest()
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest of all. See `Growing.digests`."""
+        yield len(self.chunks()), self.digest()
+
+    def shorter(self, sequences: int) -> Iterator[ArrayDeserializer]:
+        """Yield the corpus of the first sequences. See `Growing.shorter`."""
+        first = copy.copy(self)
+        first._columns = {
+            name: column.slice(0, sequences) if isinstance(column, Value) else column.head(sequences)
+            for name, column in self._columns.items()
+        }
+        first.num_sequences, first._table = sequences, None
+        yield first
 
     def _ragged_offsets(self) -> list[Ints]:
         """Return the offsets of the ragged columns that count towards the minibatch budget."""

@@ -20,16 +20,14 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, name_of
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
+from feedline.feed.formats.indexed.indexed_file import UNPACK_BYTES, IndexedFile, packing_of_text
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MAX_ROW,
-    UNPACK_BYTES,
     RowLayout,
     RowsDeserializer,
-    RowText,
     head_text,
     index_error,
-    packing_of_text,
     utf16_error,
 )
 from feedline.feed.formats.widening import WAY_OUT, SchemaRule, filled_in, is_union, report, unfilled_error
@@ -180,7 +178,7 @@ class CSVDeserializer(RowsDeserializer):
         parser = _native.CsvParser([fields[name] for name in present], targets, ord(delimiter), self._memory_bytes)
         return _CsvLayout(RowLayout(parser, present), names, targets)
 
-    def _file_identity(self, file: RowText) -> bytes:
+    def _file_identity(self, file: IndexedFile) -> bytes:
         first, layout = self._layouts[str(self._paths[0])], self._layouts[str(file.source)]
         return b"" if layout is first else f"{layout.rows.streams} {layout.targets};".encode()
 
@@ -190,11 +188,11 @@ class CSVDeserializer(RowsDeserializer):
         counts = {name: sum(name not in layout.rows.streams for layout in of_files) for name in places}
         report(str(self._paths[0]), [filled_in(name, n, len(of_files)) for name, n in counts.items() if n])
 
-    def _layout_of(self, file: RowText) -> RowLayout:
+    def _layout_of(self, file: IndexedFile) -> RowLayout:
         return self._layouts[str(file.source)].rows
 
     def _describe(
-        self, file: RowText, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
+        self, file: IndexedFile, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
     ) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])
         if code in ("too_many_cells", "too_few_cells"):

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feedline.errors import DataError
-from feedline.feed.files.compressed_text import head_of, packing_of
-from feedline.feed.files.paths import PathLike, list_files, list_places, looking, open_regular
+from feedline.feed.files.compressed_text import COMPRESSED_SUFFIXES, TAR_SUFFIXES, head_of, packing_of
+from feedline.feed.files.paths import INDEX_SUFFIX, PathLike, list_files, list_places, looking, open_regular
 from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
 from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
 from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
@@ -249,10 +249,11 @@ FORMATS: tuple[Format, ...] = (
         "a tar archive",
         f"{_HERE}tar:TarDeserializer",
         matches_file=lambda path, head: head[257:262] == b"ustar",
-        matches_folder=lambda path: any(path.glob("*.tar")),
+        matches_folder=lambda path: any(file.name.endswith(TAR_SUFFIXES) for file in path.glob("*.t*")),
         multiple_files=True,
         ignores_other_files=True,
-        suffixes=(".tar",),
+        suffixes=(".tar", ".tgz"),
+        may_be_compressed=True,
     ),
     Format(
         "tfrecord",
@@ -295,7 +296,6 @@ FORMATS: tuple[Format, ...] = (
 SUFFIXES = {suffix: fmt for fmt in FORMATS for suffix in fmt.suffixes}
 _UNAMBIGUOUS = SUFFIXES.keys() - {".txt", ".bin"}  # files of other formats have these, too
 
-_COMPRESSED = (".gz", ".zst", ".zstd")
 _DECOMPRESS = "decompress it first, or read it in an fl.UserDeserializer"
 _CONVERT = "read it in an fl.UserDeserializer (docs/how-to/own-format.md), or convert it with the library that wrote it"
 _DECODE = "pass its bytes in a stream of dtype 'bytes' and decode them in an fl.Map (docs/how-to/bytes-and-text.md)"
@@ -342,7 +342,7 @@ def recognise(what: PathLike | Sequence[PathLike]) -> Recognised:
     if not isinstance(what, (str, os.PathLike)):
         if not isinstance(what, (list, tuple)):
             raise TypeError(f"expected a path, a pattern or a list of these, got {type(what).__name__}")
-        parts = [recognise(entry) for entry in what]
+        parts = _recognise_each(what)
         if not parts:
             raise ValueError("expected at least one path, got an empty list")
         return _merge(parts)
@@ -357,7 +357,25 @@ def recognise(what: PathLike | Sequence[PathLike]) -> Recognised:
     paths = list_places(what)
     if paths == [path]:
         return Recognised(_file_format(path), [str(path)])
-    return _merge([recognise(entry) for entry in paths])
+    return _merge(_recognise_each(paths))
+
+
+def _recognise_each(paths: Sequence[PathLike]) -> list[Recognised]:
+    """Return the formats of paths. A file that has a shipped index is not opened, but is of the format of an earlier
+    one with its suffix: the index is compared with it, and made again if the file is of another format."""
+    parts: list[Recognised] = []
+    formats: dict[tuple[str, str], Format] = {}
+    for entry in paths:
+        path = Path(entry)
+        packed = path.suffix.lower() in COMPRESSED_SUFFIXES
+        suffix = path.suffix.lower(), Path(path.stem).suffix.lower() if packed else ""
+        if suffix in formats and os.path.exists(f"{path}{INDEX_SUFFIX}"):
+            parts.append(Recognised(formats[suffix], [str(path)]))
+            continue
+        parts.append(recognise(entry))
+        if parts[-1].paths == [str(path)]:
+            formats[suffix] = parts[-1].format
+    return parts
 
 
 def format_name(path: PathLike) -> str:
@@ -398,7 +416,7 @@ def _recognise_folder(path: Path) -> Recognised:
             hint=_subfolder_hint(path)
             or "name the files, or use a format's own deserializer, e.g. fl.CTFDeserializer(path, ...)",
         )
-    return _merge([Recognised(_file_format(file), [str(file)]) for file in files])
+    return _merge(_recognise_each(files))
 
 
 def _matches_folder(fmt: Format, path: Path) -> bool:
@@ -456,7 +474,7 @@ def _file_format(path: Path) -> Format:
     with looking(path), open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
         text_head = head_of(file, _HEAD_BYTES) if packing_of(head) else None
-    text_path = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+    text_path = path.with_suffix("") if path.suffix.lower() in COMPRESSED_SUFFIXES else path
 
     def matches_text(fmt: Format) -> bool:
         """Return whether the file is compressed, and its text is of a format."""

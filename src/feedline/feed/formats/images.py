@@ -10,12 +10,13 @@ CTF's.
 from __future__ import annotations
 
 import binascii
+import copy
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.formats.cntk.ctf import ctf_index
 from feedline.feed.formats.detect_images import SUFFIXES
 from feedline.feed.formats.indexed.file_index import Cache
-from feedline.feed.formats.indexed.indexed_corpus import IndexedFile
+from feedline.feed.formats.indexed.indexed_file import IndexedFile
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import read_error, reraise_if_transient
 from feedline.feed.progress_bar import Progress
@@ -43,6 +44,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Growing,
     Ints,
     Keyed,
     Piece,
@@ -138,7 +140,7 @@ def _label_limit(dtype: np.dtype[Any]) -> int:
     return 2 if dtype.kind == "b" else 1 << (np.finfo(dtype).nmant + 1)
 
 
-class _ImageFiles(_Images, Fetchable, Keyed):
+class _ImageFiles(_Images, Fetchable, Growing, Keyed):
     """Pictures that are single files, or members of zip archives."""
 
     def _set_pictures(self, names: list[bytes], labels: Ints) -> None:
@@ -146,10 +148,15 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         self._bounds = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
         self._names, self._labels = b"".join(names), labels
         self._archives = LruCache(open_archive, lambda _: 1, _MAX_ARCHIVES)
-        sized = distinct(np.linspace(0, len(names) - 1, min(len(names), _SIZED_FILES)).astype(np.int64))
+        self._set_sizes()
+
+    def _set_sizes(self) -> None:
+        """Set the sizes of chunks, from those of some files."""
+        total = len(self._labels)
+        sized = distinct(np.linspace(0, total - 1, min(total, _SIZED_FILES)).astype(np.int64))
         self._sizes = np.array([self._size(i) for i in sized.tolist()], np.int64)
         mean = max(1, int(self._sizes.mean()))
-        counts = [min(CHUNK_FILES, len(names) - first) for first in range(0, len(names), CHUNK_FILES)]
+        counts = [min(CHUNK_FILES, total - first) for first in range(0, total, CHUNK_FILES)]
         self._table = [ChunkInfo(n, n, n * mean) for n in counts]
 
     def _name(self, ordinal: int) -> bytes:
@@ -184,6 +191,18 @@ class _ImageFiles(_Images, Fetchable, Keyed):
         content.array(np.frombuffer(self._names, np.uint8))
         content.array(self._sizes)
         return content.hexdigest()
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest of all. See `Growing.digests`."""
+        yield len(self._table), self.digest()
+
+    def shorter(self, sequences: int) -> Iterator[Self]:
+        """Yield the corpus of the first pictures. See `Growing.shorter`."""
+        first = copy.copy(self)
+        first._bounds, first._labels = self._bounds[: sequences + 1], self._labels[:sequences]
+        first._names = self._names[: self._bounds[sequences]]
+        first._set_sizes()
+        yield first
 
     # ---- reading ----------------------------------------------------------------------------------
 

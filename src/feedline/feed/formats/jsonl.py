@@ -17,16 +17,14 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
+from feedline.feed.formats.indexed.indexed_file import UNPACK_BYTES, IndexedFile, packing_of_text
 from feedline.feed.formats.indexed.rows import (
     CHUNK_TEXT,
     MAX_ROW,
-    UNPACK_BYTES,
     RowsDeserializer,
-    RowText,
     excerpt,
     head_text,
     index_error,
-    packing_of_text,
 )
 from feedline.feed.formats.indexed.value_paths import Steps, escape_key, join_steps, steps_of
 from feedline.feed.formats.widening import SchemaRule, is_union, report
@@ -124,7 +122,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         self._index(kind, progress)
 
     def _describe(
-        self, file: RowText, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
+        self, file: IndexedFile, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
     ) -> tuple[str, str | None]:
         what, hint = self._describe_row(record, code, stream, shown, byte)
         if stream is not None and self._inferred and file is not self._files[0]:

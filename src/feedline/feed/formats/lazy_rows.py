@@ -7,8 +7,9 @@ dtype.
 
 from __future__ import annotations
 
+import copy
 import threading
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,12 @@ class LazyRows:
 
     def __len__(self) -> int:
         return self._count
+
+    def head(self, rows: int) -> Self:
+        """Return the first rows."""
+        head = copy.copy(self)
+        head._count = rows
+        return head
 
     @property
     def one_sample_each(self) -> bool:

@@ -19,10 +19,11 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.paths import PathLike, open_file, read_at
+from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.files.remote import object_at
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.indexed_corpus import IndexedFile, by_file, check_memory, offsets_of
+from feedline.feed.formats.indexed.indexed_corpus import by_file, check_memory, offsets_of
+from feedline.feed.formats.indexed.indexed_file import IndexedFile
 from feedline.feed.formats.indexed.mapped_corpus import (
     ArchivePart,
     HeaderScan,
@@ -142,7 +143,8 @@ class RecordIODeserializer(MappedCorpus, Keyed):
         """Return the keys of records, uint64 (n,).
 
         Raises:
-            DataError: an ``.idx`` file is damaged or lacks a record, or cannot be looked for, as the file is remote.
+            DataError: an ``.idx`` file is damaged or lacks a record, or was not opened with its ``.rec`` file in an
+                object store.
         """
         keys = np.empty(len(ordinals), np.uint64)
         for number, at, local in by_file(np.asarray(ordinals, np.int64), self._starts):
@@ -232,21 +234,22 @@ def _read_idx(file: IndexedFile) -> tuple[Ints, NDArray[np.uint64]] | None:
     """Return the offsets of an ``.idx`` file, ascending, and the keys at these, or None if there is no such file.
 
     Raises:
-        DataError: a line is no key and offset, or the file is remote.
+        DataError: a line is no key and offset, or the ``.rec`` file was opened in an object store by its own address.
     """
-    if object_at(file.path) is not None:
-        raise DataError(
-            "expected a local RecordIO file for its keys, got one in an object store, where no .idx file is read",
-            path=str(file.path),
-            hint="copy it and its .idx file, or join by other keys",
-        )
     path = file.path.with_suffix(".idx")
+    if object_at(file.path) is not None and object_at(path) is None:
+        raise DataError(
+            "expected the .idx file of a RecordIO file in an object store for its keys, got the address of the .rec "
+            "file alone",
+            path=str(file.path),
+            hint="open the folder that has both, copy them, or join by other keys",
+        )
     if path == file.path or not path.exists():
         return None
     keys, offsets = list[bytes](), list[int]()
     with open_file(path) as text:
-        for number, line in enumerate(text, 1):
-            line = line.rstrip(b"\r\n")
+        lines = read_at(text, status_of(text).st_size, 0).splitlines()  # whole: one request to an object store
+        for number, line in enumerate(lines, 1):
             key, _, offset = line.partition(b"\t")
             if not offset.isdigit() or len(offset) > 18:
                 what = f"expected a key, a tab and an offset, got {line[:60]!r}"

@@ -1,15 +1,13 @@
 """Tar archives of samples, as WebDataset writes them: a `Deserializer` of their members, without extracting them.
 
 Guarantees: members are grouped as in WebDataset. An archive is read in place, by its headers, which are checked. An
-incomplete sample keeps its place and reports why. Nothing is unpickled. Cost: the first opening reads the headers,
-natively, to index the samples (24 bytes each, see `file_index`). Later ones read O(chunks). A chunk is a view of the
-mapped file, or of bytes that were fetched ahead: bytes and texts are copied once, into the minibatch. Numbers are
-decoded in Python, chunk by chunk (see `number_files`).
+incomplete sample keeps its place and reports why. Nothing is unpickled. Cost: see `mapped_corpus`. Bytes and texts are
+copied once, into the minibatch. Numbers are decoded in Python, chunk by chunk (see `number_files`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,12 +19,12 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.compressed_text import Unpacker
+from feedline.feed.files.compressed_text import TAR_SUFFIXES
 from feedline.feed.files.paths import PathLike, read_at
-from feedline.feed.files.read_into import read_exactly
 from feedline.feed.formats import number_files
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import check_memory
+from feedline.feed.formats.indexed.indexed_file import UNPACK_BYTES, packing_of_text
 from feedline.feed.formats.indexed.mapped_corpus import (
     ArchivePart,
     HeaderScan,
@@ -47,7 +45,6 @@ KEY = "__key__"
 
 _FAULT = np.dtype([("byte", "<i8"), ("sample", "<i4"), ("field", "<i4"), ("code", "<i4"), ("zero", "<i4")])
 _NAMES = {code: name for name, code in _native.TAR_ERRORS.items()}
-_GZIP = b"\x1f\x8b"
 _MESSAGES = {
     "cut": "expected a whole member, got the end of the file",
     "bad_header": "expected a tar header, got bytes with another checksum, or numbers that cannot be read",
@@ -66,27 +63,14 @@ _HINTS = {
 }
 
 
-_scan_members = scan_headers(_native.TarIndexer)
-
-
-def _scan(
-    progress: HeaderScan, archive: BinaryIO, path: Path, size: int, unpacker: Unpacker | None
-) -> Iterator[tuple[NDArray[np.uint8], int]]:
-    """Yield the entries of samples, part after part, and the bytes done."""
-    head = read_at(archive, len(_GZIP), 0)
-    if head == _GZIP:
-        raise DataError(
-            "expected a tar archive, got gzip, in which no member can be found without reading all before it",
-            path=str(path),
-            hint="decompress it: gunzip (pictures and audio are compressed already)",
-        )
-    return _scan_members(progress, archive, path, size, unpacker)
-
-
 def _index_error(path: Path, archive: BinaryIO, code: int, byte: int) -> DataError:
     kind = _NAMES[code]
-    name = read_at(archive, 100, byte).split(b"\0")[0].decode("utf-8", "replace")
-    what = _MESSAGES[kind] + (f": {name!r}" if kind in ("link", "sparse", "volume") else "")
+    what = _MESSAGES[kind]
+    if packing_of_text(archive) is not None:
+        what += ", in the decompressed archive"
+    elif kind in ("link", "sparse", "volume"):
+        name = read_at(archive, 100, byte).split(b"\0")[0].decode("utf-8", "replace")
+        what += f": {name!r}"
     hint = _HINTS.get(kind, "the file is damaged, or not a tar archive: restore it, or write it again")
     return DataError(what, path=str(path), byte=byte, hint=hint)
 
@@ -99,24 +83,25 @@ class TarDeserializer(MappedCorpus, Keyed):
     stream's suffix, has it twice, or is cut off.
 
     Args:
-        path: an archive, a list of them (read one after the other), a folder, or a pattern such as
-            ``train-{000..099}.tar``.
+        path: an archive, also compressed by gzip or Zstandard, a list of them (read one after the other), a folder, or
+            a pattern such as ``train-{000..099}.tar``.
         streams: stream name to `Stream`, also as keyword arguments. ``field`` is the suffix, by default the stream's
             name, or ``__key__`` for the sample's key. ``"bytes"`` and ``"str"`` deliver the member as it is, and
             numbers are decoded from ``.npy``, ``.json``, ``.cls`` and other text. By default the suffixes of the first
             sample are streams: ``.npy`` by its header, ``.cls`` and the like as int64, ``.txt`` and ``.json`` as text,
             all others as bytes.
-        chunk_size: bytes of the archive in a chunk. Part of the order.
+        chunk_size: bytes of the archive, decompressed, in a chunk. Part of the order.
         cache: where to keep the index, as for `CTFDeserializer`.
-        memory: bytes that the decoded numbers of a chunk may take.
+        memory: bytes that the decoded numbers of a chunk may take, and the decompressed bytes of one.
+        unpack: bytes of disk that an archive may take in the cache, as for `JSONLinesDeserializer`.
         progress: function that is called with (bytes done, bytes in total) while indexing. An exception from it
             aborts. With True, a bar is shown on stderr.
         stream_kwargs: more streams.
 
     Raises:
         SchemaError: a stream is declared twice, or no member can fill it.
-        DataError: a file is missing, compressed, no tar archive, or has links or sparse members, there is no sample, or
-            an index cannot be written.
+        DataError: a file is missing, no tar archive, or compressed and damaged, or has links or sparse members, there
+            is no sample, or an index cannot be written.
     """
 
     def __init__(
@@ -127,11 +112,16 @@ class TarDeserializer(MappedCorpus, Keyed):
         chunk_size: int = 32 << 20,
         cache: Cache = True,
         memory: int = CHUNK_MEMORY,
+        unpack: int = UNPACK_BYTES,
         progress: Progress = None,
         **stream_kwargs: Stream,
     ) -> None:
-        super().__init__(archives_at(path, ".tar"), chunk_size=chunk_size, cache=cache, memory_bytes=memory)
-        self._index(IndexKind(self._chunk_size, "tar", HeaderScan, _index_error, _scan), progress)
+        archives = archives_at(path, *TAR_SUFFIXES)
+        super().__init__(archives, chunk_size=chunk_size, cache=cache, memory_bytes=memory, unpack=unpack)
+        scan = scan_headers(_native.TarIndexer)
+        self._index(
+            IndexKind(self._chunk_size, "tar", HeaderScan, _index_error, scan, packing=packing_of_text), progress
+        )
         self.schema = Schema(declared_streams(streams, stream_kwargs) or self._infer_streams())
         self._fields = _fields(self.schema)
 
@@ -217,19 +207,21 @@ class TarDeserializer(MappedCorpus, Keyed):
         file = self._files[number]
         entry = file.entries_at(np.zeros(1, np.int64))[0]
         begin, size = int(entry["offset"]), int(entry["size"])
-        sample = np.empty(size, np.uint8)
+        sample = self._memory_for(size, file)
         with file.open() as archive:
-            read_exactly(archive, sample, begin, file.path)  # the map of a remote archive may lack it
+            holes = file.fill(archive, sample, begin)  # the map of a remote archive may lack it
             file.compare(archive)
+        if holes:
+            raise file.hole_error(holes[0][0], holes[0][2], int(self._starts[number]), None)
         streams = {}
         for suffix, a, b in _native.tar_suffixes(sample):
             field = suffix.decode("utf-8", "replace")
             if field:
-                streams[field] = number_files.stream_of(field, sample[a:b].tobytes(), str(file.path))
+                streams[field] = number_files.stream_of(field, sample[a:b].tobytes(), str(file.source))
         if not streams:
             raise DataError(
                 "expected a whole first sample to infer streams from, got a truncated one",
-                path=str(file.path),
+                path=str(file.source),
                 byte=begin,
                 hint="declare the streams: image=fl.Stream(dtype='bytes', field='jpg')",
             )

@@ -23,7 +23,8 @@ from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
 from feedline.feed.formats.detect_tfrecord import RECORD_HEAD, begins_record, masked_crc32c, packing_of_records
 from feedline.feed.formats.hive_folders import warn_of_unread_columns
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.rows import CHUNK_TEXT, HEAD_BYTES, UNPACK_BYTES, RowsDeserializer, RowText
+from feedline.feed.formats.indexed.indexed_file import UNPACK_BYTES, IndexedFile
+from feedline.feed.formats.indexed.rows import CHUNK_TEXT, HEAD_BYTES, RowsDeserializer
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, declared_streams
 
@@ -155,7 +156,7 @@ class TFRecordDeserializer(RowsDeserializer):
         self._index(kind, progress)
 
     def _describe(
-        self, file: RowText, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
+        self, file: IndexedFile, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
     ) -> tuple[str, str | None]:
         expected, got = int(record["expected"]), int(record["got"])
         where = "" if stream is None else f" for stream `{stream}`"

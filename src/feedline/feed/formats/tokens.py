@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from feedline.feed.files.truncation_guard import seals_of
 from feedline.feed.formats.detect_shards import folder_of, is_litdata, is_litdata_chunk
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.litdata_index import litdata_index, token_arrays
-from feedline.feed.protocol import ChunkInfo, Deserializer, Mapped, RandomAccess, Sliceable, whole_number
+from feedline.feed.protocol import ChunkInfo, Deserializer, Growing, Mapped, RandomAccess, Sliceable, whole_number
 
 CHUNK_BYTES = 16 << 20  # of tokens from the first row of a chunk to the first of the next. Part of the order
 
@@ -44,7 +44,7 @@ _DAYS = range(20_230_101, 20_400_101)  # magic numbers of this kind are dates
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 
 
-class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, PickledByArguments):
+class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Growing, PickledByArguments):
     """Rows of ``length`` tokens, each as a sequence of one sample.
 
     Rows begin at every ``stride``-th token of a file. None crosses the end of a file, so tokens at the end of a file
@@ -143,11 +143,16 @@ class TokensDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, PickledB
 
     def digest(self) -> str:
         """Return 32 hex digits over length, stride, and three blocks of each file."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each file. See `Growing.digests`."""
         digest = ContentDigest()
         digest.numbers(self._row, self._stride)
-        for file in self._files:
+        ends = np.cumsum(np.bincount([file for file, _, _ in self._chunks], minlength=len(self._files)))
+        for file, end in zip(self._files, ends.tolist(), strict=True):
             digest.array(file)
-        return digest.hexdigest()
+            yield end, digest.hexdigest()
 
 
 def open_files(paths: list[str], streams: Mapping[str, Stream], memory_bytes: int) -> TokensDeserializer:

@@ -16,7 +16,7 @@ from feedline.feed.loader import order, sampling
 from feedline.feed.loader.draws import ProgramGenerator
 from feedline.feed.loader.executors import RemainingBatches
 from feedline.feed.loader.gather import ColumnItems, columnar
-from feedline.feed.loader.identity import digest_of
+from feedline.feed.loader.identity import digest_of, head_of
 from feedline.feed.loader.iterable import WorkerProgress, progress_of
 from feedline.feed.loader.options import LoaderOptions
 from feedline.feed.loader.order import BatchRule, Items, Order, PlannedSweep, WeightedItems, batch_count
@@ -102,9 +102,21 @@ class Batches(ABC):
         """
         return self
 
-    def loadable(self) -> Batches:
-        """Return the batches that a state is compared with."""
-        return self
+    def loadable(self, saved: Mapping[str, Any]) -> tuple[Batches, Mapping[str, Any]]:
+        """Return the batches that a state is compared with, and the state.
+
+        If data has grown since the state, these batches end its sweep over what it began with, and the state names the
+        data as it is now.
+        """
+        return self, saved
+
+    def places_in(self, sweep: int) -> int | None:
+        """Return the number of places in a sweep, see `places`."""
+        return self.places
+
+    def data_state(self) -> dict[str, Any]:
+        """Return the part of a state that names how much data there is, if it may grow. See `loadable`."""
+        return {}
 
     def order_state(self) -> dict[str, Any]:
         """Return the part of the order that a state records because it may differ from the declaration. See
@@ -240,15 +252,34 @@ class ItemBatches(PlannedBatches):
         n = self._length()
         if n == self.places:
             return self
+        if resuming and self._is_head(n):
+            return self
         if self._fixed or resuming:
             raise ValueError(f"expected {self.places} items, as when the loader was made or its state loaded, got {n}")
         batches = ItemBatches(self.options, self.seed, n)
         batches.seed_sweep = self.seed_sweep
         return batches
 
-    def loadable(self) -> ItemBatches:
+    def loadable(self, saved: Mapping[str, Any]) -> tuple[ItemBatches, Mapping[str, Any]]:
         """See `Batches.loadable`."""
-        return self if self._fixed else self.current(False)
+        if self._fixed:
+            return self, saved
+        batches, items, digest = self.current(False), saved.get("items"), saved.get("dataset")
+        if type(items) is not int or not 0 < items < batches.places or digest is None:
+            return batches, saved
+        if digest_of(head_of(self.options.dataset, items)) != digest:
+            return batches, saved
+        if saved.get("sequence") == 0 and not saved.get("delivered"):  # its sweep has not begun
+            identity = batches.identity()
+            return batches, {**saved, **{key: identity[key] for key in ("items", "dataset")}}
+        begun = ItemBatches(self.options, self.seed, items)
+        begun.seed_sweep, begun._digest = self.seed_sweep, [digest]
+        return begun, saved
+
+    def _is_head(self, items: int) -> bool:
+        """Return whether the dataset of these batches is known to be the first items of what has ``items`` now."""
+        digest = None if self._fixed or not self._digest or items < self.places else self._digest[0]
+        return digest is not None and digest == digest_of(head_of(self.options.dataset, self.places))
 
     def identity(self) -> dict[str, Any]:
         """See `Batches.identity`."""

@@ -7,12 +7,12 @@ A `MinibatchSource` reads each sweep, with its order, windows and partition. ``b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from feedline.data import Minibatch, Position
 from feedline.data.value import BytesValue
-from feedline.errors import SchemaError
+from feedline.errors import SchemaError, StateError
 from feedline.feed.composed.document_cuts import FLAT
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
@@ -23,7 +23,17 @@ from feedline.feed.loader.order import Planned, batch_count
 from feedline.feed.loader.state import ResumePoint
 from feedline.feed.packing.balance import Balance
 from feedline.feed.partition import Partition
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Ordered, finish_of, is_sized, says_where_batches_end
+from feedline.feed.protocol import (
+    ChunkInfo,
+    Deserializer,
+    Growing,
+    Ints,
+    Ordered,
+    finish_of,
+    is_sized,
+    require,
+    says_where_batches_end,
+)
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 from feedline.feed.wrapper import Forwarding
@@ -52,6 +62,7 @@ class CorpusBatches(Batches):
             self._flat.update(FLAT)
         self._balance()  # refuses a rule that this corpus has no lengths for
         self._order_state: dict[str, Any] = {}  # the order in the state that was loaded, if any
+        self._versions: list[list[Any]] = []  # from which sweep on which data, if it has grown: see `GrownOrder`
         ordered = corpus.capability(Ordered) is not None
         self.places = self._length() if ordered else sum(info.sequences for info in corpus.chunks())
         self.endless = self.places is None
@@ -95,6 +106,44 @@ class CorpusBatches(Batches):
         """See `Batches.order_state`."""
         return _order_state_of(self._source(0).state_dict())
 
+    def data_state(self) -> dict[str, Any]:
+        """See `Batches.data_state`."""
+        if self._corpus.capability(Ordered) is not None or self._corpus.capability(Growing) is None:
+            return {}
+        return {"sequences": self.places, **({"versions": self._versions} if self._versions else {})}
+
+    def loadable(self, saved: Mapping[str, Any]) -> tuple[CorpusBatches, Mapping[str, Any]]:
+        """See `Batches.loadable`."""
+        batches = self.with_options(self.options)
+        batches._versions = []
+        source = self._in_order()
+        current = source.state_dict()
+        is_current = saved.get("corpus") == current["corpus"] and "versions" not in saved
+        if is_current or type(saved.get("sweep")) is not int:
+            return batches, saved
+        names = ("corpus", "sequences", "versions", "sweep", "sequence")
+        place = {key: saved[key] for key in names if key in saved}
+        following = {**place, "sweep": saved["sweep"] + 1, "sequence": 0}
+        others = {key: value for key, value in current.items() if key != "sequences"}
+        for where in (place, following):  # all of the sweep may be delivered
+            try:
+                source.load_state_dict({**others, **where})
+            except StateError:
+                continue
+            batches._versions = source.state_dict().get("versions", [])
+            return batches, {**saved, "corpus": current["corpus"]}
+        return batches, saved
+
+    def places_in(self, sweep: int) -> int | None:
+        """See `Batches.places_in`."""
+        version = self._version(sweep)
+        return self.places if version is None else version[2]
+
+    def _version(self, sweep: int) -> list[Any] | None:
+        """Return the entry of the data of a sweep, or None if that is all there is."""
+        entry = next((row for row in reversed(self._versions) if row[0] <= sweep), None)
+        return None if entry is None or entry is self._versions[-1] else entry
+
     def with_saved_order(self, saved: Mapping[str, Any], place: ResumePoint) -> CorpusBatches:
         """See `Batches.with_saved_order`."""
         saved_order = {key: saved[key] for key in self.order_state() if key in saved}
@@ -115,15 +164,25 @@ class CorpusBatches(Batches):
         Raises:
             StateError: there is no such place, or the order differs from the declared one before it.
         """
-        position, source = self._position(place.sweep, place.start), self._in_order()
+        position, source = self._position(place.sweep, place.start, self.places), self._in_order()
         where = {"sweep": position.sweep, "sequence": position.sequence}
         source.load_state_dict({**source.state_dict(), **self._order_state, **where})
         return source
 
-    def _position(self, sweep: int, start: int) -> Position:
+    def _position(self, sweep: int, start: int, places: int | None) -> Position:
         """Return the position of a source at a place. The place after the last sequence is the start of the next
         sweep."""
-        return Position(sweep + 1) if start == self.places else Position(sweep, start)
+        return Position(sweep + 1) if start == places else Position(sweep, start)
+
+    def _source_in(self, sweep: int) -> MinibatchSource:
+        """Return a source over the data of a sweep."""
+        _, number = self.key(sweep)
+        source, version = self._source(number), self._version(sweep)
+        if version is not None:
+            current = source.state_dict()
+            versions = [[0, *version[1:]], [number + 1, current["corpus"], current["sequences"]]]
+            source.load_state_dict({**current, "versions": versions})
+        return source
 
     def _source(self, sweep: int) -> MinibatchSource:
         options = self.options
@@ -159,19 +218,19 @@ class CorpusBatches(Batches):
             raise TypeError(f"expected a corpus that ends for a length, got {self._corpus.name}, which repeats forever")
         size, drop_last = self.global_size(self.options.own_partition.resolve()), self.options.drop_last
         if self.options.samples is None and not says_where_batches_end(self._corpus):
-            return batch_count(self.places, size, drop_last)
+            return batch_count(self.places_in(sweep) or 0, size, drop_last)
         _, number = self.key(sweep)
-        sizes = [planned.global_samples for planned in self._source(number).plan(size, start=Position(number))]
+        sizes = [planned.global_samples for planned in self._source_in(sweep).plan(size, start=Position(number))]
         return len(sizes) - (drop_last and len(sizes) > 0 and sizes[-1] < size)
 
     def executor(self, place: ResumePoint, previous: Executor | None = None) -> CorpusExecutor:
         """Return the executor for the rest of a sweep, with the windows of the previous one if there is one."""
-        _, sweep = self.key(place.sweep)
-        position = self._position(sweep, place.start)
-        source = previous.source if isinstance(previous, CorpusExecutor) else self._source(sweep)
+        _, number = self.key(place.sweep)
+        position = self._position(number, place.start, self.places_in(place.sweep))
+        source = previous.source if isinstance(previous, CorpusExecutor) else self._source_in(place.sweep)
         if previous is None or source.position[:2] != position[:2]:  # minibatches were read that were not delivered
             source.seek(position)
-        return CorpusExecutor(self, source)
+        return CorpusExecutor(self, source, place.sweep)
 
     def batch(self, minibatch: Minibatch) -> Any:
         """Return the batch that the loop gets for a minibatch."""
@@ -190,16 +249,17 @@ class CorpusExecutor(InProcessExecutor):
         source: the source that reads the sweep.
     """
 
-    def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
+    def __init__(self, batches: CorpusBatches, source: MinibatchSource, sweep: int) -> None:
         self.source = source
-        remaining = _Sweep(batches, source)
+        remaining = _Sweep(batches, source, batches.places_in(sweep))
         super().__init__(remaining.read, remaining.to_batch)
 
 
 class _Sweep:
     """The rest of a sweep of a source."""
 
-    def __init__(self, batches: CorpusBatches, source: MinibatchSource) -> None:
+    def __init__(self, batches: CorpusBatches, source: MinibatchSource, places: int | None) -> None:
+        self._places = places
         share = batches.options.own_partition
         pair, ranks = share.resolve(), share.partition.ranks
         # A mesh also decides the cut.
@@ -226,8 +286,8 @@ class _Sweep:
         after, stats = self._source.position, self._stats
         stop = after.sequence
         if after.sweep != before.sweep:
-            assert self._batches.places is not None  # a corpus without end has no next sweep
-            stop = self._batches.places
+            assert self._places is not None  # a corpus without end has no next sweep
+            stop = self._places
         reading = max(stats.read_seconds - read_s, stats.wait_seconds - waited_s)
         fetched = Fetched(self._batches.batch(minibatch), minibatch.num_sequences, [], reading, 0.0)
         return Planned(before.sweep, before.sequence, stop, None, None), fetched
@@ -238,8 +298,16 @@ def _order_state_of(state: Mapping[str, Any]) -> dict[str, Any]:
     return {key: state[key] for key in ("windows", "stages") if key in state}
 
 
-class _SequencesAsSamples(Forwarding):
+class _SequencesAsSamples(Forwarding, Growing):
     """A corpus whose sequences all count as one sample, whatever their length."""
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """See `Growing.digests`."""
+        return require(self._corpus, Growing).digests()
+
+    def shorter(self, sequences: int) -> Iterator[Deserializer]:
+        """See `Growing.shorter`."""
+        return map(_SequencesAsSamples, require(self._corpus, Growing).shorter(sequences))
 
     def chunks(self) -> Sequence[ChunkInfo]:
         """See `Deserializer.chunks`."""

@@ -12,6 +12,7 @@ value changed in place outside the blocks.
 from __future__ import annotations
 
 import io
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import PurePath
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feedline.feed.loader.collate import torch_side
+from feedline.feed.loader.gather import columnar
 
 if TYPE_CHECKING:
     from feedline.feed.files.digest import ContentDigest
@@ -36,6 +38,30 @@ def digest_of(dataset: Any) -> str | None:
 
     digest = ContentDigest()
     return digest.hexdigest() if _add(digest, dataset, _DEPTH) else None
+
+
+def head_of(dataset: Any, items: int) -> Any:
+    """Return the dataset as it was when it had only the first items, or None if its kind does not show it."""
+    torch, kind = torch_side(), type(dataset)
+    if kind in (np.ndarray, np.memmap, list, range) or (torch is not None and kind is torch.Tensor):
+        return dataset[:items]
+    if columnar(dataset):
+        if kind is tuple:
+            return tuple(column[:items] for column in dataset)
+        return {name: column[:items] for name, column in dataset.items()} if kind is dict else None
+    if torch is None:
+        return None
+    if kind is torch.TensorDataset:
+        return kind(*(tensor[:items] for tensor in dataset.tensors))
+    if kind is torch.Subset:
+        return kind(dataset.dataset, dataset.indices[:items])
+    if kind is torch.ConcatDataset:
+        number = bisect_left(dataset.cumulative_sizes, items)
+        before = dataset.cumulative_sizes[number - 1] if number else 0
+        last = dataset.datasets[number]
+        last = last if len(last) == items - before else head_of(last, items - before)
+        return None if last is None else kind([*dataset.datasets[:number], last])
+    return None
 
 
 def _add(digest: ContentDigest, value: Any, depth: int) -> bool:

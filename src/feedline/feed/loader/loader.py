@@ -14,6 +14,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from feedline.feed.argument_errors import expect_state
 from feedline.feed.arguments import Quarantine, refuse_replaced
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader import sampling, state
@@ -423,7 +424,9 @@ class DataLoader(_Base):
         self._notice()
         batches, place = self._sweeps.batches_and_place()
         seed, generators = state.seed_to_json(batches.seed, batches.seed_sweep), self._sweeps.generators()
-        return state.to_json({**batches.identity(), **seed, **batches.order_state(), **generators}, place)
+        return state.to_json(
+            {**batches.identity(), **seed, **batches.data_state(), **batches.order_state(), **generators}, place
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Seek to a saved state: the next ``iter`` continues there. Reads no data.
@@ -437,11 +440,13 @@ class DataLoader(_Base):
         """
         self._notice()
         with self._sweeps.lock():
-            current = self._batches.loadable()
+            expect_state(state_dict, "DataLoader")
+            current, state_dict = self._batches.loadable(state_dict)
             identity, own_seed = current.identity(), current.options.seed
             if own_seed is not None:
                 identity |= state.seed_to_json(own_seed, None)
-            length = None if current.order_state() else current.places  # other weights may end elsewhere
+            reweighted = bool(current.order_state())  # other weights may end elsewhere
+            length = (lambda sweep: None) if reweighted else current.places_in
             place = state.from_json(state_dict, identity, current.check_memo, length)
             seed, seed_sweep, generators = state.seed_from_json(state_dict, place.sweep)
             batches = current.with_seed(seed, seed_sweep).with_saved_order(state_dict, place)

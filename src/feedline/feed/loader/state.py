@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from feedline.feed.argument_errors import damage_error, expect_same, expect_state
+from feedline.feed.argument_errors import damage_error, expect_same
 from feedline.feed.loader.collate import torch_side
 
 STATE_VERSION = 1
@@ -47,7 +47,10 @@ def to_json(identity: Mapping[str, Any], place: ResumePoint) -> dict[str, Any]:
 
 
 def from_json(
-    state: Any, identity: Mapping[str, Any], check_memo: Callable[[Any, int], None], length: int | None
+    state: Any,
+    identity: Mapping[str, Any],
+    check_memo: Callable[[Any, int], None],
+    length: Callable[[int], int | None],
 ) -> ResumePoint:
     """Return the place that a state names. All fields are checked before anything changes.
 
@@ -56,19 +59,22 @@ def from_json(
         identity: identity of this loader. ``dataset`` is compared only if both have it: datasets that cannot be
             identified have none.
         check_memo: function that raises KeyError, TypeError or ValueError if a memo is invalid at a place.
-        length: places in a sweep. None if unknown.
+        length: function that returns the places in a sweep, or None if they are unknown.
 
     Raises:
-        StateError: ``state`` is not a loader's state, is damaged, or does not fit.
+        StateError: ``state`` is damaged, or does not fit.
     """
-    expect_state(state, "DataLoader")
     current = {"feedline": STATE_VERSION, **identity}
     if "dataset" not in state:
         current.pop("dataset", None)
-    expect_same(state, current, "this state was taken from another order or other data", partial(_to_continue, state))
+    expect_same(
+        state, current, "this state was taken from another order or other data", partial(_to_continue, state, current)
+    )
     try:
-        limit = LIMIT if length is None else length + 1  # start == length: all delivered, but the sweep has not ended
-        sweep, start = whole(state, "sweep"), whole(state, "sequence", limit)
+        sweep = whole(state, "sweep")
+        places = length(sweep)
+        limit = LIMIT if places is None else places + 1  # start == places: all delivered, but the sweep has not ended
+        start = whole(state, "sequence", limit)
         done = _ranges(state.get("delivered", ()), start, limit)
         memo = state.get("memo")
         check_memo(memo, start)
@@ -77,15 +83,20 @@ def from_json(
     return ResumePoint(sweep, start, done, memo)
 
 
-def _to_continue(state: Mapping[str, Any], differing: list[str]) -> str:
+def _to_continue(state: Mapping[str, Any], current: Mapping[str, Any], differing: list[str]) -> str:
     """Return how to create a loader that fits, as far as the state shows that."""
+    items = state.get("items")
+    grown = type(items) is int and 0 < items < current.get("items", 0)
     hints = {
         "seed": f"pass seed={int(state['seed'], 16)}" if is_hex(state.get("seed")) else "pass its seed",
         "shuffle": "pass the same shuffle or fl.Weighted",
-        "items": "load it over the same data, with as many items",
+        "items": "load it over the same data, with as many items"
+        + (f"; torch.utils.data.Subset(dataset, range({items})) ends the sweep over its first ones" if grown else ""),
         "dataset": "load it over the same data; if it is the same nevertheless (modified in place, or a Hugging "
         "Face dataset whose fingerprint was drawn at random), remove `dataset` from the state",
         "order": "pass the same kind of dataset and sampler",
+        "corpus": "open the same files with the same settings; new ones come behind them. Rows that were replaced or "
+        "removed do not fit: restore them, or begin a new run",
         "workers": "an IterableDataset is split by the number of workers: pass the same num_workers",
     }
     return "to continue: " + "; ".join(hints.get(key, f"pass the same {key}") for key in differing)

@@ -202,7 +202,7 @@ class Sweeps:
             return None
         if resumes:
             self.program.current_twin()  # follow the program if it has set its generator since the state was loaded
-            return self._sampler_draws(sampler, place) if shuffles else None
+            return self._sampler_draws(sampler, place, resumes=True) if shuffles else None
         fresh = not sampler and (workers or not options.persistent_workers)
         if not self.seed_is_final and not keeps and (shuffles or fresh or batches.seed is None):
             self.batches = self._with_new_seed(batches, place.sweep)
@@ -212,13 +212,13 @@ class Sweeps:
                 self.program.draw()
             else:
                 draw(generator)
-        return self._sampler_draws(sampler) if shuffles else None
+        return self._sampler_draws(sampler, place) if shuffles else None
 
-    def _sampler_draws(self, sampler: bool, place: ResumePoint | None = None) -> SamplerDraws:
-        options, items = self.batches.options, self.batches.places
+    def _sampler_draws(self, sampler: bool, place: ResumePoint, resumes: bool = False) -> SamplerDraws:
+        options, items = self.batches.options, self.batches.places_in(place.sweep)
         assert items is not None, "an order without end has one seed"
         size, ahead = (1, 0) if sampler else (options.indices or 1, options.depth)
-        done = None if place is None else -(-place.start // size)
+        done = -(-place.start // size) if resumes else None
         return SamplerDraws(self.generator, self.program, items=items, size=size, ahead=ahead, done=done)
 
     def _with_new_seed(self, batches: Batches, sweep: int) -> Batches:

@@ -98,6 +98,7 @@ class CachedObject:
     def __init__(self, cache: Cache, store: Store, info: ObjectInfo, patience: Patience) -> None:
         self.cache, self.store, self.info, self.patience = cache, store, info, patience
         self.url, self.size, self.modified_ns = store.url(info.key), info.size, info.modified_ns
+        self.etag = info.etag
         about = json.dumps([store.place, info.key, info.version])
         self.key = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         self.number = int(self.key[:16], 16)

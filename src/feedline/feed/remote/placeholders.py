@@ -314,16 +314,34 @@ async def _look_up(store: Store, pattern: str, patience: Patience) -> tuple[str,
             infos = await _matching(store, pattern, [*names, *companions], patience)
         else:
             infos = await _heads(store, names, patience)
-            infos += await _heads(store, companions, patience, perhaps=True) if infos else []
+            if infos:
+                infos += await _heads(store, companions, patience, perhaps=True)
+                infos += await _indexes_of(store, [info.key for info in infos], patience)
         keys = {info.key for info in infos}
         if missing := [name for name in names if name not in keys]:
             suffix = f" (and {len(missing) - 1} more of {len(names)})" if len(missing) > 1 else ""
             raise DataError(f"expected an object{suffix}, got none", path=store.url(missing[0]))
     else:
         infos = await _object_or_folder(store, "" if is_folder else pattern, pattern, companions, patience)
+    infos = _without_strays(infos)
     if not infos:
         raise DataError("expected an object, a folder or a pattern with matches, got none", path=store.url(pattern))
     return store.root, pattern, [_of_this_run(store, info) for info in infos]
+
+
+def _without_strays(infos: list[ObjectInfo]) -> list[ObjectInfo]:
+    """Return objects without the indexes that were shipped with none of them."""
+    keys = {info.key for info in infos}
+    return [info for info in infos if not info.key.endswith(INDEX_SUFFIX) or info.key[: -len(INDEX_SUFFIX)] in keys]
+
+
+async def _indexes_of(store: Store, names: Sequence[str], patience: Patience) -> list[ObjectInfo]:
+    """Return the indexes that were shipped with objects, of which the first has one if any has."""
+    if "?" in store.root:  # the query, such as a signature, is for these objects only
+        return []
+    indexes = [f"{name}{INDEX_SUFFIX}" for name in names]
+    first = await _heads(store, indexes[:1], patience, perhaps=True)
+    return [*first, *(await _heads(store, indexes[1:], patience, perhaps=True) if first else [])]
 
 
 def _belonging_to(name: str) -> str | None:
@@ -354,7 +372,8 @@ async def _object_or_folder(
             refused = error
         # An empty object may represent a folder.
         if info is not None and info.size:
-            return sorted([info, *await _heads(store, companions, patience, perhaps=True)], key=_by_key)
+            others = await _heads(store, companions, patience, perhaps=True)
+            return sorted([info, *others, *await _indexes_of(store, [name], patience)], key=_by_key)
     inside = await _list_data(store, f"{folder}/" if folder else "", patience)
     if not inside and refused is not None:
         raise refused
@@ -365,7 +384,7 @@ async def _matching(store: Store, pattern: str, names: Sequence[str], patience: 
     """Return the objects that match a pattern, or else the objects in matching folders."""
     folder = re.split(r"[*?\[{]", pattern, maxsplit=1)[0].rpartition("/")[0]
     infos = await _candidates(store, f"{folder}/" if folder else "", names, patience, asyncio.Semaphore(_AT_ONCE))
-    matching = [info for info in infos if any(_matches(info.key, name) for name in names)]
+    matching = [info for info in infos if any(_matches(info.key.removesuffix(INDEX_SUFFIX), name) for name in names)]
     return matching or [info for info in infos if any(_within(info.key, name) for name in names)]
 
 
@@ -385,7 +404,8 @@ async def _candidates(
     heads = {name: "/".join(name.split("/")[: depth + 1]) for name in names}
     async with room:
         infos = await listing(store, folder, patience, deep=False)
-    matching = [info for info in infos if any(_matches(info.key.rstrip("/"), head) for head in heads.values())]
+    names_of = {info.key: info.key.rstrip("/").removesuffix(INDEX_SUFFIX) for info in infos}
+    matching = [info for info in infos if any(_matches(names_of[info.key], head) for head in heads.values())]
     folders = {info.key.rstrip("/") for info in matching if info.key.endswith("/")}
     if folders and len(matching) == len(infos):  # all entries match, so one request lists all of them
         return await all_of(folder)
@@ -429,9 +449,9 @@ async def _list_data(store: Store, folder: str, patience: Patience) -> list[Obje
 
 
 def _is_data(info: ObjectInfo) -> bool:
-    """Return whether an object is neither a folder nor an index, which belongs to the file that it was made from."""
+    """Return whether an object is no folder."""
     key = info.key
-    return bool(key) and not key.endswith(("/", INDEX_SUFFIX)) and (info.size > 0 or not key.endswith("_$folder$"))
+    return bool(key) and not key.endswith("/") and (info.size > 0 or not key.endswith("_$folder$"))
 
 
 def _by_key(info: ObjectInfo) -> bytes:

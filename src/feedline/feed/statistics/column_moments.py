@@ -40,10 +40,13 @@ class Moments(NamedTuple):
             return some._replace(nan=self.nan + following.nan)
         size = self.size + following.size
         difference = following.mean - self.mean
+        mean = self.mean + difference * (following.size / size)
+        if not (math.isfinite(self.mean) and math.isfinite(following.mean)):
+            mean = self.mean + following.mean  # infinite, or NaN for infinities of both signs
         return Moments(
             size,
             self.nan + following.nan,
-            mean=self.mean + difference * (following.size / size),
+            mean=mean,
             squares=self.squares + following.squares + difference**2 * (self.size * (following.size / size)),
             low=min(self.low, following.low),
             high=max(self.high, following.high),

@@ -19,6 +19,7 @@ from feedline.data.schema import PRESENT
 from feedline.errors import SchemaError
 from feedline.feed.conversion.read_ahead import read_ahead
 from feedline.feed.files.paths import PathLike
+from feedline.feed.formats.widening import SchemaRule
 from feedline.feed.open_corpus import What, open_corpus
 from feedline.feed.progress_bar import Progress, showing
 from feedline.feed.protocol import Deserializer, Mapped, RandomAccess, can, is_sized, num_chunks, whole_number
@@ -26,7 +27,7 @@ from feedline.feed.statistics.stream_statistics import CorpusStatistics, read_js
 from feedline.feed.statistics.stream_summary import StreamSummary, first_threshold
 from feedline.feed.statistics.value_counts import Present
 
-_PIECE_BYTES = 2 << 20  # that stay in a processor's cache
+_PIECE_BYTES = 8 << 20  # that stay in a processor's cache
 _SAVE_S = 30.0  # between two states of a pass
 _CHUNK_BITS = 40  # of the number of a sample, for its place in its chunk
 
@@ -63,17 +64,17 @@ def statistics(
     jobs = usable_cores() if jobs is None else whole_number("jobs", jobs, 1)
     with contextlib.ExitStack() as stack:
         if not isinstance(corpus, Deserializer):
-            corpus = stack.enter_context(contextlib.closing(_open_masked(corpus)))
+            corpus = stack.enter_context(contextlib.closing(open_masked(corpus)))
         done = _Pass(corpus, streams, None if save is None else Path(save))
         return done.run(jobs, progress)
 
 
-def _open_masked(path: What) -> Deserializer:
-    """Open a corpus with a mask for each stream, if its format takes masks."""
-    corpus = open_corpus(path)
+def open_masked(path: What, schema: SchemaRule = "strict") -> Deserializer:
+    """Open a corpus with a mask for each stream, if its format takes masks. Raises the errors of `open_corpus`."""
+    corpus = open_corpus(path, schema=schema)
     masked = {name: dataclasses.replace(stream, mask=True) for name, stream in corpus.schema.items()}
     try:
-        with_masks = open_corpus(path, streams=masked)
+        with_masks = open_corpus(path, streams=masked, schema=schema)
     except (SchemaError, ValueError):
         return corpus
     corpus.close()

@@ -66,7 +66,7 @@ class RowSample:
         _, numbers = self.cut()
         if not len(numbers):
             return []
-        numbers = numbers.astype(np.float64)
+        numbers = np.sort(numbers.astype(np.float64))  # which is faster than a hundred partitions of it
         with np.errstate(invalid="ignore"):
             quantiles = np.quantile(numbers, _PERCENTS)
         between = np.isnan(quantiles)  # two infinities, where a line has no points

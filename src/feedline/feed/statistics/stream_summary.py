@@ -74,9 +74,9 @@ class StreamSummary:
             self._add_rows(_numbers(value.values).reshape(-1, 1), None)
             return
         rows = _numbers(value.rows)
-        self._add_rows(rows.reshape(count, -1), present)
+        self._add_rows(rows.reshape(count, len(self.columns)), present)
         if self.table is not None:
-            self.table.add_integers(rows.astype(np.int64, copy=False), present)
+            self.table.add_integers(rows, present)
         if self.sample is not None:
             places, hashes = candidates(count)
             numbers = rows[places]

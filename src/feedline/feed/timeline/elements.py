@@ -100,6 +100,10 @@ class ChunkTable:
         table._fill(sequences, samples, stored)
         return table
 
+    def first(self, chunks: int) -> ChunkTable:
+        """Return the table of the first chunks."""
+        return self.of_columns(*(column[:chunks] for column in (self.sequences, self.samples, self.bytes)))
+
     def _fill(self, sequences: Ints, samples: Ints, stored: Ints) -> None:
         self.sequences, self.samples, self.bytes = sequences, samples, stored
         self.starts: Ints = np.concatenate([[0], np.cumsum(sequences)]).astype(np.int64)

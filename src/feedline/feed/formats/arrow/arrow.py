@@ -38,6 +38,7 @@ from feedline.feed.formats.arrow.buffer_views import (
     MappedBatch,
     MappedItems,
     Place,
+    batch_nulls,
     has_equal_lists,
     layout_of,
     leaf_of,
@@ -62,6 +63,7 @@ from feedline.feed.formats.widening import SchemaRule, is_union
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
+    CountsNulls,
     Deserializer,
     Extent,
     Fetchable,
@@ -83,7 +85,9 @@ _VIEW_BYTES = 4 << 20  # of a chunk of rows that indices name, part of the order
 _REQUESTS = 16  # at once, for the buffers that views need
 
 
-class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Growing, PickledByArguments):
+class ArrowDeserializer(
+    Deserializer, RandomAccess, Sliceable, Mapped, Fetchable, Growing, CountsNulls, PickledByArguments
+):
     """Arrow IPC streams and files. A row is a sequence, a record batch a chunk.
 
     Columns are streams as in Parquet, see `feedline.feed.formats.arrow.columns`. A sequence with a null, or with a text
@@ -311,6 +315,29 @@ class ArrowDeserializer(Deserializer, RandomAccess, Sliceable, Mapped, Fetchable
             with open_file(self._rows.path, -1) as handle:
                 digest.file(handle, self._rows.size)
             yield len(self.chunks()), digest.hexdigest()
+
+    def null_counts(self) -> dict[str, int]:
+        """Return the nulls that the heads of the batches count, of scalars, byte strings and texts. None are known of
+        rows that indices name, and of files with dictionaries or views."""
+        if self._rows is not None or len(self._layouts) < len(self._files):
+            return {}
+        counts = {name: 0 for name, column in self._columns.items() if not column.path.steps}
+        for file, layout in zip(self._files, self._layouts, strict=True):
+            nodes: dict[str, int] = {}
+            for name in list(counts):
+                path = self._columns[name].path
+                if path in file.lacking:
+                    counts[name] += int(file.rows.sum())
+                elif layout.places[path.column].children:  # which may have nulls of their own
+                    del counts[name]
+                else:
+                    nodes[name] = layout.places[path.column].node
+            for batch in map(file.batch, range(len(file.starts))):
+                with contextlib.suppress(ValueError):  # reading the damaged batch raises the error
+                    nulls = batch_nulls(file.head(batch), batch, layout)
+                    for name, node in nodes.items():
+                        counts[name] += int(nulls[node])
+        return counts
 
     def close(self) -> None:
         """Release the maps. Chunks that were returned keep theirs."""

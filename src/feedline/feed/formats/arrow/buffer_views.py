@@ -91,6 +91,19 @@ def _place(kind: Any, counted: list[int]) -> Place | None:
     return Place(kind, node, buffer, laid_out, counted[1]) if len(laid_out) == len(children) else None
 
 
+def batch_nulls(head: Any, batch: Batch, layout: BatchLayout) -> Ints:
+    """Return the number of nulls of each node of a batch, by the bytes of its head.
+
+    Raises:
+        ValueError: the head is damaged, or the batch has another layout.
+    """
+    _, _, nodes, _ = _native.arrow_batch(head, batch.body)
+    if len(nodes) != 2 * layout.nodes:
+        raise ValueError(f"expected {layout.nodes} fields, got {len(nodes) // 2}")
+    nulls: Ints = nodes[1::2]
+    return nulls
+
+
 class MappedBatch:
     """The buffers of a record batch in a mapped file.
 
@@ -250,6 +263,10 @@ class MappedItems:
             return numbers
         # A store has bools as bytes.
         return numbers.view(np.bool_) if dtype == np.bool_ else _native.copied(numbers).astype(dtype)
+
+    def changeable(self, numbers: NDArray[Any]) -> bool:
+        """See `FieldItems.changeable`."""
+        return False
 
     def too_large(self, dtype: np.dtype[Any]) -> Flags | None:
         """See `FieldItems.too_large`."""

@@ -26,6 +26,7 @@ import functools
 import json
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -55,9 +56,19 @@ from feedline.feed.formats.arrow.quantities import (
     decimal_integers,
     decimal_numbers,
     quantity_of,
+    stored_dtype,
     too_large,
 )
-from feedline.feed.formats.missing import Filling, any_of_sample, fill, filling_of, mask_of, remedy, with_masks
+from feedline.feed.formats.missing import (
+    Filling,
+    any_of_sample,
+    fill,
+    fill_rows,
+    filling_of,
+    mask_of,
+    remedy,
+    with_masks,
+)
 from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.widening import WAY_OUT
 from feedline.feed.joined_values import join_values
@@ -508,6 +519,12 @@ def ragged_of(columns: Mapping[str, Column]) -> set[str]:
     return ragged | {name + PRESENT for name in ragged}
 
 
+def used_once(columns: Mapping[str, Column]) -> set[str]:
+    """Return the names of the columns that a single stream is read from."""
+    counts = Counter(column.path.column for column in columns.values())
+    return {name for name, count in counts.items() if count == 1}
+
+
 def fillings_of(columns: Mapping[str, Column]) -> dict[str, Filling]:
     """Return what becomes of nulls, by stream."""
     return {name: column.filling for name, column in columns.items() if column.filling is not None}
@@ -557,8 +574,8 @@ class Rows(NamedTuple):
             values[name + PRESENT] = self.present
 
 
-def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> Rows:
-    """Return the rows of a chunked array.
+def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY, *, changeable: bool = False) -> Rows:
+    """Return the rows of a chunked array. If it is ``changeable``, nulls are filled in its own memory.
 
     Raises:
         TooLargeError: they take more than ``memory_bytes``.
@@ -567,7 +584,8 @@ def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> Rows
     taken_bytes = 0
     for piece in array.chunks:
         try:
-            pieces.append(value_of(ArrowItems(piece, memory_bytes - taken_bytes), column, memory_bytes - taken_bytes))
+            items = ArrowItems(piece, memory_bytes - taken_bytes, changeable=changeable)
+            pieces.append(value_of(items, column, memory_bytes - taken_bytes))
         except TooLargeError as error:
             raise TooLargeError(error.args[0] + taken_bytes) from None
         taken_bytes += pieces[-1].value.nbytes
@@ -578,12 +596,19 @@ def decode(array: Any, column: Column, memory_bytes: int = CHUNK_MEMORY) -> Rows
 
 
 class ArrowItems:
-    """The `FieldItems` of one of Arrow's arrays. Decoding it may take ``memory_bytes``."""
+    """The `FieldItems` of one of Arrow's arrays.
+
+    Args:
+        array: the array.
+        memory_bytes: bytes that decoding it may take.
+        changeable: whether nothing else refers to its memory.
+    """
 
     mapped = False
 
-    def __init__(self, array: Any, memory_bytes: int) -> None:
+    def __init__(self, array: Any, memory_bytes: int, *, changeable: bool = False) -> None:
         self._array, self._memory_bytes = getattr(array, "storage", array), memory_bytes
+        self._changeable = changeable
 
     @property
     def has_fields(self) -> bool:
@@ -594,7 +619,7 @@ class ArrowItems:
         return len(self._array)
 
     def _with(self, array: Any) -> ArrowItems:
-        return ArrowItems(array, self._memory_bytes)
+        return ArrowItems(array, self._memory_bytes, changeable=self._changeable)
 
     def nulls(self) -> Flags:
         """See `FieldItems.nulls`."""
@@ -658,6 +683,10 @@ class ArrowItems:
         """See `FieldItems.to_memory`."""
         return array
 
+    def changeable(self, numbers: NDArray[Any]) -> bool:
+        """See `FieldItems.changeable`. Arrow says whether it has allocated the memory."""
+        return self._changeable and numbers.flags.writeable and numbers.flags.c_contiguous
+
 
 def value_of(items: FieldItems, column: Column, memory_bytes: int) -> Rows:
     """Return the sequences of a column.
@@ -688,7 +717,10 @@ def value_of(items: FieldItems, column: Column, memory_bytes: int) -> Rows:
     else:
         if lost is not None and offsets is not None and lost.any():
             value, offsets, bad, missing = _without_lists(value, lost, bad, missing)
-        value = fill(value, missing, column.filling)
+        if missing is not None and isinstance(value, DenseValue) and items.changeable(value.rows):
+            fill_rows(value.rows, missing, column.filling)
+        else:
+            value = fill(value, missing, column.filling)
         present = mask_of(value, missing) if column.filling.mask else None
         lost = None
     if bad is not None and offsets is not None:
@@ -755,7 +787,7 @@ class _PathItems:
         self.mapped, self.has_fields = items.mapped, items.has_fields
         self.fixed_size_lists, self.field = items.fixed_size_lists, items.field
         self.strings, self.numbers, self.to_memory = items.strings, items.numbers, items.to_memory
-        self.too_large = items.too_large
+        self.too_large, self.changeable = items.too_large, items.changeable
 
     def __len__(self) -> int:
         return len(self._items)
@@ -957,6 +989,10 @@ def _numbers(array: Any, memory_bytes: int, dtype: np.dtype[Any] | None) -> NDAr
     if pa.types.is_decimal(array.type):
         return decimal_numbers(decimal_integers(array), array.type.scale, dtype)
     array = as_integers(array)
+    if array.null_count and not pa.types.is_boolean(array.type):
+        stored = stored_dtype(array.type)
+        if (buffer := array.buffers()[1]) is not None:
+            return np.frombuffer(buffer, stored, len(array), array.offset * stored.itemsize)
     if array.null_count:
         zero = pa.scalar(0, pa.int64()).cast(array.type) if not pa.types.is_float16(array.type) else np.float16(0)
         array = array.fill_null(zero)

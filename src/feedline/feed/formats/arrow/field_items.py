@@ -41,10 +41,13 @@ class FieldItems(Protocol):
         """Return the bounds of strings, from 0, and their bytes."""
 
     def numbers(self, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-        """Return numbers of a dtype, or as they are stored."""
+        """Return numbers of a dtype, or as they are stored. Those in the place of a null are undefined."""
 
     def too_large(self, dtype: np.dtype[Any]) -> Flags | None:
         """Return the mask of the numbers that a dtype cannot hold, or None if it can hold all."""
+
+    def changeable(self, numbers: NDArray[Any]) -> bool:
+        """Return whether numbers of these items are contiguous, and in memory that nothing else refers to."""
 
     def to_memory(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return numbers of these items in memory: a copy if they are mapped."""

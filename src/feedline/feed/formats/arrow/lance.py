@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,30 +28,33 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.column_paths import nested_paths
 from feedline.feed.formats.arrow.columns import Column, Source
+from feedline.feed.formats.arrow.lance_files import check_data_file, check_deletions
 from feedline.feed.formats.arrow.list_lengths import ListLengths, column_per_list, count_lengths, longest_lists
 from feedline.feed.formats.missing import identity_of
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Ints, Selective, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Growing, Ints, Selective, whole_number
 
 CHUNK_BYTES = 32 << 20
+_MAX_CHUNKS = 1 << 20
+# A chunk is read in pieces of at least so many rows, so that a decoded chunk that is too large is noticed early.
+_PIECES, _PIECE_ROWS = 8, 1024
 _VERSIONS = "_versions"  # folder of the manifests of a table
 
 
 class _FragmentRows(NamedTuple):
-    """Rows of a fragment that are read together: its place among the fragments, the first row, rows, stored bytes."""
+    """Rows of a fragment that are read together: its place among the fragments, rows, stored bytes."""
 
     fragment: int
-    first: int
     rows: int
     bytes: int
 
 
-class LanceDeserializer(Deserializer, Selective, PickledByArguments):
+class LanceDeserializer(Deserializer, Selective, Growing, PickledByArguments):
     """A Lance table, at one version. A row is a sequence.
 
     Columns become streams as those of Parquet files do, see `ParquetDeserializer`. Rows that were deleted are left out.
-    Appending, deleting and updating make a new version: a state fits the version it was taken from, and columns that
-    were added since, if they are not read, change nothing.
+    Appending, deleting and updating make a new version. A state fits the version that it was taken from, and those to
+    which rows were appended since. Columns that were added since, if they are not read, change nothing.
 
     Args:
         path: folder of the table.
@@ -97,16 +101,24 @@ class LanceDeserializer(Deserializer, Selective, PickledByArguments):
             self.nested_paths = nested_paths(table.schema)
             self._fields = list(dict.fromkeys(column.path.column for column in self._columns.values()))
             self._files = [_files_of(table, fragment, self._fields) for fragment in fragments]
-            self._runs = [
+            for fragment in fragments:
+                self._check_deletions(fragment)
+            runs = (
                 run
                 for number, fragment in enumerate(fragments)
                 for run in _cut(number, fragment.count_rows(), self._files[number], chunk_sequences)
-            ]
+            )
+            self._runs = list(itertools.islice(runs, _MAX_CHUNKS + 1))
+        if len(self._runs) > _MAX_CHUNKS:
+            hint = "pass more chunk_sequences; a damaged table may have any number of rows"
+            raise DataError(f"expected at most {_MAX_CHUNKS} chunks, got more", path=self.name, hint=hint)
+        self._sound = [False] * len(fragments)
         self.schema = arrow_columns.schema_of(self._columns)
         self._starts = np.cumsum([0] + [run.rows for run in self._runs], dtype=np.int64)
         if self._starts[-1] == 0:
             raise DataError("expected at least one row, got none", path=self.name)
-        self._table: PerProcess[Any] = PerProcess(functools.partial(_open, self.name, self.version))
+        with self._converting_errors("table"):
+            self._table: PerProcess[Any] = PerProcess(functools.partial(_open, self.name, self.version))
         self._lengths: ListLengths | None = None
         self._lock = threading.Lock()
         # By name, so that opening the corpus again does not repeat the warning about other columns.
@@ -145,9 +157,7 @@ class LanceDeserializer(Deserializer, Selective, PickledByArguments):
         total = int(self._starts[-1])
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < total:
             raise IndexError(f"expected 0 <= ordinal < {total}, got {ordinals.min()} to {ordinals.max()}")
-        with self._converting_errors("rows"):
-            rows = self._table.get().take(ordinals.tolist(), columns=self._fields)
-        return self._chunk(rows, ordinals)
+        return self._chunk(self._taken(ordinals, self._fields), ordinals)
 
     def lengths(self, ordinals: Ints) -> Ints | None:
         """Return the samples of the sequences ``ordinals``, int64 (n,), or None if every sequence has one.
@@ -163,13 +173,19 @@ class LanceDeserializer(Deserializer, Selective, PickledByArguments):
 
     def digest(self) -> str:
         """Return 32 hex digits over the files of the columns in use, whose names are unique, and the rows in them."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each fragment. See `Growing.digests`."""
         digest = ContentDigest()
         digest.text(identity_of(arrow_columns.fillings_of(self._columns)))
+        ends = np.cumsum(np.bincount([run.fragment for run in self._runs], minlength=len(self._files))).tolist()
         with self._converting_errors("table"):
-            for fragment, files in zip(self._table.get().get_fragments(), self._files, strict=True):
+            fragments = self._table.get().get_fragments()
+            for fragment, files, end in zip(fragments, self._files, ends, strict=True):
                 digest.numbers(fragment.physical_rows, fragment.count_rows())
                 digest.text("\0".join([*(name for name, _ in files), str(fragment.deletion_file())]).encode())
-        return digest.hexdigest()
+                yield end, digest.hexdigest()
 
     # ---- internals --------------------------------------------------------------------------------
 
@@ -177,19 +193,42 @@ class LanceDeserializer(Deserializer, Selective, PickledByArguments):
         """Return columns of a chunk as an Arrow table."""
         import pyarrow as pa
 
-        run, batches, taken_bytes = self._runs[chunk], [], 0
-        with self._converting_errors(f"chunk {chunk}"):
-            fragment = self._table.get().get_fragments()[run.fragment]
-            scanner = fragment.scanner(columns=list(fields), offset=run.first, limit=run.rows)
-            for batch in scanner.to_batches():
-                taken_bytes += batch.nbytes
-                if taken_bytes > self._memory_bytes:
-                    raise self._size_error(taken_bytes)
-                batches.append(batch)
-            table = pa.Table.from_batches(batches)
-        if table.num_rows != run.rows:
-            raise self._damage_error(f"chunk {chunk} has {table.num_rows} rows, not {run.rows}")
-        return table
+        first, end = map(int, self._starts[chunk : chunk + 2])
+        step = max(_PIECE_ROWS, -(-(end - first) // _PIECES))
+        pieces, taken_bytes = [], 0
+        for start in range(first, end, step):
+            piece = self._taken(np.arange(start, min(end, start + step)), fields)
+            taken_bytes += piece.nbytes
+            if taken_bytes > self._memory_bytes:
+                raise self._size_error(taken_bytes)
+            pieces.append(piece)
+        return pa.concat_tables(pieces)
+
+    def _taken(self, ordinals: Ints, fields: Sequence[str]) -> Any:
+        """Return columns of rows as an Arrow table.
+
+        Not by a scanner: it returns a stream of Arrow, in which a panic ends the process.
+        """
+        for chunk in np.unique(np.searchsorted(self._starts, ordinals, "right") - 1).tolist():
+            self._check_files(self._runs[chunk].fragment)
+        with self._converting_errors("rows"):
+            rows = self._table.get().take(ordinals, columns=list(fields))
+        if rows.num_rows != len(ordinals):
+            raise self._damage_error(f"rows are {rows.num_rows}, not {len(ordinals)}")
+        return rows
+
+    def _check_deletions(self, fragment: Any) -> None:
+        if file := fragment.deletion_file():
+            check_deletions(Path(self.name, file), fragment.num_deletions, fragment.physical_rows)
+
+    def _check_files(self, fragment: int) -> None:
+        """Check the files of a fragment, before it is first read."""
+        if not self._sound[fragment]:
+            with self._converting_errors("table"):
+                self._check_deletions(self._table.get().get_fragments()[fragment])
+            for name, _ in self._files[fragment]:
+                check_data_file(Path(self.name, "data", name))
+            self._sound[fragment] = True
 
     def _chunk(self, table: Any, ordinals: Ints) -> Chunk:
         values: dict[str, Value] = {}
@@ -237,7 +276,7 @@ class LanceDeserializer(Deserializer, Selective, PickledByArguments):
 
         try:
             yield
-        except (pa.ArrowException, OSError, ValueError, RuntimeError, OverflowError, IndexError, KeyError) as error:
+        except (pa.ArrowException, OSError, ValueError, RuntimeError, OverflowError, LookupError, MemoryError) as error:
             if isinstance(error, (DataError, NotImplementedError)):
                 raise
             raise self._damage_error(f"{what} cannot be read: {error}") from error
@@ -306,4 +345,4 @@ def _cut(
     most = chunk_sequences or max(1, rows * CHUNK_BYTES // max(size, 1))
     for first in range(0, rows, most):
         count = min(most, rows - first)
-        yield _FragmentRows(fragment, first, count, size * count // rows)
+        yield _FragmentRows(fragment, count, size * count // rows)

@@ -46,6 +46,7 @@ from feedline.feed.formats.widening import SchemaRule, is_union
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
+    CountsNulls,
     Deserializer,
     Extent,
     Fetchable,
@@ -57,7 +58,7 @@ from feedline.feed.protocol import (
 )
 
 
-class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
+class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, PickledByArguments):
     """Parquet files. A row is a sequence.
 
     Columns of numbers, bools, byte strings and texts, structs of bytes and path, and lists of these are streams, as are
@@ -120,6 +121,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
                 self._columns[name] = column._replace(null_means=f"as a folder `{column.field}={NULL}`, or none, says")
         self.schema = arrow_columns.schema_of(self._columns)
         self.nested_paths = nested_paths(self._files[0].schema)
+        self._used_once = arrow_columns.used_once(self._columns)
         self._fields = list(dict.fromkeys(column.path for column in self._columns.values()))
         self._groups = [group for file in self._files for group in file.groups(self._fields, memory)]
         self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
@@ -191,7 +193,8 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
                     if column.path in group.file.lacking:
                         rows = lacking_rows(column, group.rows, self._memory_bytes)
                     else:
-                        rows = arrow_columns.decode(table.column(column.path.column), column, self._memory_bytes)
+                        array, alone = table.column(column.path.column), column.path.column in self._used_once
+                        rows = arrow_columns.decode(array, column, self._memory_bytes, changeable=alone)
                 except TooLargeError as error:
                     raise group.file.size_error(group.number, error.args[0], self._memory_bytes) from None
             rows.into(values, name)
@@ -228,6 +231,15 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, PickledByArguments):
                 digest.file(handle, file.size)
             chunks += len(counts)
             yield chunks, digest.hexdigest()
+
+    def null_counts(self) -> dict[str, int]:
+        """Return the nulls that the footers count, of scalars, byte strings and texts, also within structs."""
+        counts: dict[str, int] = {}
+        for name, column in self._columns.items():
+            of_files = [file.null_count(column) for file in self._files]
+            if -1 not in of_files:
+                counts[name] = sum(of_files)
+        return counts
 
     def _longest(self, group: _RowGroup, columns: Sequence[Column], shortest: int) -> Ints:
         """Return the samples of the sequences of a row group. See `longest_lists`."""
@@ -269,7 +281,7 @@ _PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = 1 << 10, 16 << 20  # of a page's he
 
 
 class _Sizes(NamedTuple):
-    """Sizes from a footer: rows (groups,), and for each leaf column (groups, columns)."""
+    """Sizes from a footer: rows (groups,), and for each leaf column (groups, columns). ``nulls`` are -1 if unknown."""
 
     rows: Ints
     width: int
@@ -277,6 +289,7 @@ class _Sizes(NamedTuple):
     uncompressed: Ints
     compressed: Ints
     begin: Ints
+    nulls: Ints
 
 
 class _RowGroup(NamedTuple):
@@ -383,6 +396,22 @@ class _ParquetFile:
             compressed = int(sizes.compressed[number, leaves].sum(dtype=np.uint64))
             groups.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
         return groups
+
+    def null_count(self, column: Column) -> int:
+        """Return the number of rows in which a column is null, or -1 if the footer does not say."""
+        rows = int(self._sizes.rows.sum())
+        if column.path in self.lacking:
+            return rows
+        if (constant := self._constants.get(column.path.column)) is not None:
+            return 0 if constant.is_valid else rows
+        leaves = self._leaves([column.path])
+        # Those of lists also count empty lists and nulls in them, and JSON has what is null within its values.
+        if column.json is not None or len(leaves) != 1:
+            return -1
+        if self.metadata.schema.column(int(leaves[0])).max_repetition_level:
+            return -1
+        nulls = self._sizes.nulls[self._sizes.rows > 0, leaves[0]]
+        return -1 if (nulls < 0).any() else int(nulls.sum())
 
     def decode(self, handle: Pages, group: _RowGroup, fields: Sequence[ColumnPath], memory_bytes: int) -> Any:
         """Return the columns ``fields`` of a row group, read from ``handle``, as an Arrow table.

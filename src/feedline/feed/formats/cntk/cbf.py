@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -35,6 +35,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Growing,
     Ints,
     Piece,
     RandomAccess,
@@ -94,7 +95,7 @@ class CbfField(NamedTuple):
         return Stream(self.dim, self.dtype, self.sparse)
 
 
-class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledByArguments):
+class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, Growing, PickledByArguments):
     """Sequences of CBF files, as CNTK's ``ctf2bin`` and `write_cbf` write them.
 
     Args:
@@ -158,12 +159,16 @@ class CBFDeserializer(Deserializer, RandomAccess, Sliceable, Fetchable, PickledB
 
     def digest(self) -> str:
         """Return 32 hex digits over headers, chunk tables and excerpts of all files."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each file. See `Growing.digests`."""
         content = ContentDigest()
-        for file in self._files:
+        for file, end in zip(self._files, self._first[1:].tolist(), strict=True):
             content.array(file.table.view(np.uint8))
             with file.open() as stored:
                 content.file(stored, file.size)
-        return content.hexdigest()
+            yield end, content.hexdigest()
 
     def paths(self) -> list[str]:
         """Return the paths of the files."""

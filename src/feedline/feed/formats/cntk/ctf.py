@@ -29,7 +29,7 @@ from feedline.feed.formats.cntk.ctf_errors import FATAL, NAMES, RECORD, describe
 from feedline.feed.formats.cntk.ctf_streams import infer_ctf_streams
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import MAX_AT_ONCE, ChunkPlace, by_file, line_of, offsets_of
-from feedline.feed.formats.indexed.rows import PAD, RowText, TextCorpus, TextRows
+from feedline.feed.formats.indexed.rows import PAD, TextCorpus, TextRows
 from feedline.feed.formats.missing import identity_of
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, Extent, Ints, Keyed, Piece, Unread, declared_streams, whole_number
@@ -233,9 +233,7 @@ class CTFDeserializer(TextCorpus, Keyed):
             return LazyErrors(rows, error_of)
         return {row: error_in(text, row) for row in rows.tolist()}
 
-    def _parse_counting(
-        self, chunk: ChunkPlace[RowText] | None, arguments: tuple[Any, ...]
-    ) -> tuple[Any, NDArray[np.uint8]]:
+    def _parse_counting(self, chunk: ChunkPlace | None, arguments: tuple[Any, ...]) -> tuple[Any, NDArray[np.uint8]]:
         """Parse with CNTK's error count, which one caller at a time may change.
 
         Errors of a selection, without a ``chunk``, are not counted.

@@ -9,12 +9,13 @@ memory of the file.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -38,6 +39,7 @@ from feedline.feed.protocol import (
     Capability,
     ChunkInfo,
     Deserializer,
+    Growing,
     Ints,
     Keyed,
     declared_streams,
@@ -105,7 +107,7 @@ class _Utterances(NamedTuple):
     errors: dict[int, DataError]
 
 
-class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments):
+class HTKFeatureDeserializer(Deserializer, Growing, Keyed, Broadcast, PickledByArguments):
     """Utterances of HTK feature files.
 
     A line of the script is ``name=file[first,last]``, frames counted from 0, the last one included, or ``name=file`` or
@@ -171,8 +173,13 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
         options = {"context": context, "prefix": prefix, "broadcast": broadcast, "chunk_frames": chunk_frames}
         self._set_arguments(scp, dict(self.schema.streams), memory=memory, **options)
         self._row = width * self._first_header.dim
-        self._starts = _chunk_starts(self._script.count, chunk_frames)
-        frames = np.concatenate([[0], np.cumsum(script.count)])[self._starts]
+        self._chunk_frames = chunk_frames
+        self._set_chunks()
+
+    def _set_chunks(self) -> None:
+        """Cut the utterances into chunks."""
+        self._starts = _chunk_starts(self._script.count, self._chunk_frames)
+        frames = np.concatenate([[0], np.cumsum(self._script.count)])[self._starts]
         counts = zip(np.diff(self._starts).tolist(), np.diff(frames).tolist(), strict=True)
         self._infos = [ChunkInfo(n, samples, samples * self._first_header.frame_bytes) for n, samples in counts]
 
@@ -195,6 +202,17 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
         with open_file(self._script.paths[0]) as file:
             content.file(file, status_of(file).st_size)
         return content.hexdigest()
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest of all. See `Growing.digests`."""
+        yield len(self._infos), self.digest()
+
+    def shorter(self, sequences: int) -> Iterator[HTKFeatureDeserializer]:
+        """Yield the corpus of the first utterances. See `Growing.shorter`."""
+        first = copy.copy(self)
+        first._script = self._script.first(sequences)
+        first._set_chunks()
+        yield first
 
     def paths(self) -> list[str]:
         """Return the paths of the feature files."""
@@ -336,6 +354,9 @@ class HTKFeatureDeserializer(Deserializer, Keyed, Broadcast, PickledByArguments)
         return f"HTKFeatureDeserializer({self.name}: {len(self._script)} utterances, {frames} frames)"
 
 
+_ARRAYS = ("file", "start", "count", "key", "_begin", "_end")  # of a script, one entry for each utterance
+
+
 class _Script:
     """The utterances of a script, as arrays.
 
@@ -392,6 +413,13 @@ class _Script:
     def __len__(self) -> int:
         return len(self.count)
 
+    def first(self, utterances: int) -> _Script:
+        """Return the first utterances."""
+        first = copy.copy(self)
+        for array in _ARRAYS:
+            setattr(first, array, getattr(self, array)[:utterances])
+        return first
+
     def drop_duplicates(self) -> int:
         """Drop all utterances whose name is not unique. Return their number."""
         _, inverse, counts = np.unique(self.key, return_inverse=True, return_counts=True)
@@ -400,7 +428,7 @@ class _Script:
         if dropped:
             example = self.name(int(np.flatnonzero(~keep)[0]))
             _log.warning("%s: %d utterances dropped, as several share a name, such as %s", self._path, dropped, example)
-            for array in ("file", "start", "count", "key", "_begin", "_end"):
+            for array in _ARRAYS:
                 setattr(self, array, getattr(self, array)[keep])
         return dropped
 

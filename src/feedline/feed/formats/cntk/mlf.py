@@ -22,7 +22,7 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.paths import PathLike, open_file, read_at
 from feedline.feed.files.read_into import read_exactly
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
-from feedline.feed.formats.indexed.indexed_corpus import IndexedCorpus, IndexedFile, check_memory, line_of, merge_reads
+from feedline.feed.formats.indexed.indexed_corpus import IndexedCorpus, check_memory, line_of, merge_reads
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import CHUNK_MEMORY, Ints, Keyed, declared_streams
 
@@ -48,7 +48,7 @@ _MESSAGES = {
 }
 
 
-class MLFDeserializer(IndexedCorpus[IndexedFile], Keyed):
+class MLFDeserializer(IndexedCorpus, Keyed):
     """Labels of MLF files, joined to features by the names of utterances.
 
     ```text

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import math
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from feedline.feed.formats.missing import filling_of, identity_of, with_masks
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import no_values, reraise_if_transient
 from feedline.feed.joined_values import join_values
-from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ints, declared_streams, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Growing, Ints, declared_streams, whole_number
 
 _SLAB_ROWS = 1024  # read in one step, of strings and ragged rows, whose sizes are unknown before
 _SAMPLE_ROWS = 64  # of strings, from which the size of a row is estimated
@@ -163,6 +164,15 @@ class StoredColumn(LazyRows):
                 return
             value, error = self._empty_rows(stop - start), caught
         yield value, error
+
+    def head(self, rows: int) -> StoredColumn:
+        """Return the first rows."""
+        head = super().head(rows)
+        head._mean_bytes = 1
+        head._cut_blocks = LruCache(head._block, head._bytes_of, min(self._memory_bytes, _MAX_KEPT_BYTES))
+        head.offsets = None if self.offsets is None else self.offsets[: rows + 1]
+        head._mean_bytes = head._estimate_row_bytes()
+        return head
 
     def add_to(self, digest: ContentDigest) -> None:
         """Add the shape, and rows from head, middle and tail, with the number of unreadable rows."""
@@ -316,7 +326,7 @@ class StoredColumn(LazyRows):
 _SKIP = 'restore the file, or pass on_error="skip" to the source to skip such sequences and list them'
 
 
-class StoredArrays(Concatenated, PickledByArguments):
+class StoredArrays(Concatenated, Growing, PickledByArguments):
     """Arrays of one or several files as a corpus, one file after the other. See `HDF5Deserializer`."""
 
     def __init__(
@@ -332,22 +342,31 @@ class StoredArrays(Concatenated, PickledByArguments):
         memory_bytes = whole_number("memory", memory, 1)
         streams = declared_streams(streams, stream_kwargs)
         self._set_arguments(path, streams, group=group, chunk_sequences=chunk_sequences, memory=memory_bytes)
-        self._paths, parts = self._list_paths(path), []
-        for file_path in self._paths:
-            by_stream = self._arrays(file_path, group, streams, memory_bytes)
-            parts.append((file_path, by_stream))
+        paths, tables = self._list_paths(path), []
+        for file_path in paths:
+            tables.append(self._arrays(file_path, group, streams, memory_bytes))
             # The first file declares the streams of all files.
-            streams = streams or {name: column.stream for name, column in by_stream.items()}
+            streams = streams or {name: column.stream for name, column in tables[-1].items()}
+        self._memory_bytes, self._step, self._declared = memory_bytes, chunk_sequences, streams
+        self._set_files(paths, tables)
+
+    def _set_files(self, paths: list[str], tables: Sequence[Columns]) -> None:
+        """Set the files, with the columns of each.
+
+        Raises:
+            SchemaError, DataError: the columns of a file differ in their rows, or have too many.
+        """
+        streams, self._paths, self._tables = self._declared, paths, tables
         size = next((name for name, stream in streams.items() if stream.defines_size), None)
         self._parts: list[ArrayDeserializer] = []
         self._fillings = {name: filling for name, s in streams.items() if (filling := filling_of(s)) is not None}
         first, read = 0, list[Deserializer]()
-        for name, by_stream in parts:
+        for name, by_stream in zip(paths, tables, strict=True):
             columns = {stream_name: column.rows for stream_name, column in by_stream.items()}
             stored = [column for column in columns.values() if isinstance(column, StoredColumn)]
-            step = chunk_sequences
+            step = self._step
             if step is None and stored:
-                step = _chunk_rows(stored, memory_bytes)
+                step = _chunk_rows(stored, self._memory_bytes)
             try:
                 corpus = ArrayDeserializer(columns, chunk_sequences=step, defines_size=size)
             except DataError as error:
@@ -426,13 +445,29 @@ class StoredArrays(Concatenated, PickledByArguments):
 
     def digest(self) -> str:
         """Return 32 hex digits over shapes and excerpts of every file."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each file. See `Growing.digests`."""
         digest = ContentDigest()
-        for path, part in zip(self._paths, self._parts, strict=True):
+        for path, part, end in zip(self._paths, self._parts, self._chunks[1:].tolist(), strict=True):
             digest.numbers(part.num_sequences)
             self._add_file(digest, path, part)
-        if self._fillings:
-            digest.text(identity_of(self._fillings))
-        return digest.hexdigest()
+            yield end, digest.hexdigest(identity_of(self._fillings))
+
+    def _first(self, sequences: int) -> Iterator[Self]:
+        """Yield the corpus of the first sequences, if they end within a file."""
+        k = int(np.searchsorted(self.firsts, sequences, side="right")) - 1
+        if rows := sequences - int(self.firsts[k]):
+            cut = {
+                name: column._replace(
+                    rows=column.rows.head(rows) if isinstance(column.rows, LazyRows) else column.rows[:rows]
+                )
+                for name, column in self._tables[k].items()
+            }
+            first = copy.copy(self)
+            first._set_files(self._paths[: k + 1], [*self._tables[:k], cut])
+            yield first
 
     @abc.abstractmethod
     def _add_file(self, digest: ContentDigest, path: str, part: ArrayDeserializer) -> None:

@@ -16,6 +16,7 @@ from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.hdf5_zarr.stored_arrays import StoredArray, StoredArrays
 from feedline.feed.formats.hdf5_zarr.zarr_store import Keys, StoredFiles, is_array, join, metadata, open_keys, stores_at
+from feedline.feed.protocol import Deserializer
 
 _ROOT_NAME = "x"  # of the array of a store that is a single array
 _MAX_LISTED = 20  # arrays in an error
@@ -75,6 +76,10 @@ class ZarrDeserializer(StoredArrays):
             raise ModuleNotFoundError(f"zarr is not installed; run: {install_line('zarr')}") from error
         self._used.append((keys, place))
         return ZarrArray(keys, place, name=place or _ROOT_NAME, document=described, memory_bytes=memory_bytes)
+
+    def shorter(self, sequences: int) -> Iterator[Deserializer]:
+        """Yield the corpus of the first sequences. See `Growing.shorter`."""
+        return self._first(sequences)
 
     def paths(self) -> Sequence[str]:
         """Return the paths of the files with the arrays: chunks, shards and archives."""

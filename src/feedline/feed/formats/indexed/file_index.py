@@ -2,10 +2,11 @@
 
 Guarantees: an index is used only if it matches the `IndexKind` and the file (size, modification time, checksum of its
 head, middle and tail) and was written by this user, by root or by the owner of the text. A stale or damaged index is
-rebuilt. Entries are checked against their checksum, their chunk and the file's size before their first use. Writing is
-atomic, so that several processes may build an index at the same time. Cost: building reads the file once, at about the
-speed of the disk, and holds one block of it. Opening reads O(chunks). The entries, 24 bytes per sequence, remain in the
-mapped index file.
+rebuilt. A *shipped* index, which `fl.index` writes beside the file, survives copying: it is used whatever the time of
+modification, and without a look at an object whose ETag it has. Entries are checked against their checksum, their chunk
+and the file's size before their first use. Writing is atomic, so that several processes may build an index at the same
+time. Cost: building reads the file once, at about the speed of the disk, and holds one block of it. Opening reads
+O(chunks). The entries, 24 bytes per sequence, remain in the mapped index file.
 
 Layout, little endian::
 
@@ -26,22 +27,24 @@ import shutil
 import stat
 import struct
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.errors import DataError
+from feedline.concurrency.thread_pool import call_each
+from feedline.errors import DataError, shown_path
 from feedline.feed.files.atomic import atomic_file, room_for
 from feedline.feed.files.cache_files import READ_ONLY, is_trusted, own_folder, refuse_foreign, user_cache
 from feedline.feed.files.change_detection import Watched
 from feedline.feed.files.compressed_text import MAX_SPAN, POINT, WINDOW_BYTES, Unpacker
 from feedline.feed.files.compressed_text import unpacker as make_unpacker
 from feedline.feed.files.paths import INDEX_SUFFIX, PathLike, open_file, open_regular, read_at, status_of
+from feedline.feed.files.remote import object_at, remote_of
 from feedline.feed.files.streaming import blocks
 from feedline.feed.progress_bar import Progress, showing
 from feedline.feed.unique import distinct
@@ -55,12 +58,14 @@ Cache = bool | PathLike
 _AT_ONCE = 1 << 16  # entries that are checked in one step
 _MAGIC = b"FLCTFIDX"
 _VERSION = 1
-_HEADER = struct.Struct("<8sIIIIQqQQQQI16sQQI")
+_HEADER = struct.Struct("<8sIIIIQqQQQQI16sQQI8sI")
 _HEADER_BYTES = 128
 _CRC_END = 12  # magic and the header's checksum
 _HAS_IDS, _SINGLE, _EQUAL = 1, 2, 4
 _BLOCK_BYTES = 4 << 20
 _SAMPLE_BYTES = 64 << 10
+_FETCH_BYTES = 8 << 20
+_FETCHES = 32  # of shipped indexes at a time
 
 _log = logging.getLogger("feedline")
 
@@ -130,6 +135,8 @@ class Header(NamedTuple):
     unpacked: int = 0  # bytes of text of a compressed file
     points: int = 0  # of a compressed file
     points_crc: int = 0
+    etag: bytes = bytes(8)  # hash of the ETag of an object, or zeros
+    shipped: int = 0  # 1: made to be copied with the text. No flag, as the digest of CTF has the flags
 
     @property
     def text_size(self) -> int:
@@ -153,6 +160,7 @@ class TextIndex:
         header: counts, and the fields that identify the text.
         table: one `CHUNK` record per chunk.
         first: int64 (chunks + 1,), number of sequences before each chunk.
+        modified_ns: time of modification of the text to which the index belongs.
         points: `POINT` records of a compressed text.
     """
 
@@ -162,6 +170,7 @@ class TextIndex:
         if len(raw) < _HEADER_BYTES or raw[:8] != _MAGIC:
             raise DamagedIndexError("no index")
         self.header = head = Header(*_HEADER.unpack_from(raw))
+        self.modified_ns = head.mtime_ns
         if head.crc != _native.crc32c(raw[_CRC_END:]) or head.version != _VERSION:
             raise DamagedIndexError("a damaged header or another version")
         table_at = _HEADER_BYTES + head.sequences * ENTRY.itemsize
@@ -294,21 +303,37 @@ class TextIndex:
         counts = before == row["offset"] + row["bytes"] and samples == row["samples"]
         return bool(counts and crc == row["crc"] and before <= size)
 
-    def belongs_to(self, text: BinaryIO, kind: IndexKind) -> bool:
-        """Return whether the index was built as ``kind`` from the current content of ``text``."""
-        now = status_of(text)
-        return (
-            self.header.options == kind.digest
-            and self.header.file_size == now.st_size
-            and self.header.mtime_ns == now.st_mtime_ns
-            and self.header.sample == _content_sample(text, now.st_size)
-        )
+    @property
+    def is_shipped(self) -> bool:
+        """Whether the index was made to be copied with the text."""
+        return bool(self.header.shipped)
+
+    def difference(self, text: BinaryIO, kind: IndexKind) -> str | None:
+        """Return why the index cannot be used for ``text`` as ``kind``. None: it belongs to its current content."""
+        now, head = status_of(text), self.header
+        if head.options != kind.digest:
+            return "it was made for other streams or another chunk_size"
+        if head.file_size != now.st_size:
+            return f"it is of a file of {head.file_size} bytes, and the file has {now.st_size}"
+        if not self.is_shipped and head.mtime_ns != now.st_mtime_ns:
+            return "the file was modified since"
+        etag = _etag_of(text)
+        if not (any(etag) and etag == head.etag) and head.sample != _content_sample(text, now.st_size):
+            return "it is of another content of the file"
+        self.modified_ns = now.st_mtime_ns
+        return None
+
+    def ship(self, file: BinaryIO) -> None:
+        """Write the index to a file as one that can be copied with the text."""
+        file.write(self.header._replace(shipped=1).pack())
+        for begin in range(_HEADER_BYTES, len(self._mapped), _BLOCK_BYTES):
+            file.write(self._mapped[begin : begin + _BLOCK_BYTES])
 
 
 def open_index(
     path: Path, kind: IndexKind, cache: Cache = True, progress: Progress = None, rebuild: bool = False
 ) -> TextIndex:
-    """Return the stored index of the text at ``path``. If no stored index matches, build and store one.
+    """Return the stored or shipped index of the text at ``path``. If none matches, build and store one.
 
     Args:
         path: path of the text.
@@ -324,6 +349,20 @@ def open_index(
             other users can write to the cache folder.
     """
     with open_file(path) as text:
+        adjacent, shipped = _path_next_to(path, kind), shipped_path(path)
+        targets = [] if cache is False else _places(path, kind, cache)
+        if not rebuild:
+            fetch_shipped([path], kind, cache)
+            for place in [*targets, *([shipped] if object_at(shipped) is None else [])]:
+                try:
+                    stored = _load_stored(text, place, kind)
+                except _ForeignIndexError as foreign:
+                    _log.info("%s", foreign)
+                    if place == adjacent:
+                        targets.remove(place)  # not replaced, as its owner would just rebuild it in turn
+                    continue
+                if stored is not None:
+                    return stored
         if cache is False:
             hint = "set TMPDIR to a folder with room, or pass cache=<a folder with room>"
             with (
@@ -332,25 +371,9 @@ def open_index(
             ):
                 return _build(text, path, kind, file=file, progress=progress)
         hint = "pass cache=<a folder with room>, or cache=False for a temporary file"
-        adjacent = _path_next_to(path, kind)
-        if cache is True:
-            targets = [adjacent, _path_in_folder(user_cache(), path, kind)]
-        else:
-            refuse_foreign(Path(cache))
-            targets = [_path_in_folder(Path(cache), path, kind)]
-        for target in [] if rebuild else targets[:]:
-            try:
-                stored = _load_stored(text, target, kind)
-            except _ForeignIndexError as foreign:
-                _log.info("%s", foreign)
-                if target is adjacent:
-                    targets.remove(target)  # not replaced, as its owner would just rebuild it in turn
-                continue
-            if stored is not None:
-                return stored
         for target in targets:
             try:
-                if target is not adjacent:
+                if target != adjacent:
                     with room_for(target.name, target.parent, target, hint):
                         own_folder(target.parent)
                 # Write permission for the text does not extend to its index, which is replaced, never modified.
@@ -369,6 +392,53 @@ def open_index(
 
 
 # ---- location -----------------------------------------------------------------------------------------
+
+
+def shipped_path(path: Path) -> Path:
+    """Return the path of the index that was shipped with a file."""
+    return path.with_name(path.name + INDEX_SUFFIX)
+
+
+def fetch_shipped(paths: Sequence[Path], kind: IndexKind, cache: Cache = True) -> None:
+    """Copy the indexes that were shipped with objects to the cache, where it has none, many at a time.
+
+    Args:
+        paths: paths of the objects. Those of local files are left out.
+        kind, cache: as for `open_index`.
+
+    Raises:
+        DataError: an index cannot be fetched, or the cache has no room for it.
+    """
+    if cache is False:
+        return
+
+    def fetch(path: Path) -> None:
+        target = _places(path, kind, cache)[0]
+        if target.exists():
+            return
+        own_folder(target.parent)
+        with open_regular(shipped_path(path), buffering=0) as shipped, atomic_file(target, 0o600) as file:
+            while block := shipped.read(_FETCH_BYTES):
+                file.write(block)
+
+    objects = [path for path in paths if object_at(shipped_path(path)) is not None]
+    if len(objects) < 2:
+        for path in objects:
+            fetch(path)
+        return
+    call_each(fetch, objects, _FETCHES)
+
+
+def _places(path: Path, kind: IndexKind, cache: PathLike | Literal[True]) -> list[Path]:
+    """Return the paths at which an index may be stored, the best one first.
+
+    Raises:
+        DataError: others can write to the cache folder.
+    """
+    if cache is True:
+        return [_path_next_to(path, kind), _path_in_folder(user_cache(), path, kind)]
+    refuse_foreign(Path(cache))
+    return [_path_in_folder(Path(cache), path, kind)]
 
 
 def _path_next_to(path: Path, kind: IndexKind) -> Path:
@@ -393,9 +463,17 @@ def _load_stored(text: BinaryIO, place: Path, kind: IndexKind) -> TextIndex | No
                     f"{os.fstat(file.fileno()).st_uid} or is writable by others"
                 )
             index = TextIndex(file, place)
-            if index.belongs_to(text, kind):
+            difference = index.difference(text, kind)
+            if difference is None:
                 return index
-            _log.info("the index %s belongs to another version of the file; rebuilding it", place)
+            if index.is_shipped:
+                _log.warning(
+                    "the shipped index %s is not used, as %s: the file is scanned; write it again: feedline index",
+                    shown_path(str(place)),
+                    difference,
+                )
+            else:
+                _log.info("the index %s is not used, as %s; rebuilding it", place, difference)
     except FileNotFoundError:
         pass
     except (DamagedIndexError, OSError, ValueError) as error:
@@ -404,6 +482,15 @@ def _load_stored(text: BinaryIO, place: Path, kind: IndexKind) -> TextIndex | No
 
 
 # ---- building -----------------------------------------------------------------------------------------
+
+
+def _etag_of(text: BinaryIO) -> bytes:
+    """Return 8 bytes that identify the ETag of an object, or zeros."""
+    remote_object = remote_of(text)
+    if remote_object is None or not remote_object.etag:
+        return bytes(8)
+    # Some stores quote ETags in one answer, but not in another.
+    return hashlib.blake2b(remote_object.etag.strip('"').encode(), digest_size=8).digest()
 
 
 def _content_sample(text: BinaryIO, size: int) -> int:
@@ -498,6 +585,7 @@ def _build(
         unpacked=0 if unpacker is None else unpacker.total,
         points=len(points),
         points_crc=_native.crc32c(points),
+        etag=_etag_of(text),
     )
     file.write(rows.data)
     file.write(points.data)

@@ -1,31 +1,26 @@
-"""Files with an index of their sequences, and a `Deserializer` over several of them.
-
-Guarantees: a damaged index is rebuilt. A file that changes while it is open is an error, never a crash or wrong data.
-"""
+"""A `Deserializer` over several files with an index of their sequences, see `indexed_file`."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from threading import Lock
-from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Chunk, Stream
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, size_of, status_of
-from feedline.feed.formats.indexed.file_index import Cache, DamagedIndexError, IndexKind, TextIndex, open_index
+from feedline.feed.files.paths import PathLike, list_files, name_of, read_at, size_of
+from feedline.feed.formats.indexed.file_index import Cache, IndexKind, fetch_shipped
+from feedline.feed.formats.indexed.indexed_file import UNPACK_BYTES, IndexedFile
 from feedline.feed.progress_bar import Progress
-from feedline.feed.protocol import ChunkInfo, Deserializer, Growing, Ints, whole_number
+from feedline.feed.protocol import ChunkInfo, Deserializer, Growing, Indexed, Ints, whole_number
 from feedline.feed.unique import distinct
 
 MAX_AT_ONCE = 1000
@@ -35,81 +30,11 @@ _GAP_BYTES = 64 << 10  # gaps up to this size are read rather than skipped
 _LINES_BLOCK = 1 << 20
 
 _log = logging.getLogger("feedline")
-_T = TypeVar("_T")
-_File = TypeVar("_File", bound="IndexedFile")
 Ordinals = Sequence[int] | Ints
 """Ordinals of sequences. A range for a whole chunk, as an array could take as much memory as its decoded values."""
 
 
-class IndexedFile:
-    """A file and its index.
-
-    Attributes:
-        path: path of the text.
-        source: path of the original file, which differs from ``path`` if the text was unpacked to a cache.
-    """
-
-    def __init__(self, path: Path, kind: IndexKind, cache: Cache, progress: Progress) -> None:
-        self.path, self._kind, self._cache = path, kind, cache
-        self.source = path
-        self._lock = PerProcess(Lock)
-        self.index = open_index(path, kind, cache, progress)
-
-    def sizes(self) -> list[tuple[int, int, int]]:
-        """Return sequences, samples and bytes of every chunk."""
-        table = self.index.table
-        return list(zip(*(table[k].tolist() for k in ("sequences", "samples", "bytes")), strict=True))
-
-    def read_index(self, get: Callable[[TextIndex], _T]) -> _T:
-        """Return ``get(index)``. A damaged index is rebuilt first."""
-        try:
-            return get(self.index)
-        except DamagedIndexError as damage:
-            with self._lock.get():
-                _log.warning("the index of %s is damaged (%s); rebuilding it", self.path, damage)
-                fresh = open_index(self.path, self._kind, self._cache, rebuild=True)
-                if not np.array_equal(fresh.table, self.index.table):
-                    raise self._change_error() from damage
-                self.index = fresh
-        return get(self.index)
-
-    def entries_at(self, ordinals: Ints, field: str | None = None) -> NDArray[Any]:
-        """Return the checked index entries of sequences, or one field of them. See `TextIndex.at`."""
-        return self.read_index(lambda index: index.at(ordinals, field))
-
-    def open(self) -> BinaryIO:
-        """Open the file."""
-        return open_file(self.path)
-
-    def compare(self, file: BinaryIO) -> None:
-        """Check, after reading, that the file has not changed since it was indexed."""
-        now, then = status_of(file), self.index.header
-        if (now.st_size, now.st_mtime_ns) != (then.file_size, then.mtime_ns):
-            raise self._change_error()
-
-    @contextlib.contextmanager
-    def index_errors(self) -> Iterator[None]:
-        """Return a context in which native code reads text by index entries. Its ValueError, for impossible entries,
-        becomes a DataError."""
-        try:
-            yield
-        except ValueError as error:
-            # Text and entries were checked, so this happens only if the index file is being changed.
-            raise DataError(
-                f"expected an unchanging index, got one that was modified after it was checked: {error}",
-                path=str(self.source),
-                hint="open it again",
-            ) from error
-
-    def _change_error(self) -> DataError:
-        return DataError(
-            "expected the file as it was when it was opened, got one that has changed since",
-            path=str(self.path),
-            hint="open it again; its sequences and their order may have changed",
-        )
-
-
-class ChunkPlace(NamedTuple, Generic[_File]):
+class ChunkPlace(NamedTuple):
     """The place of a chunk.
 
     Attributes:
@@ -119,14 +44,14 @@ class ChunkPlace(NamedTuple, Generic[_File]):
         begin, size: first byte and size of the chunk in the file, or in the text of a compressed file.
     """
 
-    file: _File
+    file: IndexedFile
     number: int
     local: int
     begin: int
     size: int
 
 
-class IndexedCorpus(Deserializer, Growing, Generic[_File]):
+class IndexedCorpus(Deserializer, Growing, Indexed):
     """A corpus of indexed files, one after the other.
 
     Subclasses set ``schema``, and call `_index`.
@@ -140,7 +65,7 @@ class IndexedCorpus(Deserializer, Growing, Generic[_File]):
     """
 
     _unit = "sequence"
-    _files: list[_File]
+    _files: list[IndexedFile]
 
     def __init__(
         self, path: PathLike | Sequence[PathLike], *, chunk_size: int, cache: Cache, memory_bytes: int, **options: Any
@@ -157,6 +82,7 @@ class IndexedCorpus(Deserializer, Growing, Generic[_File]):
         Raises:
             DataError: the files have no sequence.
         """
+        fetch_shipped(self._paths, kind, self._arguments["cache"])
         parts = _progress_of_each(self._paths, progress)
         files = [self._open(path, kind, part) for path, part in zip(self._paths, parts, strict=True)]
         self._files = files
@@ -167,9 +93,10 @@ class IndexedCorpus(Deserializer, Growing, Generic[_File]):
         if not self._infos:
             raise self._empty_error()
 
-    def _open(self, path: Path, kind: IndexKind, progress: Progress) -> Any:
+    def _open(self, path: Path, kind: IndexKind, progress: Progress) -> IndexedFile:
         """Return a file with its index."""
-        return IndexedFile(path, kind, self._arguments["cache"], progress)
+        unpack_bytes = self._arguments.get("unpack", UNPACK_BYTES)
+        return IndexedFile(path, kind, self._arguments["cache"], progress, unpack_bytes)
 
     def _empty_error(self) -> DataError:
         return DataError(f"expected at least one {self._unit}, got none", path=self.name)
@@ -194,11 +121,22 @@ class IndexedCorpus(Deserializer, Growing, Generic[_File]):
             content.update(self._file_identity(file))
             yield end, content.hexdigest()
 
+    def indexes(self) -> Iterator[tuple[str, Callable[[BinaryIO], None]]]:
+        """See `Indexed.indexes`."""
+        for file in self._files:
+            if file.path != file.source:
+                raise DataError(
+                    "expected Zstandard with access points, got a large frame, which each machine has to unpack",
+                    path=str(file.source),
+                    hint="compress it again in frames: zstd --seekable, or pzstd",
+                )
+            yield str(file.source), lambda to, file=file: file.read_index(lambda index: index.ship(to))  # type: ignore[misc]
+
     @abstractmethod
     def _content_identity(self) -> tuple[str, ...]:
         """Return a text of the settings that decide about the content, and names of fields of headers that do."""
 
-    def _file_identity(self, file: _File) -> bytes:
+    def _file_identity(self, file: IndexedFile) -> bytes:
         """Return what a file adds to the digest: nothing."""
         return b""
 
@@ -223,7 +161,7 @@ class IndexedCorpus(Deserializer, Growing, Generic[_File]):
             values[at] = part
         return values
 
-    def _place(self, chunk: int) -> ChunkPlace[_File]:
+    def _place(self, chunk: int) -> ChunkPlace:
         """Return the place of a chunk.
 
         Raises:
@@ -236,7 +174,7 @@ class IndexedCorpus(Deserializer, Growing, Generic[_File]):
         row = file.index.table[local]
         return ChunkPlace(file, number, local, int(row["offset"]), int(row["bytes"]))
 
-    def _ordinals(self, place: ChunkPlace[_File]) -> range:
+    def _ordinals(self, place: ChunkPlace) -> range:
         """Return the ordinals of a chunk's sequences in the corpus."""
         return range(*(place.file.index.first[place.local : place.local + 2] + self._starts[place.number]).tolist())
 

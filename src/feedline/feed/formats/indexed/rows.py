@@ -27,20 +27,18 @@ from feedline.data.schema import PRESENT
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.buffers import ReadBuffers
-from feedline.feed.files.compressed_text import LargeFrameError, Points, find_unpacked, head_of, packing_of, unpack
-from feedline.feed.files.paths import PathLike, open_file, read_at, status_of
-from feedline.feed.files.read_into import read_most
-from feedline.feed.formats import unreadable
-from feedline.feed.formats.indexed.file_index import Cache, IndexKind
+from feedline.feed.files.compressed_text import head_of
+from feedline.feed.files.paths import PathLike, open_file, status_of
+from feedline.feed.formats.indexed.file_index import IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import (
     MAX_AT_ONCE,
     ChunkPlace,
     IndexedCorpus,
-    IndexedFile,
     Ordinals,
     check_memory,
     merge_reads,
 )
+from feedline.feed.formats.indexed.indexed_file import SKIP, Hole, IndexedFile, packing_of_text
 from feedline.feed.formats.missing import (
     Filling,
     fill,
@@ -58,9 +56,6 @@ from feedline.feed.protocol import Extent, Fetchable, Ints, Piece, Unread
 CHUNK_TEXT = 32 << 20
 """Bytes of text in a chunk, by default."""
 
-UNPACK_BYTES = 64 << 30
-"""Bytes of disk that the decompressed text of a large frame of Zstandard may take, by default."""
-
 HEAD_BYTES = 4 << 20
 """Number of bytes at the head of a text from which streams are inferred."""
 
@@ -69,7 +64,6 @@ MAX_ROW = 64 << 20
 row."""
 
 NAMES = {code: name for name, code in _native.ROW_ERRORS.items()}
-SKIP = 'pass on_error="skip" to the source to skip such sequences and list them'
 
 _RECORD = np.dtype(
     [("byte", "<u8"), ("expected", "<i8"), ("got", "<i8"), ("row", "<u4"), ("stream", "<i2"), ("code", "<u2")]
@@ -80,9 +74,6 @@ _SHOWN = 60
 
 PAD = 64
 """Bytes that the parsers may load on either side of the text."""
-
-Hole = tuple[int, int, Unread | str]
-"""A part of a text that could not be read: first byte, end, and the reason."""
 
 
 def index_error(path: Path, text: BinaryIO, code: int, byte: int) -> DataError:
@@ -103,104 +94,6 @@ def utf16_error(path: Path) -> DataError:
     return DataError(what, path=str(path), byte=0, hint=hint)
 
 
-def packing_of_text(text: BinaryIO) -> str | None:
-    """Return the compression of a text, or None if it is not compressed."""
-    return packing_of(read_at(text, 4, 0))
-
-
-class RowText(IndexedFile):
-    """A text of rows, compressed or not, and its index."""
-
-    def __init__(self, path: Path, kind: IndexKind, cache: Cache, unpack_bytes: int, progress: Progress) -> None:
-        with open_file(path) as file:
-            packing = kind.packing(file)
-            place = find_unpacked(path, file, cache) if packing == "zstd" else None
-        try:
-            super().__init__(place or path, kind, cache, progress)
-        except LargeFrameError:
-            with open_file(path) as file:
-                place = unpack(path, file, cache, unpack_bytes)
-            super().__init__(place, kind, cache, progress)
-        self.source = path
-        self._points: Points | None = None
-        if len(self.index.points):
-            with open_file(self.path) as file:
-                packing = kind.packing(file)
-            self._points = Points(packing or "gzip", self.index.points)
-
-    def extent(self, begin: int, size: int) -> tuple[int, int]:
-        """Return first byte and end of the part of the file with a part of the text."""
-        if self._points is None:
-            return begin, begin + size
-        spans, packed = self._points.spans(begin, begin + size), self._points.table["packed"]
-        return int(packed[spans.start]), int(packed[spans.stop])
-
-    def fill(self, file: BinaryIO, into: NDArray[np.uint8], begin: int) -> list[Hole]:
-        """Fill ``into`` with text from byte ``begin`` on, with blanks where the disk fails or the file is damaged."""
-        if self._points is None:
-            return [(low, high, Unread(error, low)) for low, high, error in read_most(file, into, begin, self.path)]
-        first, end = self.extent(begin, len(into))
-        packed = np.empty(end - first, np.uint8)
-        return self.unpack(packed, first, into, begin, read_most(file, packed, first, self.path))
-
-    def unpack(
-        self,
-        packed: NDArray[np.uint8],
-        first: int,
-        into: NDArray[np.uint8],
-        begin: int,
-        gaps: Sequence[tuple[int, int, int]] = (),
-    ) -> list[Hole]:
-        """Fill ``into`` with text from byte ``begin`` on, from the bytes of the file from byte ``first`` on.
-
-        Args:
-            packed: bytes of the file.
-            first: offset of ``packed`` in the file.
-            into: memory for the text.
-            begin: offset of ``into`` in the text.
-            gaps: parts of the file that the disk did not deliver, see `read_most`.
-        """
-        if self._points is None:
-            into[:] = packed
-            return []
-        holes: list[Hole] = []
-        table = self._points.table
-        for number in self._points.spans(begin, begin + len(into)):
-            packed_begin, packed_end = (int(table["packed"][k]) - first for k in (number, number + 1))
-            text_begin, text_end = int(table["text"][number]), int(table["text"][number + 1])
-            low, high = max(begin, text_begin), min(begin + len(into), text_end)
-            if low >= high:
-                continue
-            gap = next((gap for gap in gaps if gap[0] < first + packed_end and gap[1] > first + packed_begin), None)
-            if gap is not None:
-                into[low - begin : high - begin] = ord(" ")
-                holes.append((low, high, Unread(gap[2], max(gap[0], first + packed_begin))))
-                continue
-            window = self.read_index(lambda index, number=number: index.window(number))  # type: ignore[misc]
-            try:
-                text = self._points.span(number, packed[packed_begin:packed_end], window)
-                into[low - begin : high - begin] = text[low - text_begin : high - text_begin]
-            except ValueError as error:
-                into[low - begin : high - begin] = ord(" ")
-                holes.append((low, high, str(error)))
-        return holes
-
-    def hole_error(self, byte: int, reason: Unread | str, sequence: int, line: int | None) -> DataError:
-        """Return the error for a row in a hole."""
-        if isinstance(reason, Unread):
-            return unreadable.read_error(reason, str(self.source), sequence)
-        assert self._points is not None
-        span = int(np.searchsorted(self._points.table["text"], byte, side="right")) - 1
-        return DataError(
-            f"expected intact {self._points.packing}, got: {reason}",
-            path=str(self.source),
-            byte=int(self._points.table["packed"][span]),
-            line=line,
-            sequence=sequence,
-            hint=f"restore the file; {SKIP}",
-        )
-
-
 class TextRows(NamedTuple):
     """Rows, or sequences of rows, whose text was read.
 
@@ -213,12 +106,12 @@ class TextRows(NamedTuple):
         chunk: the chunk of the rows, or None if they are a selection.
     """
 
-    file: RowText
+    file: IndexedFile
     ordinals: Ordinals
     entries: NDArray[Any]
     places: NDArray[Any]
     holes: Sequence[Hole]
-    chunk: ChunkPlace[RowText] | None = None
+    chunk: ChunkPlace | None = None
 
     @property
     def origin(self) -> int:
@@ -226,7 +119,7 @@ class TextRows(NamedTuple):
         return 0 if self.chunk is None else self.chunk.begin
 
 
-class TextCorpus(IndexedCorpus[RowText], Fetchable):
+class TextCorpus(IndexedCorpus, Fetchable):
     """Text that is read into buffers, and parsed natively."""
 
     _views = False  # whether chunks have views of the text
@@ -246,9 +139,6 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
     def _index(self, kind: IndexKind, progress: Progress) -> None:
         super()._index(kind, progress)
         self._buffers = ReadBuffers(PAD)
-
-    def _open(self, path: Path, kind: IndexKind, progress: Progress) -> RowText:
-        return RowText(path, kind, self._arguments["cache"], self._arguments.get("unpack", 0), progress)
 
     def read(self, chunk: int) -> Chunk:
         """Return the sequences of a chunk.
@@ -288,14 +178,14 @@ class TextCorpus(IndexedCorpus[RowText], Fetchable):
         """Return a context with a buffer for the text of a chunk. It is reused afterwards, unless views need it."""
         return contextlib.nullcontext(self._buffers.give(size)) if self._views else self._buffers.lend(size)
 
-    def _check_text_size(self, size: int, file: RowText) -> None:
+    def _check_text_size(self, size: int, file: IndexedFile) -> None:
         """Check that ``size`` bytes of text may be read at once.
 
         Raises:
             DataError: these are too many.
         """
 
-    def _parse_chunk(self, place: ChunkPlace[RowText], buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
+    def _parse_chunk(self, place: ChunkPlace, buffer: NDArray[np.uint8], holes: Sequence[Hole]) -> Chunk:
         entries = place.file.read_index(lambda index: index.entries(place.local))
         return self._parse(TextRows(place.file, self._ordinals(place), entries, entries, holes, chunk=place), buffer)
 
@@ -372,7 +262,7 @@ class RowsDeserializer(TextCorpus):
     def _content_identity(self) -> tuple[str, ...]:
         return (self._identity + identity_of(self._fillings).decode(),)
 
-    def _check_text_size(self, size: int, file: RowText) -> None:
+    def _check_text_size(self, size: int, file: IndexedFile) -> None:
         if size > self._memory_bytes:
             raise DataError(
                 f"expected at most {self._memory_bytes} bytes of {self._content} at once (memory), got {size}",
@@ -465,11 +355,11 @@ class RowsDeserializer(TextCorpus):
         """Return the line of a row, if keys are numbers of lines."""
         return int(entries["key"][row]) if self._numbers_lines else None
 
-    def _layout_of(self, file: RowText) -> RowLayout:
+    def _layout_of(self, file: IndexedFile) -> RowLayout:
         """Return how the rows of a file are parsed."""
         return RowLayout(self._parser, list(self._streams))
 
-    def _add_lacking(self, values: dict[str, Value], name: str, count: int, file: RowText) -> None:
+    def _add_lacking(self, values: dict[str, Value], name: str, count: int, file: IndexedFile) -> None:
         """Add the samples, and the mask, of a stream that a file lacks.
 
         Raises:
@@ -483,7 +373,7 @@ class RowsDeserializer(TextCorpus):
 
     @abstractmethod
     def _describe(
-        self, file: RowText, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
+        self, file: IndexedFile, record: Any, code: str, stream: str | None, *, shown: str, byte: bytes
     ) -> tuple[str, str | None]:
         """Return the message for a fault of a row, and a hint."""
 

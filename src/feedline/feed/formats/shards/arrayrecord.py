@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from feedline.feed.files.paths import PathLike, name_of, open_file, status_of
 from feedline.feed.files.remote import check_room, materialize
 from feedline.feed.formats.indexed.mapped_corpus import archives_at
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
-from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Ints, Selective, whole_number
+from feedline.feed.protocol import CHUNK_MEMORY, ChunkInfo, Deserializer, Growing, Ints, Selective, whole_number
 
 CHUNK_BYTES = 32 << 20
 SUFFIXES = ".array*record*"
@@ -43,7 +43,7 @@ class _Records(NamedTuple):
     records: int
 
 
-class ArrayRecordDeserializer(Deserializer, Selective, PickledByArguments):
+class ArrayRecordDeserializer(Deserializer, Selective, Growing, PickledByArguments):
     """Records of ArrayRecord files, each a sequence of one byte string.
 
     The bytes are delivered as they are: a message of tf.train.Example is not parsed.
@@ -143,13 +143,18 @@ class ArrayRecordDeserializer(Deserializer, Selective, PickledByArguments):
 
     def digest(self) -> str:
         """Return 32 hex digits over the files' records, sizes and excerpts."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each file. See `Growing.digests`."""
         digest = ContentDigest()
         digest.text(b"arrayrecord;")
-        for file, size, count in zip(self._files, self._sizes, self._counts, strict=True):
+        ends = np.cumsum(np.bincount([run.file for run in self._runs], minlength=len(self._files))).tolist()
+        for file, size, count, end in zip(self._files, self._sizes, self._counts, ends, strict=True):
             digest.numbers(count)
             with open_file(file) as opened:
                 digest.file(opened, size)
-        return digest.hexdigest()
+            yield end, digest.hexdigest()
 
     def close(self) -> None:
         """Close the files."""

@@ -16,7 +16,7 @@ import abc
 import hashlib
 import itertools
 import mmap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +66,7 @@ from feedline.feed.protocol import (
     Deserializer,
     Extent,
     Fetchable,
+    Growing,
     Ints,
     Piece,
     Unread,
@@ -110,7 +111,7 @@ class _ShardPart(NamedTuple):
     wrong: Mapping[int, str] = {}
 
 
-class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
+class OffsetShards(Deserializer, Fetchable, Growing, Verifiable, PickledByArguments):
     """A folder, or several, of shards. Subclasses read their index.json.
 
     Args:
@@ -202,14 +203,17 @@ class OffsetShards(Deserializer, Fetchable, Verifiable, PickledByArguments):
 
     def digest(self) -> str:
         """Return 32 hex digits over counts, and three blocks of each shard."""
+        return list(self.digests())[-1][1]
+
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """Yield the digest after each shard. See `Growing.digests`."""
         content = ContentDigest()
-        for shard in self._shards:
+        ends = np.cumsum(np.bincount([number for number, _, _ in self._chunks])).tolist()
+        for shard, end in zip(self._shards, ends, strict=True):
             content.numbers(shard.samples, shard.size)
             with open_file(shard.path) as file, reading(shard.path):
                 content.file(file, shard.size)
-        if self._fillings:
-            content.text(identity_of(self._fillings))
-        return content.hexdigest()
+            yield end, content.hexdigest(identity_of(self._fillings))
 
     def paths(self) -> list[str]:
         """Return the paths of the shards."""
