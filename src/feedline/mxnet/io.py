@@ -436,7 +436,16 @@ def _restore(source: MinibatchSource, state: Any, name: str) -> tuple[int, bool]
     epoch, begun = state["epoch"], state["begun"]
     if type(epoch) is not int or not 0 <= epoch < 2**63 or type(begun) is not bool:
         raise StateError(f"expected an epoch, and whether it has begun, got {shown(epoch, 40)} and {shown(begun, 40)}")
-    source.load_state_dict(state["source"])
+    saved, current = state["source"], source.state_dict()
+    if isinstance(saved, Mapping) and saved.get("corpus", current["corpus"]) != current["corpus"]:
+        # Over data that has grown since, a source would end its sweep where no epoch of ours does.
+        raise StateError(
+            f"this state of {name}.state_dict() was taken from other data, or from fewer rows",
+            saved={"corpus": saved["corpus"]},
+            current={"corpus": current["corpus"]},
+            hint="load it over the rows that it was taken from",
+        )
+    source.load_state_dict(saved)
     return epoch, begun
 
 
