@@ -138,3 +138,38 @@ def test_what_cannot_be_changed(statistics):
         fl.MinibatchSource(fl.ArrayDeserializer(y=np.ones(3)), transforms=[fl.Hash(9, ["n"])])
     with pytest.raises(fl.SchemaError, match="expected scalar integers or texts for the transform Hash, got `x`"):
         fl.MinibatchSource(other, transforms=[fl.Hash(9, ["x"])])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "got"),
+    [([0.0, np.inf, 1.0], "0.0 to inf"), ([-np.inf, np.inf, 1.0], "-inf to inf"), ([-1.7e308, 1.7e308], "-1.7e")],
+)
+def test_numbers_without_a_mean_are_refused(numbers, got):
+    """They made every number NaN."""
+    rows = np.array(numbers)
+    pairs = np.stack([np.arange(len(rows)), rows], axis=1)
+    for name, corpus in ("x", fl.ArrayDeserializer(x=rows)), ("v", fl.ArrayDeserializer(v=pairs)):
+        statistics = fl.statistics(corpus)
+        with pytest.raises(ValueError, match=f"a mean and a deviation in `{name}`, got {got}"):
+            fl.Standardize(statistics, [name])
+    percentiles = fl.statistics(fl.ArrayDeserializer(x=rows))["x"].percentiles
+    assert percentiles == tuple(sorted(percentiles))
+    assert set(numbers) >= {percentiles[0], percentiles[-1]}
+
+
+def test_a_stream_without_numbers_is_standardized():
+    corpus = fl.ArrayDeserializer(x=np.array([np.nan, np.nan]))
+    change = fl.Standardize(fl.statistics(corpus))
+    with fl.MinibatchSource(corpus, max_sweeps=1, transforms=[change]) as source:
+        assert np.isnan(source.next_minibatch(2)["x"].rows).all()
+
+
+def test_statistics_of_other_types_are_refused():
+    numbers, texts = fl.ArrayDeserializer(x=np.arange(3)), fl.ArrayDeserializer(x=["0", "1", "2"])
+    for counted, other, says in (numbers, texts, "int64 in `x`.*got str"), (texts, numbers, "str in `x`.*got int64"):
+        with pytest.raises(fl.SchemaError, match=f"expected {says}: make statistics of this corpus"):
+            fl.MinibatchSource(other, transforms=[fl.Vocabulary(fl.statistics(counted), ["x"])])
+    narrow = fl.ArrayDeserializer(x=np.array([2, 7], np.int8))
+    change = fl.Vocabulary(fl.statistics(numbers), ["x"])
+    with fl.MinibatchSource(narrow, shuffle=False, max_sweeps=1, transforms=[change]) as source:
+        assert source.next_minibatch(2)["x"].rows.tolist() == [3, 0]

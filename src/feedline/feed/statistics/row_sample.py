@@ -67,9 +67,9 @@ class RowSample:
         if not len(numbers):
             return []
         numbers = np.sort(numbers.astype(np.float64))  # which is faster than a hundred partitions of it
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             quantiles = np.quantile(numbers, _PERCENTS)
-        between = np.isnan(quantiles)  # two infinities, where a line has no points
+        between = ~np.isfinite(quantiles)  # on a line to infinity, or between numbers too far apart
         quantiles[between] = np.quantile(numbers, _PERCENTS[between], method="lower")
         return [float(low), *quantiles[1:-1].tolist(), float(high)]
 

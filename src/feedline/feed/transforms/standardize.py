@@ -23,8 +23,8 @@ class Standardize(StreamChange):
         streams: names of the streams. None: all dense streams of floating point numbers among the statistics.
 
     Raises:
-        ValueError: there are no such streams.
         SchemaError: a stream has no statistics, or is not one of dense numbers.
+        ValueError: there are no such streams, or numbers of one are infinite or too large, so that it has no mean.
     """
 
     def __init__(self, statistics: Mapping[str, Any], streams: Collection[str] | None = None) -> None:
@@ -38,6 +38,7 @@ class Standardize(StreamChange):
                 raise SchemaError(f"expected statistics of `{name}`, got those of {', '.join(statistics)}")
             deviation = np.asarray(statistics[name].deviation, np.float64)
             self._means[name] = np.asarray(statistics[name].mean, np.float64)
+            _check_finite(name, statistics[name])
             varies = np.isfinite(deviation) & (deviation > 0)
             self._factors[name] = np.where(varies, 1 / np.where(varies, deviation, 1), 0)
 
@@ -57,3 +58,16 @@ class Standardize(StreamChange):
         if present is not None:
             rows[~present] = 0
         return with_rows(value, rows)
+
+
+def _check_finite(name: str, stream: Any) -> None:
+    """Raise ValueError if numbers have no mean or deviation, with which all of them would become NaN."""
+    columns = zip(
+        *(np.ravel(x).tolist() for x in (stream.mean, stream.deviation, stream.low, stream.high)), strict=True
+    )
+    for mean, deviation, low, high in columns:
+        if low is not None and not (np.isfinite(mean) and np.isfinite(deviation)):
+            raise ValueError(
+                f"expected numbers with a mean and a deviation in `{name}`, got {low} to {high}: replace infinite and "
+                "huge numbers in the data, or name the streams that you want without it"
+            )

@@ -34,7 +34,7 @@ class Vocabulary(StreamChange):
 
     Raises:
         ValueError: there are no such streams, or an argument is out of range.
-        SchemaError: a stream has no counts of values.
+        SchemaError: a stream has no counts of values, or has texts where its statistics are of integers.
     """
 
     def __init__(
@@ -51,12 +51,14 @@ class Vocabulary(StreamChange):
         most = None if size is None else whole_number("size", size, 2) - 1
         least = whole_number("least", least, 1)
         self._values: dict[str, list[Any]] = {}
+        self._dtypes: dict[str, str] = {}
         for name in self._names:
             if name not in statistics or statistics[name].distinct is None:
                 raise SchemaError(
                     f"expected statistics of integers or texts `{name}`, got those of {', '.join(statistics)}"
                 )
             self._values[name] = [value for value, count in statistics[name].values[:most] if count >= least]
+            self._dtypes[name] = statistics[name].dtype
         self._tables: dict[str, _native.ValueTable] = {}
 
     def size(self, stream: str) -> int:
@@ -68,7 +70,13 @@ class Vocabulary(StreamChange):
         return {**vars(self), "_tables": {}}
 
     def _stream(self, name: str, stream: Stream) -> Stream:
-        return _ids_of(self, name, stream)
+        ids = _ids_of(self, name, stream)
+        if stream.is_bytes != self._dtypes[name].startswith(("str", "bytes")):
+            raise SchemaError(
+                f"expected {self._dtypes[name]} in `{name}`, as in its statistics, got {stream.dtype.name}: make "
+                "statistics of this corpus"
+            )
+        return ids
 
     def _changed(self, name: str, value: Value, present: Flags | None) -> Value:
         table = self._tables.get(name)
