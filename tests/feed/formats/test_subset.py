@@ -491,10 +491,12 @@ def test_ordinals_of_parts_without_keys():
         (lambda c: fl.Take(c, keys={"x": [3], "y": [4]}), ValueError, "of one stream"),
         (lambda c: fl.Take(c, 5, keys=[3]), ValueError, "both"),
         (lambda c: fl.Take(c, keys="three"), TypeError, "a list of keys"),
+        (lambda c: fl.Take(c, keys={"x": "3"}), TypeError, "a list of keys"),
+        (lambda c: fl.Take(c, keys={"x": None}), TypeError, "a list of keys"),
         (lambda c: fl.Take(c, keys=[-1]), ValueError, "a key of Take"),
         (lambda c: fl.Take(c, keys=[]), fl.DataError, "at least one"),
     ],
-    ids=range(9),
+    ids=range(11),
 )
 def test_keys_that_cannot_be_taken(make, error, says):
     with pytest.raises(error, match=says):

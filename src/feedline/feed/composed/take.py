@@ -67,8 +67,7 @@ def _with_keys(corpus: Deserializer, keys: Any) -> Ints:
     count = int(chunk_starts(corpus)[-1])
     if isinstance(keys, Mapping):
         return _with_values(corpus, keys, count)
-    if isinstance(keys, (str, bytes)) or not isinstance(keys, (Collection, np.ndarray)):
-        raise TypeError(f"expected a list of keys for Take, got {keys!r}")
+    _check_list(keys)
     numbers = {key: _numbers(key) for key in keys}
     # Parts without keys would each count from 0.
     by_ordinal = isinstance(corpus, Concat) and all(part.capability(Keyed) is None for part in corpus.parts)
@@ -90,6 +89,7 @@ def _with_values(corpus: Deserializer, keys: Mapping[str, Any], count: int) -> I
     if len(keys) != 1:
         raise ValueError(f"expected the values of one stream as keys of Take, got {', '.join(keys) or 'none'}")
     ((name, values),) = keys.items()
+    _check_list(values)
     # As they are: an array of all would round integers, and cut zeros off byte strings.
     requested, have = {value.item() if isinstance(value, np.generic) else value for value in values}, set[Any]()
 
@@ -103,6 +103,11 @@ def _with_values(corpus: Deserializer, keys: Mapping[str, Any], count: int) -> I
     mask = by_columns(corpus, {name: is_requested}, count)
     _check_all(sorted(requested - have, key=str), corpus)
     return np.flatnonzero(mask)
+
+
+def _check_list(keys: Any) -> None:
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, (Collection, np.ndarray)):
+        raise TypeError(f"expected a list of keys for Take, got {keys!r}")
 
 
 def _numbers(key: Any) -> list[int]:
