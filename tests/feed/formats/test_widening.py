@@ -285,6 +285,18 @@ def test_rows_of_csv_have_their_columns_in_any_order(tmp_path, caplog):
     assert "in column 'v1' (3), got `z`" in str(error)
 
 
+def test_a_csv_file_without_any_column_in_use_is_refused(tmp_path):
+    """It most likely has another delimiter, so filling its rows would lose them silently."""
+    (tmp_path / "a.csv").write_text("n;text\n1;x\n")
+    (tmp_path / "b.csv").write_text("text,n\ny,2\n")
+    streams = {"n": fl.Stream((), "int64", missing=0), "text": fl.Stream(dtype="str", missing="")}
+    expected = r"one of the columns n, text in .*b\.csv, which has text,n, cut at ';'"
+    for names in ("a", "b"), ("a", "a", "b"):
+        paths = [str(tmp_path / f"{name}.csv") for name in names]
+        with pytest.raises(fl.SchemaError, match=expected):
+            fl.open_corpus(paths, streams=streams, schema="union")
+
+
 @settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_rows_of_csv_are_those_of_one_file(tmp_path_factory, data):

@@ -161,7 +161,8 @@ class CSVDeserializer(RowsDeserializer):
         """Return how rows with the columns ``names`` are parsed.
 
         Raises:
-            SchemaError: a column is in several streams, or the rows lack a column of a stream that does not fill it.
+            SchemaError: a column is in several streams, or the rows lack a column of a stream that does not fill it,
+                or all columns of all streams.
         """
         at = {name: k for k, name in enumerate(names)}
         present = [name for name, cells in places.items() if all(cell in at for cell in cells)]
@@ -175,6 +176,12 @@ class CSVDeserializer(RowsDeserializer):
                 if targets[at[cell]][0] >= 0:
                     raise SchemaError(f"expected a column in one stream, got {cell!r} in several, one of them `{name}`")
                 targets[at[cell]] = (present.index(name), k)
+        if not present:  # most likely a file with another delimiter or header, of which no cell would be read
+            wanted = ", ".join(dict.fromkeys(cell for cells in places.values() for cell in cells))
+            raise SchemaError(
+                f"expected one of the columns {wanted} in {table.headers[names]}, which has {', '.join(names)}, cut at "
+                f"{delimiter!r}: write it again as the other files are, or leave it out"
+            )
         parser = _native.CsvParser([fields[name] for name in present], targets, ord(delimiter), self._memory_bytes)
         return _CsvLayout(RowLayout(parser, present), names, targets)
 
