@@ -408,6 +408,15 @@ def test_a_later_record_that_differs_keeps_its_tick(tmp_path):
         list(fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1).minibatches(9))
 
 
+def test_a_filled_feature_may_be_absent_from_the_first_records(tmp_path):
+    path = written(tmp_path / "a.tfrecord", *(example(n=i) for i in range(150)), example(n=150, x=2.5))
+    for x, expected in (fl.Stream((), missing=-1.0), -1.0), (fl.Stream((), mask=True), 0.0):
+        rows = everything(fl.TFRecordDeserializer(path, n=fl.Stream((), "int64"), x=x))
+        assert rows["x"].tolist() == [*[expected] * 150, 2.5]
+    with pytest.raises(fl.SchemaError, match=r"the feature `x`.* or missing= for one that few records have"):
+        fl.TFRecordDeserializer(path, x=fl.Stream(()))
+
+
 def test_defaults_replace_missing_features(tmp_path):
     path = written(tmp_path / "a.tfrecord", example(n=1), example(n=2, x=[1.0, 2.0], t="t", s=[1, 2]), example(n=3))
     streams = {"n": INT, "x": fl.Stream(2), "t": TEXT, "s": INT, "rare": fl.Stream((2, 2), "uint8")}

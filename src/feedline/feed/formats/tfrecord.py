@@ -85,8 +85,8 @@ class TFRecordDeserializer(RowsDeserializer):
         stream_kwargs: more streams.
 
     Raises:
-        SchemaError: two streams have the same feature, none of the first records has it, or its values cannot fill the
-            stream.
+        SchemaError: two streams have the same feature, none of the first records has it and nothing fills it, or its
+            values cannot fill the stream.
         DataError: a file is missing, no TFRecord file, or packed and damaged, there is no record, the first records
             show no streams, or the index cannot be written.
     """
@@ -238,11 +238,11 @@ class _FirstRecords:
             if lists is None and self.occurrences((field, True)) and not self.occurrences((field, False)):
                 list_names.add(name)
             features = self.occurrences((field, name in list_names))
-            if self.records and not features and name not in defaults:
+            if self.records and not features and name not in defaults and not stream.may_miss:
                 had = sorted({key for record in self.records for key, _ in record})
                 raise SchemaError(
                     f"expected the feature `{field}` for stream `{name}` in one of the first {len(self.records)} "
-                    f"records of {self.path}, which have {', '.join(had) or 'none'}; set field=, or defaults= for one "
+                    f"records of {self.path}, which have {', '.join(had) or 'none'}; set field=, or missing= for one "
                     "that few records have"
                 )
             kinds = {feature.kind for feature in features if feature.steps} - {0, -1}
