@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data.faults import BadEntriesError, changed, check_seals
-from feedline.data.schema import Schema, Stream
+from feedline.data.schema import Schema, Stream, mask_of_stream
 from feedline.data.value import BytesValue, DenseValue, SparseValue, Value, as_arrays, counted_lengths
 from feedline.errors import DataError, SchemaError
 
@@ -243,3 +243,21 @@ def give(gatherer: _native.Gatherer, slot: int, chunk: Chunk) -> None:
     except DataError:
         gatherer.remove(slot)
         raise
+
+
+def present_samples(schema: Schema, values: Mapping[str, Value], name: str) -> NDArray[np.bool_] | None:
+    """Return which samples of a stream the data has, bool (num_samples,), by its mask. None: it has no mask.
+
+    Raises:
+        SchemaError: the stream with the name of a mask has another number of samples.
+    """
+    mask = mask_of_stream(schema, name)
+    if mask is None:
+        return None
+    present, samples = values[mask].rows, values[name].num_samples
+    if len(present) != samples:
+        raise SchemaError(
+            f"expected a bool for each of {samples} samples of `{name}` in its mask `{mask}`, got {len(present)}: open "
+            "that stream under another name"
+        )
+    return np.asarray(present)

@@ -23,6 +23,13 @@ PRESENT = "_present"
 """End of the name of a mask: see `Stream.mask`."""
 
 
+def mask_of_stream(schema: Mapping[str, Stream], name: str) -> str | None:
+    """Return the name of the mask of a stream, or None. A stream with such a name that has no bools is another one."""
+    stream = schema.get(name + PRESENT)
+    is_mask = stream is not None and stream.dtype == np.bool_ and stream.shape == () and not stream.sparse
+    return name + PRESENT if is_mask else None
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """One named input.

@@ -173,3 +173,29 @@ def test_statistics_of_other_types_are_refused():
     change = fl.Vocabulary(fl.statistics(numbers), ["x"])
     with fl.MinibatchSource(narrow, shuffle=False, max_sweeps=1, transforms=[change]) as source:
         assert source.next_minibatch(2)["x"].rows.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("present", [np.array([5, 0, 7, 1], np.int8), np.ones((4, 2), np.bool_), ["a", "", "b", "c"]])
+def test_a_stream_with_the_name_of_a_mask_is_no_mask_without_bools(present):
+    columns = {"x": np.array([1.0, 2.0, 4.0, 5.0]), "n": np.array([7, 7, 8, 7])}
+    corpus = fl.ArrayDeserializer(**columns, x_present=present, n_present=present)
+    statistics, alone = fl.statistics(corpus), fl.statistics(fl.ArrayDeserializer(**columns))
+    assert [statistics[name] for name in columns] == [alone[name] for name in columns]
+    assert list(statistics) == ["x", "n", "x_present", "n_present"]
+    changes = [fl.Standardize(statistics, ["x"]), fl.Vocabulary(statistics, ["n"])]
+    rows = []
+    for data in corpus, fl.ArrayDeserializer(**columns):
+        with fl.MinibatchSource(data, shuffle=False, max_sweeps=1, transforms=changes) as source:
+            minibatch = source.next_minibatch(4)
+            rows.append([minibatch[name].rows.tolist() for name in columns])
+    assert rows[0] == rows[1]
+
+
+def test_a_mask_of_other_samples_is_refused():
+    ragged = fl.ArrayDeserializer(x=[np.ones(2), np.ones(1)], x_present=np.array([True, False]))
+    with pytest.raises(fl.SchemaError, match="each of 3 samples of `x` in its mask `x_present`, got 2: open that"):
+        fl.statistics(ragged)
+    change = fl.Standardize(fl.statistics(fl.ArrayDeserializer(x=np.arange(2.0))))
+    source = fl.MinibatchSource(ragged, transforms=[change])
+    with source, pytest.raises(fl.SchemaError, match="in its mask"):
+        source.next_minibatch(9)

@@ -15,7 +15,8 @@ import numpy as np
 from feedline import _native
 from feedline.concurrency.control_groups import usable_cores
 from feedline.data import Chunk, Schema
-from feedline.data.schema import PRESENT
+from feedline.data.chunk import present_samples
+from feedline.data.schema import mask_of_stream
 from feedline.errors import SchemaError
 from feedline.feed.conversion.read_ahead import read_ahead
 from feedline.feed.files.paths import PathLike
@@ -51,7 +52,7 @@ def statistics(
     Args:
         corpus: a deserializer, or a path as for `open_corpus`. By its path, nulls are counted. A deserializer needs
             ``fl.Stream(mask=True)`` for that.
-        streams: names of the streams. None: all. A stream ``<name>_present`` is the mask of its stream.
+        streams: names of the streams. None: all. A stream ``<name>_present`` of bools is the mask of its stream.
         save: JSON file to write. If it has the statistics of this corpus and these streams already, they are returned.
             A pass that is interrupted leaves ``<save>.partial``, from which the next one goes on. None: no file.
         jobs: number of threads that read. None: one for each processor. Each holds one chunk.
@@ -94,9 +95,9 @@ class _Pass:
         schema = corpus.schema
         if isinstance(names, str) or (names is not None and not set(names) <= set(schema)):
             raise SchemaError(f"expected streams as a list of {', '.join(schema)}, got {names!r}")
-        masks = {name + PRESENT for name in schema if name + PRESENT in schema}
+        masks = {mask_of_stream(schema, name) for name in schema}
         self._names = [name for name in schema if (name in names if names is not None else name not in masks)]
-        read = {*self._names, *(name + PRESENT for name in self._names)}
+        read = {*self._names, *(mask_of_stream(schema, name) for name in self._names)}
         self._schema = Schema({name: stream for name, stream in schema.items() if name in read})
         self._corpus, self._path, self._digest = corpus, path, corpus.digest()
         self._total, self._sequences, self._chunks = self._empty(), 0, 0
@@ -201,8 +202,8 @@ class _Pass:
             yield chunk.slice(start, min(start + step, chunk.num_sequences))
 
     def _present(self, chunk: Chunk, name: str) -> Present:
-        mask = chunk.values.get(name + PRESENT)
-        return None if mask is None else np.ascontiguousarray(mask.rows).view(np.uint8)
+        present = present_samples(self._schema, chunk.values, name)
+        return None if present is None else np.ascontiguousarray(present).view(np.uint8)
 
     def _ordinal(self, chunk: int, place: int) -> int | None:
         if not is_sized(self._corpus):

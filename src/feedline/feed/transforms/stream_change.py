@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Schema, Stream, Value
-from feedline.data.schema import PRESENT
+from feedline.data.chunk import present_samples
 from feedline.errors import SchemaError
 from feedline.feed.transforms.transform import DrawKeys, Transform, Transformed
 
@@ -48,8 +48,7 @@ class StreamChange(Transform):
         began = time.perf_counter()
         changed = dict(values)
         for name in self._names:
-            mask = values.get(name + PRESENT)
-            changed[name] = self._changed(name, values[name], None if mask is None else mask.rows)
+            changed[name] = self._changed(name, values[name], present_samples(before, values, name))
         return Transformed(changed, seconds=time.perf_counter() - began)
 
     @abstractmethod
