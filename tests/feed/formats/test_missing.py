@@ -319,6 +319,19 @@ def test_nulls_in_json_fields_of_shards_are_filled(tmp_path, form, masked):
         assert minibatch["x_present"].tolist() == minibatch["t_present"].tolist() == [row is not None for row in rows]
 
 
+@pytest.mark.parametrize("kind", ["json", "str_int"])
+def test_undeclared_nulls_of_shards_name_the_column_and_both_remedies(tmp_path, kind):
+    null = b"null" if kind == "json" else b""
+    write_mds(tmp_path / "s", {"x": (kind, None)}, [[b"1"], [null], [b"?"], [b"4"]], 9)
+    chunk = fl.MDSDeserializer(tmp_path / "s", price=fl.Stream((), "int64", field="x")).read(0)
+    assert list(chunk.errors) == [1, 2]
+    says = str(chunk.errors[1])
+    assert "got a null in column 'x'" in says
+    assert 'fl.Stream((), "int64", missing=0) for `price`' in says
+    assert "`price_present`" in says
+    assert "null" not in chunk.errors[2].what
+
+
 def test_fields_of_shards_that_cannot_be_null(tmp_path):
     write_mds(tmp_path / "s", {"x": ("int", 8), "t": ("str", None)}, [[bytes(8), b"a"]], 1)
     for name, stream in (("x", fl.Stream((), "int64", missing=1)), ("t", fl.Stream((), "str", mask=True))):

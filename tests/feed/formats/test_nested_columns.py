@@ -604,6 +604,9 @@ def test_paths_of_files_whose_schemas_differ(tmp_path, form):
     }
     with pytest.raises(fl.SchemaError, match=r"m\.l"):
         fl.open_corpus(paths, streams={"t": fl.Stream(dtype="str", field="m.l[].t")}, schema="union")
+    texts = r"JSON text of struct<a: int8, l: .*, the JSON text of struct<a: int32> in "
+    with pytest.raises(fl.SchemaError, match=texts):
+        fl.open_corpus(paths, streams={"m": fl.Stream(dtype="bytes", missing=b"")}, schema="union")
     with pytest.raises(fl.SchemaError, match=r"which have 'm\.a', 'm\.l\[\]\.t', 'other'"):
         fl.open_corpus(paths, streams={"t": fl.Stream(dtype="str", field="m.none")}, schema="union")
 

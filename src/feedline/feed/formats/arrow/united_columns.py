@@ -229,7 +229,8 @@ def _merge(name: str, a: tuple[Source, Column], b: tuple[Source, Column]) -> tup
 
 
 def _shown(column: Column) -> str:
-    return f"{'lists of ' if column.ragged else ''}{column.stream}"
+    text = "" if column.json is None else f", the JSON text of {column.json}"
+    return f"{'lists of ' if column.ragged else ''}{column.stream}{text}"
 
 
 def lacking_rows(column: Column, count: int, memory_bytes: int) -> Rows:

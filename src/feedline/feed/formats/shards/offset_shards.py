@@ -38,7 +38,7 @@ from feedline.feed.files.streaming import blocks
 from feedline.feed.files.truncation_guard import map_whole
 from feedline.feed.formats import number_files
 from feedline.feed.formats.detect_shards import INDEX
-from feedline.feed.formats.missing import equal_to, fill, filling_of, identity_of, mask_of, with_masks
+from feedline.feed.formats.missing import equal_to, fill, filling_of, identity_of, mask_of, remedy, with_masks
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.shards.index_json import DAMAGED, ShardFile, folders_of
 from feedline.feed.formats.shards.sample_fields import (
@@ -592,9 +592,10 @@ class OffsetShards(Deserializer, Fetchable, Growing, Verifiable, PickledByArgume
                 texts, bad = texts_of(of, part.memory, field.text_of, wrong=wrong)
                 errors.update((i, self._error(part, i, what, name)) for i, what in bad.items() if i not in errors)
             filling, missing = self._fillings.get(name), None
+            null = b"null" if field.kind == "json" else b""
             if filling is not None:
                 texts = texts or ScatteredBytes(of, part.memory, text=stream.is_text).packed()
-                missing = equal_to(texts, b"null" if field.kind == "json" else b"")
+                missing = equal_to(texts, null)
             if stream.is_bytes and texts is not None:
                 values[name] = texts
             elif stream.is_bytes:
@@ -607,6 +608,8 @@ class OffsetShards(Deserializer, Fetchable, Growing, Verifiable, PickledByArgume
                 form = "json" if field.kind == "json" else "text"
                 absent = () if missing is None else np.flatnonzero(missing).tolist()
                 values[name], bad = number_files.numbers(texts, stream, form, skip={*errors, *absent})
+                for i in np.flatnonzero(equal_to(texts, null)).tolist() if bad else ():
+                    errors.setdefault(i, self._null_error(part, i, name))
             if filling is not None:
                 values[name] = fill(values[name], missing, filling)
                 if filling.mask:
@@ -620,9 +623,15 @@ class OffsetShards(Deserializer, Fetchable, Growing, Verifiable, PickledByArgume
             without_gaps(values, part.memory)
         return Chunk(self.schema, values, errors, seals=seals)
 
-    def _error(self, part: _ShardPart, index: int, what: str, stream: str | None) -> DataError:
+    def _error(
+        self, part: _ShardPart, index: int, what: str, stream: str | None, *, remedies: str = _SKIP
+    ) -> DataError:
         byte, sequence = max(0, int(part.bounds[index])), part.first + index
-        return DataError(what, path=part.path, byte=byte, sequence=sequence, stream=stream, hint=_SKIP)
+        return DataError(what, path=part.path, byte=byte, sequence=sequence, stream=stream, hint=remedies)
+
+    def _null_error(self, part: _ShardPart, index: int, name: str) -> DataError:
+        what = f"expected numbers, got a null in column {self._streams[name].field or name!r}"
+        return self._error(part, index, what, name, remedies=f"{remedy(name, self._streams[name])}; {_SKIP}")
 
     # ---- other ------------------------------------------------------------------------------------
 
