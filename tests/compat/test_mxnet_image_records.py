@@ -171,6 +171,14 @@ def test_what_is_not_provided_is_named(path, options, expected):
 
 
 def test_what_is_out_of_range_is_named(path):
+    with pytest.raises(ValueError, match="expected a number for rand_crop, got 'False'"):
+        mx.io.ImageRecordIter(path_imgrec=str(path), data_shape=(3, 8, 8), batch_size=4, rand_crop="False")
+    with pytest.raises(ValueError, match="expected data_shape as"):
+        mx.io.ImageRecordIter(path_imgrec=str(path), data_shape=(3, 0, 8), batch_size=4)
+    for options in ({"label_width": 0}, {"label_width": "1"}, {"shuffle": "False"}, {"round_batch": "False"}):
+        (name,) = options
+        with pytest.raises(ValueError, match=f"expected .* for {name}, got"):
+            mx.io.ImageRecordIter(path_imgrec=str(path), data_shape=(3, 8, 8), batch_size=4, **options)
     with pytest.raises(ValueError, match="data_shape"):
         iterator(path, data_shape=(4, 6, 5))
     with pytest.raises(ValueError, match="from 1 to 11"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from feedline import images
 from feedline.errors import CompatError
-from feedline.images.step import CROP, Draws, FixedSize, PictureOp, PictureStep, Sizes, numbers
+from feedline.images.step import CROP, Draws, FixedSize, PictureOp, PictureStep, Sizes
+from feedline.images.step import numbers as crops
 
 _INSTEAD = "use `fl.DataLoader` over the `.rec` file, with the steps of `fl.images.Decode`"
 # They concern how MXNet reads. Batches do not depend on them.
@@ -79,7 +81,7 @@ class _Middle(PictureStep):
         """See `PictureStep.plan`."""
         to = np.array([self.width, self.height])
         fits = np.logical_and.reduce(sizes >= to, axis=1)
-        crop = numbers(len(sizes), *(np.maximum(sizes - to, 0) // 2).T, self.width, self.height)
+        crop = crops(len(sizes), *(np.maximum(sizes - to, 0) // 2).T, self.width, self.height)
         return [PictureOp(CROP, crop)], np.where(fits[:, None], to, 0)
 
     def fixed_size(self, before: FixedSize) -> FixedSize:
@@ -98,7 +100,7 @@ def decoder(data_shape: Sequence[int], options: Mapping[str, Any]) -> images.Dec
         CompatError: a parameter is unknown or not provided.
         ValueError: ``data_shape`` is not (1 or 3, height, width), or a parameter is out of range.
     """
-    if len(data_shape) != 3 or data_shape[0] not in (1, 3):
+    if len(data_shape) != 3 or data_shape[0] not in (1, 3) or not all(length > 0 for length in data_shape):
         raise ValueError(f"expected data_shape as (1 or 3, height, width), got {data_shape!r}")
     _check(options)
     get = {**_DEFAULTS, **options}.__getitem__
@@ -126,8 +128,20 @@ def decoder(data_shape: Sequence[int], options: Mapping[str, Any]) -> images.Dec
     return images.Decode("image", *steps, color=color, upright=False, threads=get("preprocess_threads"))
 
 
+def check_numbers(options: Mapping[str, Any]) -> None:
+    """Check that parameters are numbers or bools. MXNet also reads texts, of which ours would take "False" for true.
+
+    Raises:
+        ValueError: one is not.
+    """
+    for name, value in options.items():
+        if not isinstance(value, (numbers.Real, np.bool_)):
+            raise ValueError(f"expected a number for {name}, got {value!r}")
+
+
 def _check(options: Mapping[str, Any]) -> None:
-    """Check the names of parameters, and the values of those that are not provided."""
+    """Check the names of parameters, their types, and the values of those that are not provided."""
+    check_numbers({name: value for name, value in options.items() if name in _DEFAULTS and value is not None})
     for name, value in options.items():
         if name in _ALONE and value is not None and value != _ALONE[name]:
             raise CompatError(f"expected {name}={_ALONE[name]!r} of ImageRecordIter, got {value!r}: {_INSTEAD}")

@@ -332,6 +332,15 @@ class ImageRecordIter(DataIter):
         **options: Any,
     ) -> None:
         super().__init__(batch_size)
+        counts = {
+            "batch_size": batch_size,
+            "label_width": label_width,
+            "num_parts": num_parts,
+            "part_index": part_index,
+        }
+        _augmenter.check_numbers({**counts, "shuffle": shuffle, "round_batch": round_batch})
+        if label_width < 1:
+            raise ValueError(f"expected 1 or more for label_width, got {label_width}")
         decode = _augmenter.decoder(data_shape, options)
         label_shape = () if label_width == 1 else (label_width,)
         streams = {"label": Stream(label_shape), "image": Stream(dtype="bytes")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 
@@ -153,7 +154,7 @@ def test_what_is_refused(tmp_path):
             fl.ArrayRecordDeserializer(path, streams)
     corpus = fl.ArrayRecordDeserializer(path)
     write(path, RECORDS[:10])
-    with pytest.raises(fl.DataError, match="300 records"):
+    with pytest.raises(fl.DataError, match="as it was when it was opened, got one that has changed since"):
         corpus.read(0)
 
 
@@ -164,3 +165,17 @@ def test_objects_are_fetched_whole(tmp_path):
     corpus = fl.open_corpus("memory://arrayrecord", remote=fl.Remote(tmp_path / "cache"))
     assert records_of(corpus) == RECORDS
     assert corpus.select(np.array([7]))["record"].samples() == [RECORDS[7]]
+
+
+@pytest.mark.parametrize("by", ["read", "select"])
+def test_a_file_that_is_replaced_while_it_is_open_is_an_error(tmp_path, by):
+    """It has as many records as before."""
+    path = write(tmp_path / "a", [b"old %d" % i for i in range(20)])
+    corpus = fl.ArrayRecordDeserializer(path)
+    assert corpus.select(np.array([3]))["record"].samples() == [b"old 3"]
+    later = path.stat().st_mtime_ns + 1_000_000  # clocks of file systems may be coarse
+    os.replace(write(tmp_path / "b", [b"new %d" % i for i in range(20)]), path)
+    os.utime(path, ns=(0, later))
+    for _ in range(2):
+        with pytest.raises(fl.DataError, match=r"(?s)expected the file as it was when it was opened.*open it again"):
+            corpus.read(0) if by == "read" else corpus.select(np.array([3]))

@@ -129,6 +129,9 @@ def test_keys_of_an_index(copied):
     idx.write_text("".join(lines[:-1]))
     with pytest.raises(fl.DataError, match=r"expected a key for the record at byte \d+"):
         fl.open_corpus(path).keys(np.array([6]))
+    idx.write_text("")
+    with pytest.raises(fl.DataError, match=r"(?s)expected a key for the record at byte 0.*write the .idx file again"):
+        fl.open_corpus(path).keys(np.array([0]))
     idx.write_text("".join([*lines[:2], "7 12\n"]))
     with pytest.raises(fl.DataError, match=r"(?s)a key, a tab and an offset, got b'7 12'.*\.idx:3"):
         fl.open_corpus(path).keys(np.array([0]))

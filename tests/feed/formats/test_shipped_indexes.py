@@ -117,6 +117,21 @@ def test_a_stale_or_damaged_index_is_reported_and_not_used(tmp_path, caplog, cha
     assert reason in caplog.text
 
 
+def test_an_index_that_is_written_again_is_of_the_file_as_it_is(tmp_path):
+    """A change between head, middle and tail that keeps the size does not show in the shipped index."""
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"t": "x" * (i % 90)}) + "\n" for i in range(10_000)]
+    path.write_text("".join(lines))
+    (index,) = fl.index(path)
+    before = Path(index).read_bytes()
+    lines[2500], lines[2501] = lines[2501], lines[2500]
+    path.write_text("".join(lines))
+    fl.index(path)
+    assert Path(index).read_bytes() != before
+    minibatch = fl.MinibatchSource(fl.open_corpus(path), shuffle=False).next_minibatch(10_000)
+    assert minibatch["t"].tolist() == [json.loads(line)["t"] for line in lines]
+
+
 def test_other_streams_need_another_index(tmp_path, caplog):
     path = tmp_path / "a.jsonl"
     WRITERS["jsonl"](path)

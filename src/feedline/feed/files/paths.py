@@ -227,6 +227,30 @@ def status_of(file: BinaryIO) -> os.stat_result:
     return os.stat_result(fields, {"st_mtime_ns": remote_object.modified_ns, "st_ctime_ns": remote_object.modified_ns})
 
 
+def size_and_time(file: BinaryIO) -> tuple[int, int]:
+    """Return the size of a file that `open_file` opened, in bytes, and the time of its last change, in nanoseconds.
+
+    Raises:
+        DataError: the file system does not return them.
+    """
+    status = status_of(file)
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(file: BinaryIO, at_opening: tuple[int, int]) -> None:
+    """Check that a file has the size and time that it had when its corpus was opened.
+
+    Raises:
+        DataError: it was changed or replaced since.
+    """
+    if size_and_time(file) != at_opening:
+        raise DataError(
+            "expected the file as it was when it was opened, got one that has changed since",
+            path=file.name,
+            hint="open it again; its sequences and their order may have changed",
+        )
+
+
 def size_of(path: PathLike) -> int:
     """Return the size of a file in bytes.
 

@@ -157,15 +157,14 @@ class RecordIODeserializer(MappedCorpus, Keyed):
                 continue
             offsets, names = listed
             places = file.entries_at(local, "offset").astype(np.int64)
-            rows = np.minimum(np.searchsorted(offsets, places), len(offsets) - 1)
-            if len(lacking := np.flatnonzero(offsets[rows] != places)):
+            if len(lacking := np.flatnonzero(np.isin(places, offsets, invert=True))):
                 raise DataError(
-                    f"expected a key for the record at byte {places[lacking[0]]} of {file.path}, got none",
+                    f"expected a key for the record at byte {places[lacking[0]]} of {file.path.name}, got none",
                     path=str(file.path.with_suffix(".idx")),
                     sequence=int(np.asarray(ordinals)[at[lacking[0]]]),
                     hint="write the .idx file again, or move it away to have the numbers of records as keys",
                 )
-            keys[at] = names[rows]
+            keys[at] = names[np.searchsorted(offsets, places)]
         return keys
 
     # ---- reading ----------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from feedline.data import Chunk, Stream, Value
 from feedline.errors import DataError, shown_path
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.digest import ContentDigest
-from feedline.feed.files.paths import PathLike, looking, open_file, read_at, reading, status_of
+from feedline.feed.files.paths import PathLike, check_unchanged, looking, open_file, read_at, reading, size_and_time
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.column_paths import ColumnPath, inner_types, leaf_span, nested_paths, storage
 from feedline.feed.formats.arrow.columns import Column, Source
@@ -317,9 +317,9 @@ class _ParquetFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self.path, self.size = path, 0
-        with self.open() as handle:
-            self.size = status_of(handle).st_size
+        self.path = path
+        with open_file(path, -1) as handle:
+            self._state = size_and_time(handle)
             self._sizes = self._read_sizes(handle)
             with Source(path, None, self._damage_error).converting_errors("footer"):
                 try:
@@ -351,6 +351,11 @@ class _ParquetFile:
         self._strings = [self.metadata.schema.column(i).physical_type == "BYTE_ARRAY" for i in range(len(self._paths))]
 
     @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._state[0]
+
+    @property
     def source(self) -> Source:
         """The file as a source of columns."""
         return Source(shown_path(self.path), self.schema, self._damage_error)
@@ -358,9 +363,7 @@ class _ParquetFile:
     def open(self) -> BinaryIO:
         handle = open_file(self.path, -1)
         try:
-            size = status_of(handle).st_size
-            if self.size not in (0, size):
-                raise DataError(f"expected {self.size} bytes, as when the file was opened, got {size}", path=self.path)
+            check_unchanged(handle, self._state)
         except BaseException:
             handle.close()
             raise

@@ -130,7 +130,7 @@ class IndexedCorpus(Deserializer, Growing, Indexed):
                     path=str(file.source),
                     hint="compress it again in frames: zstd --seekable, or pzstd",
                 )
-            yield str(file.source), lambda to, file=file: file.read_index(lambda index: index.ship(to))  # type: ignore[misc]
+            yield str(file.source), file.ship
 
     @abstractmethod
     def _content_identity(self) -> tuple[str, ...]:

@@ -104,6 +104,16 @@ class IndexedFile:
                 self.index = fresh
         return get(self.index)
 
+    def ship(self, to: BinaryIO) -> None:
+        """Write the index to a file as one that can be copied with the text.
+
+        A shipped index is not written again: the text is scanned, as it may have changed where no excerpt shows it.
+        """
+        index = self.index
+        if index.is_shipped:
+            index = open_index(self.path, self._kind, self._cache, rebuild=True)
+        index.ship(to)
+
     def entries_at(self, ordinals: Ints, field: str | None = None) -> NDArray[Any]:
         """Return the checked index entries of sequences, or one field of them. See `TextIndex.at`."""
         return self.read_index(lambda index: index.at(ordinals, field))

@@ -20,7 +20,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, SchemaError, install_line
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
-from feedline.feed.files.paths import PathLike, name_of, open_file, status_of
+from feedline.feed.files.paths import PathLike, check_unchanged, name_of, open_file, size_and_time
 from feedline.feed.files.remote import check_room, materialize
 from feedline.feed.formats.indexed.mapped_corpus import archives_at
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
@@ -79,13 +79,13 @@ class ArrayRecordDeserializer(Deserializer, Selective, Growing, PickledByArgumen
         remedy = "copy the files, as array_record does not read parts of objects"
         check_room(self.paths(), f"{self.name}, which is fetched whole", remedy)
         materialize(self.paths())
-        self._sizes, self._counts, self._runs = list[int](), list[int](), list[_Records]()
+        self._states, self._counts, self._runs = list[tuple[int, int]](), list[int](), list[_Records]()
         for number, file in enumerate(self._files):
             with open_file(file) as opened:
-                self._sizes.append(status_of(opened).st_size)
+                self._states.append(size_and_time(opened))
             reader = _open(file)
             self._counts.append(reader.num_records())
-            most = chunk_sequences or max(1, self._counts[-1] * CHUNK_BYTES // self._sizes[-1])
+            most = chunk_sequences or max(1, self._counts[-1] * CHUNK_BYTES // self._states[-1][0])
             self._runs += _cut(number, self._counts[-1], most, _group_of(reader))
         self._starts = np.cumsum([0, *self._counts], dtype=np.int64)
         if self._starts[-1] == 0:
@@ -96,7 +96,7 @@ class ArrayRecordDeserializer(Deserializer, Selective, Growing, PickledByArgumen
     def chunks(self) -> list[ChunkInfo]:
         """Return the size of every chunk. ``bytes`` is its share of its file."""
         return [
-            ChunkInfo(run.records, run.records, self._sizes[run.file] * run.records // self._counts[run.file])
+            ChunkInfo(run.records, run.records, self._states[run.file][0] * run.records // self._counts[run.file])
             for run in self._runs
         ]
 
@@ -150,7 +150,7 @@ class ArrayRecordDeserializer(Deserializer, Selective, Growing, PickledByArgumen
         digest = ContentDigest()
         digest.text(b"arrayrecord;")
         ends = np.cumsum(np.bincount([run.file for run in self._runs], minlength=len(self._files))).tolist()
-        for file, size, count, end in zip(self._files, self._sizes, self._counts, ends, strict=True):
+        for file, (size, _), count, end in zip(self._files, self._states, self._counts, ends, strict=True):
             digest.numbers(count)
             with open_file(file) as opened:
                 digest.file(opened, size)
@@ -166,24 +166,28 @@ class ArrayRecordDeserializer(Deserializer, Selective, Growing, PickledByArgumen
         return LruCache(self._reader, lambda _: 1, _MAX_READERS)
 
     def _reader(self, number: int) -> Any:
-        reader = _open(self._files[number])
-        if reader.num_records() != self._counts[number]:
-            what = f"{self._counts[number]} records, as at opening, got {reader.num_records()}"
-            raise DataError(f"expected {what}", path=str(self._files[number]), hint="open the corpus again")
-        return reader
+        return _open(self._files[number])
 
     def _read(self, number: int, *places: Any) -> list[bytes]:
         """Return records of a file: from a first to a last one, or those of a list.
 
         Raises:
-            DataError: one of them is damaged.
+            DataError: one of them is damaged, or the file has changed since it was opened.
         """
-        reader = self._readers.get().get(number)
         try:
-            records: list[bytes] = reader.read(*places)
-        except (RuntimeError, IndexError) as error:
+            records: list[bytes] = self._readers.get().get(number).read(*places)
+        except (RuntimeError, IndexError, DataError) as error:
+            self._compare(number)
+            if isinstance(error, DataError):
+                raise
             raise _damage_error(self._files[number], f"records cannot be read: {error}") from error
+        self._compare(number)
         return records
+
+    def _compare(self, number: int) -> None:
+        """Check that a file is as it was when it was opened. The reader may have read the one that replaced it."""
+        with open_file(self._files[number]) as file:
+            check_unchanged(file, self._states[number])
 
     def _chunk(self, records: list[bytes]) -> Chunk:
         (name,) = self.schema
