@@ -1,5 +1,6 @@
 """Stores to which more is appended: as if all had been converted at once, and never a part of it."""
 
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -121,3 +122,26 @@ def test_the_command_appends(tmp_path):
     assert everything(fl.open_corpus(tmp_path / "days.store"))["x"].tolist() == list(range(8))
     again = feedline("convert", tmp_path / "mon.jsonl", tmp_path / "days.store", "--append", "--overwrite", code=1)
     assert "no overwrite with append=True" in again.stderr
+
+
+def test_nobody_else_appends_while_a_call_cleans_up(tmp_path, monkeypatch):
+    """The store has been replaced by then, so a lock on its folder would be one on the old folder."""
+    path, errors = tmp_path / "s", []
+    fl.convert(fl.ArrayDeserializer(x=np.arange(3)), path)
+    rmtree = shutil.rmtree
+
+    def meanwhile(folder, *arguments, **options):
+        if not errors and Path(folder).name == ".s.appending":
+            errors.append(None)
+            with pytest.raises(fl.DataError, match="no other process to append") as caught:
+                fl.convert(fl.ArrayDeserializer(x=np.arange(5, 7)), path, append=True)
+            errors[0] = caught.value
+        rmtree(folder, *arguments, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", meanwhile)
+    fl.convert(fl.ArrayDeserializer(x=np.arange(3, 5)), path, append=True)
+    assert errors[0] is not None
+    fl.convert(fl.ArrayDeserializer(x=np.arange(5, 7)), path, append=True)
+    with fl.MinibatchSource(fl.open_corpus(path), shuffle=False, max_sweeps=1) as source:
+        assert source.next_minibatch(99)["x"].rows.tolist() == list(range(7))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
