@@ -45,7 +45,7 @@ static const std::int64_t* offsets_of(const std::string& where, nb::handle array
     return offsets.int64();
 }
 
-// Makes windows of a dense stream's rows. value: (rows, offsets, middles, firsts, ends, steps, zeros).
+// Makes windows of a dense stream's rows. value: (rows, offsets, middles, firsts, ends, steps, zeros, shape).
 static void set_windows(const std::string& where, nb::tuple value, CheckedStream& stream) {
     DenseSource& dense = stream.source.dense;
     const Ints middles(value[2], "middles", {Ints::kInt64}, where), firsts(value[3], "firsts", {Ints::kInt64}, where);
@@ -73,15 +73,21 @@ static void set_windows(const std::string& where, nb::tuple value, CheckedStream
                                 firsts.int64()[bad], " to ", ends.int64()[bad], " for window ", bad});
     dense.windows = windows;
     dense.num_rows = static_cast<std::int64_t>(n);
+    const nb::tuple shape(value[7]);
+    std::size_t size = 1, row_size = windows->count;
+    for (const nb::handle dim : shape) size *= nb::cast<std::size_t>(dim);
+    for (const nb::handle dim : nb::tuple(stream.column.row_shape)) row_size *= nb::cast<std::size_t>(dim);
+    if (size != row_size)
+        raise<nb::value_error>({where, ": expected windows of ", row_size, " numbers, got shape ", text(shape)});
     stream.source.item_bytes *= windows->count;
-    stream.column.row_shape = nb::make_tuple(windows->count) + stream.column.row_shape;
+    stream.column.row_shape = shape;
 }
 
 CheckedStream check_dense(const std::string& where, nb::tuple value) {
-    if (value.size() != 2 && value.size() != 7)
+    if (value.size() != 2 && value.size() != 8)
         raise<nb::value_error>({where, ": expected (rows, offsets) for a dense stream, got a tuple of length ",
                                 value.size()});
-    const bool windowed = value.size() == 7;
+    const bool windowed = value.size() == 8;
     CheckedStream stream;
     DenseSource& dense = stream.source.dense;
     // Rows may be views, but not with offsets, as sequences of several rows are copied at once.

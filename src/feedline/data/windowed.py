@@ -23,11 +23,12 @@ class WindowedRows(DenseValue):
         middles: int64 (num_samples,). Without steps (num_samples, k): the rows themselves.
         firsts, ends: int64 (num_samples,), with 0 <= first < end <= n.
         steps: int64 (k,). None: `middles` has the rows.
+        shape: of a sample, (k, *shape) or another one of as many numbers.
         zeros: whether there are zeros beyond a sequence.
         offsets: of sequences, as in any value.
     """
 
-    __slots__ = ("_array", "_copy", "_ends", "_firsts", "_middles", "_steps", "_zeros")
+    __slots__ = ("_array", "_copy", "_ends", "_firsts", "_middles", "_shape", "_steps", "_zeros")
 
     def __init__(
         self,
@@ -36,18 +37,19 @@ class WindowedRows(DenseValue):
         firsts: Ints,
         ends: Ints,
         steps: Ints | None,
+        shape: tuple[int, ...],
         *,
         zeros: bool,
         offsets: Ints | None = None,
     ) -> None:
         # Trusted, like every value of a deserializer: the gather checks the rows.
         self._array, self._middles, self._firsts, self._ends = array, middles, firsts, ends
-        self._steps, self._zeros, self._offsets = steps, zeros, offsets
+        self._steps, self._shape, self._zeros, self._offsets = steps, shape, zeros, offsets
         self._copy: NDArray[Any] | None = None
 
     @property
     def rows(self) -> NDArray[Any]:  # type: ignore[override]
-        """All samples, (num_samples, k, *shape), copied at the first access."""
+        """All samples, (num_samples, *shape), copied at the first access."""
         if self._copy is None:
             self._copy = self.select(np.arange(self.num_sequences)).rows
         return self._copy
@@ -55,8 +57,7 @@ class WindowedRows(DenseValue):
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
         """Shape of one sample."""
-        count = self._middles.shape[1] if self._steps is None else len(self._steps)
-        return (count, *self._array.shape[1:])
+        return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
@@ -74,7 +75,7 @@ class WindowedRows(DenseValue):
         return self.num_samples * self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     def _arrays(self) -> tuple[Any, ...]:
-        parts = self._middles.reshape(-1), self._firsts, self._ends, self._steps, self._zeros
+        parts = self._middles.reshape(-1), self._firsts, self._ends, self._steps, self._zeros, self._shape
         return (self._array, self._offsets, *parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -88,9 +89,11 @@ class WindowedRows(DenseValue):
             bounds = self._offsets[start : stop + 1]
             start, stop, offsets = int(bounds[0]), int(bounds[-1]), bounds - bounds[0]
         middles, firsts, ends = (part[start:stop] for part in (self._middles, self._firsts, self._ends))
-        return WindowedRows(self._array, middles, firsts, ends, self._steps, zeros=self._zeros, offsets=offsets)
+        return WindowedRows(
+            self._array, middles, firsts, ends, self._steps, self._shape, zeros=self._zeros, offsets=offsets
+        )
 
     def in_sequences(self, offsets: Ints | None) -> WindowedRows:
         """Return a value over the same rows with other offsets of sequences. None if each sample is one sequence."""
-        parts = self._middles, self._firsts, self._ends, self._steps
+        parts = self._middles, self._firsts, self._ends, self._steps, self._shape
         return WindowedRows(self._array, *parts, zeros=self._zeros, offsets=offsets)

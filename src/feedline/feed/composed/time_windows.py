@@ -290,9 +290,10 @@ class _Windows:
 
 
 def _windowed(array: NDArray[Any], rows: Ints, firsts: Ints, ends: Ints, steps: Ints, *, zeros: bool) -> WindowedRows:
+    shape = (steps.shape[-1], *array.shape[1:])
     if steps.ndim == 1:
-        return WindowedRows(array, rows, firsts, ends, steps, zeros=zeros)
-    return WindowedRows(array, firsts[:, None] + steps, firsts, ends, None, zeros=zeros)
+        return WindowedRows(array, rows, firsts, ends, steps, shape, zeros=zeros)
+    return WindowedRows(array, firsts[:, None] + steps, firsts, ends, None, shape, zeros=zeros)
 
 
 def _uneven(chunk: Chunk, lengths: Ints) -> dict[int, DataError]:
