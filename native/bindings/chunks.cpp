@@ -45,14 +45,53 @@ static const std::int64_t* offsets_of(const std::string& where, nb::handle array
     return offsets.int64();
 }
 
+// Makes windows of a dense stream's rows. value: (rows, offsets, middles, firsts, ends, steps, zeros, shape).
+static void set_windows(const std::string& where, nb::tuple value, CheckedStream& stream) {
+    DenseSource& dense = stream.source.dense;
+    const Ints middles(value[2], "middles", {Ints::kInt64}, where), firsts(value[3], "firsts", {Ints::kInt64}, where);
+    const Ints ends(value[4], "ends", {Ints::kInt64}, where);
+    const std::size_t n = firsts.size();
+    auto* windows = new RowWindows{middles.int64(), firsts.int64(), ends.int64(), nullptr, 0, dense.num_rows,
+                                   stream.source.item_bytes, nb::cast<bool>(value[6]), false, false};
+    stream.layout = nb::capsule(windows, [](void* p) noexcept { delete static_cast<RowWindows*>(p); });
+    if (value[5].is_none()) {
+        windows->by_place = true;
+        windows->count = n == 0 ? 0 : middles.size() / n;
+    } else {
+        const Ints steps(value[5], "steps", {Ints::kInt64}, where);
+        windows->steps = steps.int64();
+        windows->count = steps.size();
+        windows->consecutive = true;
+        for (std::size_t k = 0; k < steps.size(); ++k)
+            windows->consecutive &= steps.int64()[k] - steps.int64()[0] == static_cast<std::int64_t>(k);
+    }
+    if (ends.size() != n || middles.size() != n * (windows->by_place ? windows->count : 1))
+        raise<nb::value_error>({where, ": expected as many `middles` and `ends` as `firsts`, ", n, ", got ",
+                                middles.size(), " and ", ends.size()});
+    if (const std::size_t bad = first_bad_window(*windows, n); bad < n)
+        raise<nb::value_error>({where, ": expected a sequence within ", dense.num_rows, " rows for each window, got ",
+                                firsts.int64()[bad], " to ", ends.int64()[bad], " for window ", bad});
+    dense.windows = windows;
+    dense.num_rows = static_cast<std::int64_t>(n);
+    const nb::tuple shape(value[7]);
+    std::size_t size = 1, row_size = windows->count;
+    for (const nb::handle dim : shape) size *= nb::cast<std::size_t>(dim);
+    for (const nb::handle dim : nb::tuple(stream.column.row_shape)) row_size *= nb::cast<std::size_t>(dim);
+    if (size != row_size)
+        raise<nb::value_error>({where, ": expected windows of ", row_size, " numbers, got shape ", text(shape)});
+    stream.source.item_bytes *= windows->count;
+    stream.column.row_shape = shape;
+}
+
 CheckedStream check_dense(const std::string& where, nb::tuple value) {
-    if (value.size() != 2)
+    if (value.size() != 2 && value.size() != 8)
         raise<nb::value_error>({where, ": expected (rows, offsets) for a dense stream, got a tuple of length ",
                                 value.size()});
+    const bool windowed = value.size() == 8;
     CheckedStream stream;
     DenseSource& dense = stream.source.dense;
     // Rows may be views, but not with offsets, as sequences of several rows are copied at once.
-    const bool strided = value[1].is_none() && nb::isinstance(value[0], numpy().ndarray) && !is_contiguous(value[0]) &&
+    const bool strided = !windowed && value[1].is_none() && nb::isinstance(value[0], numpy().ndarray) && !is_contiguous(value[0]) &&
                          !nb::cast<bool>(value[0].attr("dtype").attr("hasobject"));
     const nb::object rows = strided ? nb::borrow(value[0]) : checked_ndarray(where, "rows", value[0]);
     const nb::tuple shape(rows.attr("shape"));
@@ -72,6 +111,7 @@ CheckedStream check_dense(const std::string& where, nb::tuple value) {
     } else {
         dense.rows = memory(rows);
     }
+    if (windowed) set_windows(where, value, stream);
     dense.offsets = offsets_of(where, value[1], dense.num_rows, "rows", stream);
     return stream;
 }

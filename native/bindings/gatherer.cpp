@@ -184,7 +184,10 @@ void bind_gatherer(nb::module_& m) {
             "classes"_a, "bools"_a = false)
         .def("add", &Gatherer::add, "slot"_a, "streams"_a, "seals"_a = nb::tuple(),
              "Hold a chunk in a vacant slot (0 <= slot < 2**24).\n\n"
-             "streams: one tuple each. Dense: (rows, offsets) with rows (N, *shape) of any dtype of fixed size.\n"
+             "streams: one tuple each. Dense: (rows, offsets) with rows (N, *shape) of any dtype of fixed size, or\n"
+             "windows of these rows, (rows, offsets, middles, firsts, ends, steps, zeros, shape): window w, of\n"
+             "this shape, has row middles[w] + steps[k] (all int64) for each k, if that is from firsts[w] to below\n"
+             "ends[w], else the nearest one there or, if `zeros`, zeros. For steps None, middles[w, k] is the row itself.\n"
              "Sparse: (indptr int64[N + 1], indices int32[nnz], values float32|float64[nnz], offsets). Bytes: (bounds\n"
              "int64[N + 1], data uint8[n], offsets), or for one string per sequence (spans int64[2 * N], data), with\n"
              "begin and end of each. offsets is int64[sequences + 1], or None for one row per sequence. All arrays\n"

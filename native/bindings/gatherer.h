@@ -44,7 +44,7 @@ struct CheckedStream {
     ChunkSource source;
     Column column;
     std::int64_t sequences = 0;
-    nb::capsule layout;  // the owner of source.dense.layout, if it is not null
+    nb::capsule layout;  // the owner of source.dense.layout or source.dense.windows, if one of them is not null
 };
 // Check the tuple of one stream. `where` opens the messages of TypeError and ValueError.
 CheckedStream check_dense(const std::string& where, nb::tuple value);

@@ -53,11 +53,13 @@ Staged* Gatherer::stage(nb::handle fetcher, nb::handle slots, nb::handle index, 
         raise<nb::value_error>({"expected `keep` for ", classes_.size(), " streams, got ", nb::len(keep)});
     // Only the slots of the runs, as other slots may be added and removed.
     RunSlots run_slots(arrays.runs);
-    for (std::size_t s = 0; s < classes_.size(); ++s)
+    for (std::size_t s = 0; s < classes_.size(); ++s) {
+        const bool sparse = chunks_->table.streams()[s].sparse();
         for (const std::uint32_t slot : run_slots.slots)
-            if (chunks_->table.streams()[s].sparse() && chunks_->table.sparse(s)[slot].spans)
-                raise<nb::value_error>({"stream ", s,
-                                        ": expected byte strings without gaps, got spans, which cannot be staged"});
+            if (sparse ? chunks_->table.sparse(s)[slot].spans : chunks_->table.dense(s)[slot].windows != nullptr)
+                raise<nb::value_error>({"stream ", s, ": expected rows without gaps or windows, got ",
+                                        sparse ? "spans" : "windows", ", which cannot be staged"});
+    }
     auto base = std::make_shared<Chunks>(chunks_->table.only(run_slots.slots), chunks_->columns);
     for (std::size_t k = 0; k < run_slots.slots.size(); ++k) base->owners[k] = chunks_->owners[run_slots.slots[k]];
     std::vector<StageWork::Stream> streams = stage_streams(base->table);

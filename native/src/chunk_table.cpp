@@ -79,7 +79,7 @@ void ChunkTable::hold(std::size_t slot, const std::vector<ChunkSource>& sources,
         else
             dense_[s][slot] = source.dense;
         stream.ever_ragged |= source.dense.offsets != nullptr || source.sparse.offsets != nullptr;
-        stream.ever_strided |= source.dense.layout != nullptr;
+        stream.ever_strided |= source.dense.layout != nullptr || source.dense.windows != nullptr;
         if (stream.known) continue;
         stream.known = true;
         stream.bools = source.bools;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "feedline/cpu.h"
 #include "fill.h"
@@ -217,6 +218,52 @@ static std::byte* copy_row(const std::byte* from, const RowLayout& layout, std::
     return out;
 }
 
+// ---- rows that are windows ------------------------------------------------------------------------------
+
+std::size_t first_bad_window(const RowWindows& windows, std::size_t n) {
+    for (std::size_t w = 0; w < n; ++w)
+        if (windows.firsts[w] < 0 || windows.ends[w] <= windows.firsts[w] || windows.array_rows < windows.ends[w])
+            return w;
+    return n;
+}
+
+const std::byte* RowWindows::run(const std::byte* array, std::int64_t w) const {
+    if (!consecutive) return nullptr;
+    std::int64_t from = 0, to = 0;
+    if (__builtin_add_overflow(middles[w], steps[0], &from) ||
+        __builtin_add_overflow(from, static_cast<std::int64_t>(count), &to))
+        return nullptr;
+    if (from < std::max<std::int64_t>(firsts[w], 0) || std::min(ends[w], array_rows) < to) return nullptr;
+    return array + static_cast<std::size_t>(from) * array_row_bytes;
+}
+
+void RowWindows::copy(const std::byte* array, std::int64_t w, std::byte* out) const {
+    const std::int64_t first = firsts[w], end = ends[w];
+    const bool sound = 0 <= first && first < end && end <= array_rows;
+    for (std::size_t k = 0; k < count; ++k, out += array_row_bytes) {
+        std::int64_t row = by_place ? middles[static_cast<std::size_t>(w) * count + k] : middles[w];
+        // A sum that is too large is far beyond the sequence.
+        if (!by_place && __builtin_add_overflow(row, steps[k], &row))
+            row = steps[k] < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+        const bool beyond = row < first || end <= row;
+        if (!sound || (beyond && zeros))
+            std::memset(out, 0, array_row_bytes);
+        else
+            std::memcpy(out, array + static_cast<std::size_t>(std::clamp(row, first, end - 1)) * array_row_bytes,
+                        array_row_bytes);
+    }
+}
+
+// Copies one row of a source that has windows, or a layout that is not one run.
+static void copy_parts(const DenseSource& source, std::int64_t row, const std::byte* from, std::byte* out) {
+    if (source.windows != nullptr)
+        source.windows->copy(source.rows, row, out);
+    else
+        copy_row(from, *source.layout, 0, run_copier(source.layout->run_bytes), out);
+}
+
+// ---- one row a sequence, of any source ------------------------------------------------------------------
+
 void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
                        std::size_t begin, std::size_t end) {
     if (row_bytes == 0) return;
@@ -228,7 +275,10 @@ void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size
         for (std::size_t i = 0; i < n; ++i) {
             const DenseSource& source = sources[picks.slots == nullptr ? 0 : picks.slots[at + i]];
             const std::int64_t index = picks.index[at + i];
-            if (source.layout == nullptr) {
+            if (source.windows != nullptr) {
+                from[i] = source.windows->run(source.rows, index);
+                contiguous &= from[i] != nullptr;
+            } else if (source.layout == nullptr) {
                 from[i] = source.rows + static_cast<std::size_t>(index) * row_bytes;
             } else {
                 from[i] = source.rows + static_cast<std::ptrdiff_t>(index) * source.layout->row_stride;
@@ -240,12 +290,13 @@ void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size
             continue;
         }
         for (std::size_t i = 0; i < n; ++i) {
-            const RowLayout* layout = sources[picks.slots == nullptr ? 0 : picks.slots[at + i]].layout;
+            const DenseSource& source = sources[picks.slots == nullptr ? 0 : picks.slots[at + i]];
+            const bool in_runs = source.layout != nullptr && !source.layout->axes.empty();
             std::byte* const to = out + (at + i) * row_bytes;
-            if (layout == nullptr || layout->axes.empty())
-                std::memcpy(to, from[i], row_bytes);
+            if (from[i] == nullptr || in_runs)
+                copy_parts(source, picks.index[at + i], from[i], to);
             else
-                copy_row(from[i], *layout, 0, run_copier(layout->run_bytes), to);
+                std::memcpy(to, from[i], row_bytes);
         }
     }
 }
@@ -289,7 +340,7 @@ std::ptrdiff_t plan_ragged(const Picks& picks, const DenseSource* sources, std::
         if (!rows_of(source, picks.index[i], first, last) ||
             __builtin_add_overflow(total, last - first, &total))
             return static_cast<std::ptrdiff_t>(i);
-        from[i] = source.layout == nullptr
+        from[i] = source.layout == nullptr  // not used for windows
                       ? source.rows + static_cast<std::size_t>(first) * row_bytes
                       : source.rows + static_cast<std::ptrdiff_t>(first) * source.layout->row_stride;
         out_offsets[i + 1] = total;
@@ -316,12 +367,18 @@ void copy_strided_ragged(const Picks& picks, const DenseSource* sources, const s
                          const std::int64_t* out_offsets, std::size_t row_bytes, std::byte* out, std::size_t begin,
                          std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
-        const RowLayout* layout = sources[slot_of(picks, i)].layout;
+        const DenseSource& source = sources[slot_of(picks, i)];
         std::byte* const to = out + static_cast<std::size_t>(out_offsets[i]) * row_bytes;
-        if (layout != nullptr && !layout->axes.empty() && row_bytes != 0)
-            copy_row(from[i], *layout, 0, run_copier(layout->run_bytes), to);
-        else
+        if (source.windows != nullptr) {
+            const std::int64_t rows = out_offsets[i + 1] - out_offsets[i];
+            const std::int64_t first = source.offsets == nullptr ? picks.index[i] : source.offsets[picks.index[i]];
+            for (std::int64_t row = 0; row < rows && 0 <= first && first < source.num_rows - row; ++row)
+                source.windows->copy(source.rows, first + row, to + static_cast<std::size_t>(row) * row_bytes);
+        } else if (source.layout != nullptr && !source.layout->axes.empty() && row_bytes != 0) {
+            copy_parts(source, 0, from[i], to);
+        } else {
             copy_ragged(from, out_offsets, row_bytes, out, i, i + 1);
+        }
     }
 }
 

@@ -209,7 +209,9 @@ struct Finder {
             while (start(place + 1) <= at) ++place;
             const DenseSource& dense = job.dense[slot_of(picks, place)];
             const std::byte* source = nullptr;
-            if (job.offsets != nullptr)
+            if (dense.windows != nullptr)  // the start of the array is near enough
+                source = dense.rows;
+            else if (job.offsets != nullptr)
                 source = job.from[place] + (at - start(place));
             else if (dense.layout == nullptr)
                 source = dense.rows + static_cast<std::size_t>(picks.index[place]) * row + (at - start(place));

@@ -4,9 +4,7 @@
 
 namespace feedline {
 
-namespace {
-
-void decode(const std::uint8_t* from, const HtkFrames& frames, std::size_t count, float* out) {
+void decode_htk(const std::uint8_t* from, const HtkFrames& frames, std::size_t count, float* out) {
     const std::size_t n = count * frames.dim;
     switch (frames.kind) {
         case HtkKind::floats:
@@ -34,35 +32,6 @@ void decode(const std::uint8_t* from, const HtkFrames& frames, std::size_t count
         case HtkKind::bytes:
             for (std::size_t i = 0; i < n; ++i) out[i] = from[i];
             return;
-    }
-}
-
-}  // namespace
-
-void expand_htk(const std::uint8_t* bytes, const HtkFrames& frames, const std::int64_t* lengths, std::size_t n,
-                std::size_t left, std::size_t right, float* scratch, float* out) {
-    const std::size_t dim = frames.dim, slots = left + 1 + right;
-    for (std::size_t u = 0; u < n; ++u) {
-        const auto length = static_cast<std::size_t>(lengths[u]);
-        if (slots == 1) {
-            decode(bytes, frames, length, out);
-        } else {
-            decode(bytes, frames, length, scratch);
-            for (std::size_t t = 0; t < length; ++t) {
-                float* row = out + t * slots * dim;
-                if (t >= left && t + right < length) {
-                    std::memcpy(row, scratch + (t - left) * dim, slots * dim * sizeof(float));
-                    continue;
-                }
-                for (std::size_t slot = 0; slot < slots; ++slot) {
-                    const std::size_t shifted = t + slot;  // of the frame, plus `left`
-                    const std::size_t frame = shifted < left ? 0 : shifted - left < length ? shifted - left : length - 1;
-                    std::memcpy(row + slot * dim, scratch + frame * dim, dim * sizeof(float));
-                }
-            }
-        }
-        bytes += length * frames.frame_bytes();
-        out += length * slots * dim;
     }
 }
 

@@ -204,6 +204,81 @@ static void test_gather() {
     }
 }
 
+// Windows of rows, by steps from a middle or by place, compared with a plain loop, with and without offsets.
+static void test_windows() {
+    for (int round = 0; round < 600; ++round) {
+        const auto row_bytes = static_cast<std::size_t>(below(20));
+        const auto count = static_cast<std::size_t>(below(6));
+        const std::int64_t rows = 1 + below(30);
+        const auto n = static_cast<std::size_t>(below(40));
+        const bool by_place = round % 3 == 0, consecutive = round % 3 == 1;
+        Exact<std::byte> array(static_cast<std::size_t>(rows) * row_bytes);
+        for (std::size_t b = 0; b < array.size; ++b) array[b] = static_cast<std::byte>(1 + below(255));
+        Exact<std::int64_t> firsts(n), ends(n), middles(n * (by_place ? count : 1)), steps(count);
+        for (std::size_t k = 0; k < count; ++k)
+            steps[k] = consecutive ? static_cast<std::int64_t>(k) - 2 : below(9) == 0 ? INT64_MIN : below(11) - 5;
+        for (std::size_t w = 0; w < n; ++w) {
+            firsts[w] = below(rows);
+            ends[w] = firsts[w] + 1 + below(rows - firsts[w]);
+        }
+        for (std::size_t i = 0; i < middles.size; ++i) middles[i] = below(15) == 0 ? INT64_MAX - 1 : below(rows + 6) - 3;
+        const RowWindows windows{middles.get(), firsts.get(), ends.get(), steps.get(),  count,      rows,
+                                 row_bytes,     round % 2 == 0,           by_place,     consecutive};
+        CHECK(first_bad_window(windows, n) == n);
+        const auto expect = [&](std::int64_t w, const std::byte* got) {
+            const auto at = static_cast<std::size_t>(w);
+            for (std::size_t k = 0; k < count; ++k) {
+                const __int128 row =
+                    by_place ? middles[at * count + k] : static_cast<__int128>(middles[at]) + steps[k];
+                const bool beyond = row < firsts[at] || row >= ends[at];
+                const auto near = static_cast<std::size_t>(
+                    std::clamp<__int128>(row, firsts[at], ends[at] - 1));
+                for (std::size_t b = 0; b < row_bytes; ++b)
+                    CHECK(got[k * row_bytes + b] ==
+                          (beyond && windows.zeros ? std::byte{0} : array[near * row_bytes + b]));
+            }
+        };
+        const std::size_t window_bytes = count * row_bytes;
+        const DenseSource fixed[] = {{array.get(), nullptr, static_cast<std::int64_t>(n), nullptr, &windows}};
+        const auto picked = static_cast<std::size_t>(n == 0 ? 0 : below(90));
+        Exact<std::int64_t> index(picked);
+        for (std::size_t i = 0; i < picked; ++i) index[i] = below(static_cast<std::int64_t>(n));
+        const Picks picks{nullptr, index.get(), picked};
+        Exact<std::byte> out(picked * window_bytes);
+        copy_strided_rows(picks, fixed, window_bytes, out.get(), 0, picked / 2);
+        copy_strided_rows(picks, fixed, window_bytes, out.get(), picked / 2, picked);
+        for (std::size_t i = 0; i < picked && window_bytes != 0; ++i) expect(index[i], out.get() + i * window_bytes);
+
+        const auto sequences = static_cast<std::size_t>(1 + below(8));
+        Exact<std::int64_t> offsets(sequences + 1);
+        for (std::size_t s = 0; s <= sequences; ++s)
+            offsets[s] = s == 0 ? 0 : s == sequences ? static_cast<std::int64_t>(n) : below(static_cast<std::int64_t>(n) + 1);
+        std::sort(offsets.get(), offsets.get() + sequences + 1);
+        const DenseSource ragged[] = {{array.get(), offsets.get(), static_cast<std::int64_t>(n), nullptr, &windows}};
+        Exact<std::int64_t> which(sequences);
+        for (std::size_t s = 0; s < sequences; ++s) which[s] = below(static_cast<std::int64_t>(sequences));
+        const Picks whole{nullptr, which.get(), sequences};
+        Exact<const std::byte*> from(sequences);
+        Exact<std::int64_t> bounds(sequences + 1);
+        CHECK(plan_ragged(whole, ragged, window_bytes, from.get(), bounds.get()) == -1);
+        Exact<std::byte> all(static_cast<std::size_t>(bounds[sequences]) * window_bytes);
+        copy_strided_ragged(whole, ragged, from.get(), bounds.get(), window_bytes, all.get(), 0, sequences);
+        for (std::size_t s = 0; s < sequences && window_bytes != 0; ++s)
+            for (std::int64_t i = bounds[s]; i < bounds[s + 1]; ++i)
+                expect(offsets[static_cast<std::size_t>(which[s])] + i - bounds[s],
+                       all.get() + static_cast<std::size_t>(i) * window_bytes);
+        // Arrays that change after they were checked cause no wild read.
+        if (n != 0 && window_bytes != 0) {
+            firsts[0] = -1 - below(5);
+            Exact<std::byte> window(window_bytes);
+            windows.copy(array.get(), 0, window.get());
+            CHECK(std::count(window.get(), window.get() + window_bytes, std::byte{0}) ==
+                  static_cast<std::ptrdiff_t>(window_bytes));
+            CHECK(first_bad_window(windows, n) == 0);
+        }
+    }
+}
+
 // Views of a block of 5 x 4 x 6 items: axes in any order, each cut, with steps, reversed or windowed.
 static void test_strided() {
     for (const std::size_t item : {1u, 2u, 3u, 4u, 8u, 12u}) {
@@ -476,6 +551,7 @@ int main() {
     test_locate();
     test_gather();
     test_strided();
+    test_windows();
     test_sparse();
     test_strings();
     test_damage();

@@ -54,6 +54,7 @@ SEVERAL = {
     "keep": "what is kept: streams, or a number of checkpoints",
     "keys": "keys of sequences: numbers, or also texts",
     "lengths": "samples of sequences: the numbers, or a range of them",
+    "pad": "whether there is padding, or of which kind",
     "mask": "which samples are present or count: the mask, or whether a stream has one",
     "max_sweeps": "sweeps until the end, of one corpus or of each",
     "minibatches": "minibatches to look at: themselves, or how many",

@@ -33,7 +33,7 @@ public:
     struct Stream {
         std::int64_t classes = kDense;  // number that sparse indices are below, or one of the constants above
         bool ever_ragged = false;       // some chunk had offsets
-        bool ever_strided = false;      // some chunk's rows were views
+        bool ever_strided = false;      // some chunk's rows were views or windows
         bool known = false;             // whether a first chunk has fixed the fields below
         bool bools = false;
         std::size_t item_bytes = 0;

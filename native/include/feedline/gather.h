@@ -39,12 +39,37 @@ struct RowLayout {
                         std::size_t item_bytes);
 };
 
+// Rows that are windows of `count` rows of a contiguous array. Row w has the rows of a sequence, rows firsts[w] to
+// ends[w] - 1 of the array, at middles[w] + steps[k] for each k. Where the sequence has no such row, it has the nearest
+// one or, if `zeros`, zeros. Arrays are borrowed.
+struct RowWindows {
+    const std::int64_t* middles = nullptr;
+    const std::int64_t* firsts = nullptr;
+    const std::int64_t* ends = nullptr;
+    const std::int64_t* steps = nullptr;
+    std::size_t count = 0;
+    std::int64_t array_rows = 0;
+    std::size_t array_row_bytes = 0;
+    bool zeros = false;
+    bool by_place = false;     // middles has a row for each k: middles[w * count + k], and there are no steps
+    bool consecutive = false;  // steps ascend by 1
+
+    // The window if it is one run of bytes, else null.
+    const std::byte* run(const std::byte* array, std::int64_t w) const;
+    // Copies a window. Arrays that have changed since they were checked cause zeros, never a wild read.
+    void copy(const std::byte* array, std::int64_t w, std::byte* out) const;
+};
+
+// The first of n windows for which 0 <= first < end <= array_rows does not hold; n if it holds for all. O(n).
+std::size_t first_bad_window(const RowWindows& windows, std::size_t n);
+
 // The rows of a dense stream of one chunk. All pointers are borrowed.
 struct DenseSource {
     const std::byte* rows = nullptr;
     const std::int64_t* offsets = nullptr;
     std::int64_t num_rows = 0;
     const RowLayout* layout = nullptr;  // null: rows are contiguous. Never with offsets
+    const RowWindows* windows = nullptr;  // `rows` is the array of these. Never with a layout
 };
 
 // The CSR rows of a sparse stream of one chunk, or its byte strings. All pointers are borrowed.
@@ -95,8 +120,8 @@ bool any_ragged(const Picks& picks, const Source* sources) {
 void copy_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
                std::size_t begin, std::size_t end);
 
-// The same if some of the sources have a layout. Rows of one run cost as much as contiguous ones, others one call per
-// run.
+// The same if some of the sources have a layout or windows. Rows of one run cost as much as contiguous ones, others one
+// call per run.
 void copy_strided_rows(const Picks& picks, const DenseSource* sources, std::size_t row_bytes, std::byte* out,
                        std::size_t begin, std::size_t end);
 
@@ -108,7 +133,7 @@ std::ptrdiff_t plan_ragged(const Picks& picks, const DenseSource* sources, std::
 void copy_ragged(const std::byte* const* from, const std::int64_t* out_offsets, std::size_t row_bytes,
                  std::byte* out, std::size_t begin, std::size_t end);
 
-// The second step if some of the sources have a layout.
+// The second step if some of the sources have a layout or windows.
 void copy_strided_ragged(const Picks& picks, const DenseSource* sources, const std::byte* const* from,
                          const std::int64_t* out_offsets, std::size_t row_bytes, std::byte* out, std::size_t begin,
                          std::size_t end);

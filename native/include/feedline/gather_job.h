@@ -42,7 +42,7 @@ struct GatherOutcome {
 struct GatherJob {
     bool is_sparse = false;
     bool bools = false;
-    bool is_strided = false;  // some chunk's rows are views
+    bool is_strided = false;  // some chunk's rows are views or windows
     std::int64_t classes = kDense;
     std::size_t item_bytes = 0;
     const DenseSource* dense = nullptr;

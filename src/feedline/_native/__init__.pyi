@@ -335,16 +335,12 @@ def first_uneven(offsets: NDArray[np.int64], lengths: NDArray[np.int32]) -> int:
 def fingerprint(h: int, ordinals: NDArray[np.int64]) -> NDArray[np.uint64]: ...
 def fisher_yates(key: int, n: int) -> NDArray[np.uint32]: ...
 def hash_key(words: Sequence[int]) -> int: ...
-def htk_expand(
+def htk_decode(
     data: Any,
     kind: int,
     swapped: bool,
-    dim: int,
     scale: NDArray[np.float32],
     offset: NDArray[np.float32],
-    lengths: NDArray[np.int64],
-    left: int,
-    right: int,
     out: NDArray[np.float32],
 ) -> None: ...
 def locate(

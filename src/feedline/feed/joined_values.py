@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from feedline.data import Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
+from feedline.data.windowed import WindowedRows
 
 
 def copy_value(value: Value) -> Value:
@@ -24,6 +25,8 @@ def map_arrays(value: Value, change: Callable[[NDArray[Any]], NDArray[Any]]) -> 
 
 def in_sequences(value: Value, offsets: NDArray[np.int64] | None) -> Value:
     """Return a value over the same arrays with other offsets of sequences. None if each sample is one sequence."""
+    if isinstance(value, WindowedRows):
+        return value.in_sequences(offsets)
     return _rebuilt(value, lambda array: array, offsets)
 
 

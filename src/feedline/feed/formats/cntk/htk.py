@@ -3,8 +3,7 @@
 Guarantees: CNTK 2.7's rules for scripts, byte order, compression, neighbours and chunks. Nothing in a header is trusted
 before it is compared with the size of the file. An utterance that cannot be read keeps its place and reports why. Cost:
 opening reads the script and one header, and keeps 28 bytes an utterance. Reading a chunk takes one read for each run of
-frames without a gap, and writes each row once, natively, without the GIL: a context of 11 frames takes 11 times the
-memory of the file.
+frames without a gap, and decodes each frame once, natively, without the GIL. Neighbours are copied by minibatches.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream
-from feedline.data.value import DenseValue
+from feedline.data.windowed import WindowedRows
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
@@ -97,13 +96,13 @@ class _Utterances(NamedTuple):
     Attributes:
         ordinals: int64 (n,).
         offsets: bounds of the rows of each utterance, int64 (n + 1,).
-        rows: float32 (samples, values).
+        frames: float32 (samples, values of a frame).
         errors: errors of utterances that cannot be read, by index.
     """
 
     ordinals: Ints
     offsets: Ints
-    rows: NDArray[np.float32]
+    frames: NDArray[np.float32]
     errors: dict[int, DataError]
 
 
@@ -172,7 +171,6 @@ class HTKFeatureDeserializer(Deserializer, Growing, Keyed, Broadcast, PickledByA
             raise SchemaError(f"expected a dense stream of floats for features, got {self.schema[stream_name]}")
         options = {"context": context, "prefix": prefix, "broadcast": broadcast, "chunk_frames": chunk_frames}
         self._set_arguments(scp, dict(self.schema.streams), memory=memory, **options)
-        self._row = width * self._first_header.dim
         self._chunk_frames = chunk_frames
         self._set_chunks()
 
@@ -253,20 +251,33 @@ class HTKFeatureDeserializer(Deserializer, Growing, Keyed, Broadcast, PickledByA
         if len(ordinals) and not 0 <= ordinals.min() <= ordinals.max() < len(script):
             raise IndexError(f"expected 0 <= ordinal < {len(script)}, got {ordinals.min()} to {ordinals.max()}")
         lengths = script.count[ordinals]
-        needed = int(lengths.sum()) * self._row * 4
+        dim = self._first_header.dim
+        needed = int(lengths.sum()) * dim * 4
         check_memory(needed, self._memory, self.name, "chunk_frames")
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        selection = _Utterances(ordinals, offsets, np.empty((int(offsets[-1]), self._row), np.float32), {})
+        selection = _Utterances(ordinals, offsets, np.empty((int(offsets[-1]), dim), np.float32), {})
         for first, stop in _runs(script.file[ordinals]):
             self._read_from(selection, first, stop)
         (name, stream), *_ = self.schema.items()
-        shaped = selection.rows.astype(stream.dtype, copy=False).reshape(-1, *stream.shape)
-        return Chunk(self.schema, {name: DenseValue(shaped, offsets)}, selection.errors)
+        frames = selection.frames.astype(stream.dtype, copy=False)
+        left, right = self._context
+        firsts, ends = np.repeat(offsets[:-1], lengths), np.repeat(offsets[1:], lengths)
+        value = WindowedRows(
+            frames,
+            np.arange(len(frames)),
+            firsts,
+            ends,
+            np.arange(-left, right + 1),
+            stream.shape,
+            zeros=False,
+            offsets=offsets,
+        )
+        return Chunk(self.schema, {name: value}, selection.errors)
 
     def _set_error(self, selection: _Utterances, i: int, error: DataError) -> None:
         """Set the error of an utterance that cannot be read."""
         ordinal = int(selection.ordinals[i])
-        selection.rows[selection.offsets[i] : selection.offsets[i + 1]] = 0
+        selection.frames[selection.offsets[i] : selection.offsets[i + 1]] = 0
         located = error.located(path=self._script.paths[int(self._script.file[ordinal])], sequence=ordinal)
         located.what = f"{located.what} (utterance {self.utterance(ordinal)})"
         selection.errors[i] = located
@@ -319,17 +330,13 @@ class HTKFeatureDeserializer(Deserializer, Growing, Keyed, Broadcast, PickledByA
             for i, at in enumerate((start + offsets[:-1] - begin).tolist(), first):  # the others may be readable
                 self._read_run(file, header, selection, (i, i + 1), at)
             return
-        _native.htk_expand(
+        _native.htk_decode(
             data,
             kind=header.coding,
             swapped=header.swapped,
-            dim=header.dim,
             scale=header.scale,
             offset=header.offset,
-            lengths=np.diff(offsets),
-            left=self._context[0],
-            right=self._context[1],
-            out=selection.rows[begin:end],
+            out=selection.frames[begin:end],
         )
 
     def _matching_header(self, number: int) -> _FrameHeader:
