@@ -214,6 +214,7 @@ def test_the_command(tmp_path):
     told = json.loads(feedline("export", net, params, "--to", "safetensors", "--json").stdout)
     assert told["path"] == str(tmp_path / "net.safetensors")
     assert told["parameters"] == 6
+    assert told["inputs"] == ["data"]
     weights = load_file(tmp_path / "net.safetensors")
     assert weights.keys() == {name[4:] for name in arrays}
     for name, array in arrays.items():

@@ -48,10 +48,13 @@ def export(
 
         replace_tensors(path, {name: array.tensor for name, array in arrays.items()})
     size, count = path.stat().st_size, len(arrays)
+    # Only the user knows whether one of them should have a parameter.
+    inputs = [name for name in [*network.list_arguments(), *network.list_auxiliary_states()] if name not in arrays]
     if json:
-        print_json({"path": str(path), "network": str(symbol), "parameters": count, "bytes": size})
+        print_json({"path": str(path), "network": str(symbol), "parameters": count, "inputs": inputs, "bytes": size})
     else:
-        print_facts(str(path), {"network": str(symbol), "parameters": show_count(count), "size": show_bytes(size)})
+        facts = {"network": str(symbol), "parameters": show_count(count), "inputs": ", ".join(inputs) or "none"}
+        print_facts(str(path), facts | {"size": show_bytes(size)})
 
 
 def _parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
