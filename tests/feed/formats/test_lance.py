@@ -156,11 +156,77 @@ def test_a_place_beyond_a_data_file_is_an_error_before_lance_reads_there(path):
 
 
 def test_a_damaged_file_of_deleted_rows_is_named(path):
-    lance.dataset(path).delete("x = 7")
+    lance.dataset(path).delete("x = 7 or x = 9")
     (file,) = (path / "_deletions").iterdir()
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(fl.DataError, match=file.name):
-        fl.LanceDeserializer(path)
+    whole = file.read_bytes()
+    with pa.ipc.open_file(file) as reader:
+        at = whole.index(struct.pack("<II", *reader.get_batch(0).column(0).to_pylist()))
+    head = whole.index(struct.pack("<qqq", 192, 192, 128)) + 8  # of the batch, in the footer
+    body = head + 8
+    for damaged, message in (
+        (whole[:-20], "as it begins"),
+        (changed(whole, head, struct.pack("<q", 196)), "of 196 and 128 bytes, which has 192 and 128"),
+        (changed(whole, body, struct.pack("<q", 1 << 40)), "of 192 and 1099511627776 bytes"),
+        (changed(whole, at - 8, struct.pack("<q", 1 << 40)), "decodes to"),
+        (changed(whole, at, struct.pack("<II", 7, 7)), "expected 2 deleted rows, each below 70, got 1, up to 7"),
+        (changed(whole, at, struct.pack("<II", 7, 70)), "got 2, up to 70"),
+        (whole.replace(b"row_id", b"row_is"), "row_is"),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(fl.DataError, match=message) as caught:
+            fl.LanceDeserializer(path)
+        assert str(file) in str(caught.value)
+
+
+def changed(data, at, change):
+    return data[:at] + change + data[at + len(change) :]
+
+
+def write_bitmap(path, deleted):
+    """Write a table, most rows of which are deleted, and return the file that says so: a bitmap."""
+    lance.write_dataset(pa.table({"x": np.arange(70_000, dtype=np.int32)}), path)
+    lance.dataset(path).delete(deleted)
+    (file,) = (path / "_deletions").iterdir()
+    assert file.suffix == ".bin"
+    return file
+
+
+def test_deleted_rows_in_a_bitmap_are_counted_before_lance_reads_them(tmp_path):
+    path = tmp_path / "a.lance"
+    file = write_bitmap(path, "x < 69900 and x % 100 != 5")  # bits of two containers: 65,536 rows and the others
+    left = [[x] for x in range(70_000) if x >= 69_900 or x % 100 == 5]
+    assert rows(fl.LanceDeserializer(path)) == left
+    whole = file.read_bytes()
+    count, bits = int.from_bytes(whole[4:8], "little"), 8 + 2 * 8
+    assert (count, len(whole)) == (2, bits + 2 * 8192)
+    for damaged, message in (
+        (whole[:-1], "buffer is smaller|of 16407"),
+        (whole + b"x", "end at byte 16408 of 16409"),
+        (changed(whole, 0, b"x"), "it begins with"),
+        (changed(whole, 4, b"\xff" * 4), "has 4294967295 containers"),
+        (changed(whole, 4, b"\1"), "its 1 containers"),
+        (changed(whole, 12, b"\0\0"), "its 2 containers"),  # the key of the second
+        (changed(whole, 12, b"\2\0"), "each below 70000, got .* up to 1"),
+        (changed(whole, 10, b"\0\0"), "containers end at|got"),  # the size of the first
+        (changed(whole, len(whole) - 1, b"\x80"), "up to 131071"),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(fl.DataError, match=message) as caught:
+            fl.LanceDeserializer(path)
+        assert str(file) in str(caught.value)
+
+
+def test_deleted_rows_in_runs_and_sorted_numbers_are_read(tmp_path):
+    path = tmp_path / "a.lance"
+    file = write_bitmap(path, "x < 6000 or x % 1000 = 999")
+    left = [[x] for x in range(70_000) if x >= 6_000 and x % 1000 != 999]
+    assert rows(fl.LanceDeserializer(path)) == left
+    first, second = ([*range(6_000), *range(6_999, 1 << 16, 1000)], range(65_999 - (1 << 16), 70_000 - (1 << 16), 1000))
+    runs = [(0, 5_999), *((x, 0) for x in first[6_000:])]
+    header = struct.pack("<HHBHHHH", 12347, 1, 0b01, 0, len(first) - 1, 1, len(second) - 1)
+    containers = struct.pack(f"<H{2 * len(runs)}H", len(runs), *sum(runs, ())), struct.pack(f"<{len(second)}H", *second)
+    file.write_bytes(header + b"".join(containers))
+    assert rows(fl.LanceDeserializer(path)) == left
 
 
 def test_more_chunks_than_can_be_listed_are_refused(tmp_path):

@@ -219,7 +219,9 @@ class LanceDeserializer(Deserializer, Selective, Growing, PickledByArguments):
 
     def _check_deletions(self, fragment: Any) -> None:
         if file := fragment.deletion_file():
-            check_deletions(Path(self.name, file), fragment.num_deletions, fragment.physical_rows)
+            # Properties of the fragment itself would read the file, if the manifest lacks the number.
+            rows = fragment.metadata.physical_rows or fragment.physical_rows
+            check_deletions(Path(self.name, file), fragment.metadata.num_deletions, rows)
 
     def _check_files(self, fragment: int) -> None:
         """Check the files of a fragment, before it is first read."""

@@ -1,7 +1,8 @@
 """Checks of the files of a Lance table, made before lance reads them.
 
 lance allocates as many bytes as a file says, and ends the process where there are not so many. So every place that the
-metadata of a data file names has to be within the file, and files of deleted rows have to be sound Arrow files.
+metadata of a data file names has to be within the file. Files of deleted rows are decoded, or in the form of a bitmap
+counted. They have no checksums, but the manifest has their number of rows.
 """
 
 from __future__ import annotations
@@ -11,14 +12,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from feedline.errors import DataError
-from feedline.feed.files.paths import open_file, read_at, status_of
-from feedline.feed.formats.arrow.arrow import ArrowDeserializer
+from feedline.feed.byte_strings import TooLargeError
+from feedline.feed.files.paths import open_file, read_at, size_of, status_of
+from feedline.feed.formats.arrow.decoded_batches import decode_batch
+from feedline.feed.formats.arrow.file import ArrowFile, read_bytes
+from feedline.feed.protocol import CHUNK_MEMORY
 
 # Starts of columns, of their table and of that of buffers, the numbers of buffers and columns, version, magic.
 _FOOTER = struct.Struct("<QQQIIHH4s")
 _SPAN = struct.Struct("<QQ")
 _LEGACY_VERSIONS = ((0, 1), (0, 2))  # of files that have another footer
+# Of roaring bitmaps: their first two bytes, the fewest containers of one with runs that have offsets, the most numbers
+# of a container that are not bits, the bytes of a container of bits.
+_WITHOUT_RUNS, _WITH_RUNS, _MIN_OFFSETS, _MAX_SORTED, _BITS_BYTES = 12346, 12347, 4, 4096, 8192
+_MAX_CONTAINERS = 1 << 16
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -43,27 +53,81 @@ def check_data_file(path: Path) -> None:
 
 
 def check_deletions(path: Path, deleted: int, rows: int) -> None:
-    """Check a file of deleted rows, if it is of Arrow.
+    """Check a file of deleted rows.
 
     Args:
         path: the file.
-        deleted: number of deleted rows.
+        deleted: number of deleted rows. 0: nobody has counted them.
         rows: number of rows of the fragment, before any is deleted.
 
     Raises:
         DataError: it is missing or damaged, or has other rows.
     """
-    if path.suffix != ".arrow":
-        return
-    corpus = ArrowDeserializer(path, ["row_id"])
-    chunks = [corpus.read(chunk) for chunk in range(len(corpus.chunks()))]
-    for chunk in chunks:
-        for error in chunk.errors.values():
-            raise error
-    numbers = {number for chunk in chunks for number in chunk["row_id"].rows.tolist()}
-    if len(numbers) != deleted or not 0 <= min(numbers) <= max(numbers) < rows:
-        what = f"expected {deleted} deleted rows, each below {rows}, got {len(numbers)}, up to {max(numbers)}"
-        raise DataError(what, path=str(path), hint="the table is damaged; restore it")
+    import pyarrow as pa
+
+    hint = "the table is damaged; restore it"
+    try:
+        count, largest = _counted_bitmap(path) if path.suffix == ".bin" else _counted_array(path)
+    except (ValueError, IndexError, OSError, pa.ArrowException) as error:
+        raise DataError(f"expected a file of deleted rows, but {error}", path=str(path), hint=hint) from error
+    if count != (deleted or count) or largest >= rows:
+        message = f"expected {deleted or 'some'} deleted rows, each below {rows}, got {count}, up to {largest}"
+        raise DataError(message, path=str(path), hint=hint)
+
+
+def _counted_array(path: Path) -> tuple[int, int]:
+    """Return how many numbers an Arrow file has, and the largest."""
+    import pyarrow as pa
+
+    file = ArrowFile(str(path))
+    if file.schema != pa.schema([pa.field("row_id", pa.uint32(), nullable=False)]) or len(file.rows) != 1:
+        raise _DamageError(f"it has {len(file.rows)} batches with columns {file.schema}")
+    batch = file.batch(0)
+    data = read_bytes(file.path, batch.start, batch.head + batch.body)
+    try:
+        numbers = decode_batch(file, batch, data, file.schema.names, CHUNK_MEMORY).column(0)
+    except TooLargeError as error:
+        raise _DamageError(f"it decodes to {error} bytes") from error
+    if numbers.null_count:
+        raise _DamageError(f"it has {numbers.null_count} nulls")
+    distinct = np.unique(numbers.to_numpy())
+    return len(distinct), int(distinct[-1])
+
+
+def _counted_bitmap(path: Path) -> tuple[int, int]:
+    """Return how many numbers a roaring bitmap has, and the largest.
+
+    Numbers with the same upper 16 bits are in a container: sorted, as bits, or as runs.
+    """
+    data = read_bytes(str(path), 0, size_of(path))
+    cookie, count = np.frombuffer(data, "<u2", 2).tolist()
+    if cookie == _WITH_RUNS:
+        count, at = count + 1, 4 + (count + 8) // 8
+        is_run = np.unpackbits(np.frombuffer(data, np.uint8, at - 4, 4), bitorder="little")
+    elif cookie == _WITHOUT_RUNS:
+        count, at = int.from_bytes(data[4:8], "little"), 8
+        is_run = np.zeros(_MAX_CONTAINERS, np.uint8)
+    else:
+        raise _DamageError(f"it begins with {data[:4]!r}")
+    if not 0 < count <= _MAX_CONTAINERS:
+        raise _DamageError(f"it has {count} containers")
+    keys, sizes = np.frombuffer(data, "<u2", 2 * count, at).reshape(count, 2).astype(np.int64).T
+    sizes = sizes + 1
+    has_offsets = cookie == _WITHOUT_RUNS or count >= _MIN_OFFSETS
+    at += 4 * count * (2 if has_offsets else 1)
+    for size, run in zip(sizes.tolist(), is_run.tolist(), strict=False):
+        if run:
+            runs = int.from_bytes(data[at : at + 2], "little")
+            begin, length = np.frombuffer(data, "<u2", 2 * runs, at + 2)[-2:].tolist()
+            last, at = begin + length, at + 2 + 4 * runs
+        elif size > _MAX_SORTED:
+            bits = np.frombuffer(data, np.uint8, _BITS_BYTES, at)
+            last, at = int(np.flatnonzero(np.unpackbits(bits, bitorder="little"))[-1]), at + _BITS_BYTES
+        else:
+            last, at = int(np.frombuffer(data, "<u2", size, at)[-1]), at + 2 * size
+    if at != len(data) or (np.diff(keys) <= 0).any():
+        raise _DamageError(f"its {count} containers end at byte {at} of {len(data)}")
+    return int(sizes.sum()), (int(keys[-1]) << 16) + last
 
 
 def _check_places(file: BinaryIO, size: int) -> None:
