@@ -155,6 +155,58 @@ def test_a_place_beyond_a_data_file_is_an_error_before_lance_reads_there(path):
         fl.LanceDeserializer(path, ["x"]).select(np.array([3]))
 
 
+@pytest.mark.parametrize(("form", "stream"), [("2.0", "s"), ("2.0", "r"), ("legacy", "s")])
+def test_offsets_out_of_order_are_an_error_before_lance_allocates_for_them(tmp_path, form, stream):
+    path = tmp_path / "a.lance"
+    lance.write_dataset(table(), path, max_rows_per_file=70, data_storage_version=form)
+    assert rows(fl.LanceDeserializer(path), "r") == LISTS
+    file = path / "data" / lance.dataset(path).get_fragments()[0].metadata.files[0].path
+    data = file.read_bytes()
+    ends = np.cumsum([len(items) for items in (LISTS[:70] if stream == "r" else map(str.encode, TEXTS))][:70])
+    start = data.index("".join(TEXTS[:70]).encode()) if form == "legacy" else 0
+    at = data.index((ends + start).astype("<i8").tobytes())
+    for place, change in ((at + 80, b"\xff" * 8), (at + 87, b"\x10"), (at + 80, bytes(8))):
+        file.write_bytes(changed(data, place, change))
+        with pytest.raises(fl.DataError, match="are not in order") as caught:
+            fl.LanceDeserializer(path, [stream]).read(0)
+        assert str(file) in str(caught.value)
+    assert fl.LanceDeserializer(path, ["x"]).read(1)["x"].rows.tolist() == X[70:140].tolist()
+
+
+def test_offsets_of_nulls_dictionaries_and_nested_lists_of_old_files_are_in_order(tmp_path):
+    texts = [None if i % 3 == 0 else f"text {i % 5}" * 9 for i in range(COUNT)]
+    nested = [None if i % 4 == 0 else [[f"a{i}"], []][: i % 3] for i in range(COUNT)]
+    columns = {
+        "s": texts,
+        "code": pa.array(texts).dictionary_encode(),
+        "none": pa.array([None] * COUNT, pa.string()),
+        "empty": [""] * COUNT,
+        "deep": [None if rows is None else [len(row) for row in rows] for rows in nested],
+        "nested": nested,
+        "long": [f"{i} and more " * 30 for i in range(COUNT)],
+    }
+    lance.write_dataset(pa.table(columns), tmp_path / "a.lance", max_rows_per_group=30, data_storage_version="2.0")
+    lance.dataset(tmp_path / "a.lance").add_columns({"later": "s || 'x'"})
+    lance.dataset(tmp_path / "a.lance").drop_columns(["empty"])
+    streams = {name: fl.Stream((), "str", missing="-") for name in ("s", "code", "none", "later")}
+    corpus = fl.LanceDeserializer(tmp_path / "a.lance", streams)
+    filled = [text or "-" for text in texts]
+    assert corpus.read(0)["s"].samples() == corpus.read(0)["code"].samples() == filled
+    assert corpus.read(0)["none"].samples() == ["-"] * COUNT
+    assert corpus.read(0)["later"].samples() == [text + "x" if text else "-" for text in texts]
+
+
+def test_old_files_of_the_first_format_with_later_columns_are_read(tmp_path):
+    path = tmp_path / "a.lance"
+    texts = pa.table({"a": TEXTS, "s": [{"b": text, "c": i} for i, text in enumerate(TEXTS)], "x": X})
+    lance.write_dataset(texts, path, max_rows_per_group=30, data_storage_version="legacy")
+    lance.dataset(path).add_columns({"later": "a || 'x'"})
+    lance.dataset(path).drop_columns(["a"])
+    corpus = fl.LanceDeserializer(path, ["later", "s.b"])
+    assert corpus.read(0)["later"].samples() == [text + "x" for text in TEXTS]
+    assert corpus.read(0)["s.b"].samples() == TEXTS
+
+
 def test_a_damaged_file_of_deleted_rows_is_named(path):
     lance.dataset(path).delete("x = 7 or x = 9")
     (file,) = (path / "_deletions").iterdir()
