@@ -230,6 +230,18 @@ def test_a_damaged_file_of_deleted_rows_is_named(path):
         assert str(file) in str(caught.value)
 
 
+def test_deleted_rows_of_any_fragment_are_checked_again_before_the_first_read(path):
+    lance.dataset(path).delete("x % 70 = 7")
+    corpus = fl.LanceDeserializer(path, ["x"])
+    file = path / lance.dataset(path).get_fragments()[0].deletion_file()
+    whole = file.read_bytes()
+    file.write_bytes(changed(whole, whole.index(struct.pack("<qqq", 192, 192, 128)) + 16, struct.pack("<q", 1 << 40)))
+    with pytest.raises(fl.DataError, match=file.name):
+        corpus.read(2)
+    file.write_bytes(whole)
+    assert corpus.read(2)["x"].rows.tolist() == [x for x in X[140:].tolist() if x % 70 != 7]
+
+
 def changed(data, at, change):
     return data[:at] + change + data[at + len(change) :]
 
