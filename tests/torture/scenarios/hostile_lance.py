@@ -1,7 +1,7 @@
 """Lance tables with any bytes of any of their files changed.
 
 Lance has no checksums, so manifests, data and numbers of deleted rows may be read as something else. Such inputs are
-counted. Damaged data takes no rows of other fragments with it.
+counted. Where damaged data is delivered, rows of other fragments are complete.
 """
 
 from __future__ import annotations
