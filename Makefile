@@ -13,7 +13,7 @@
 #   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord, RecordIO, statistics
 #   make docs             the site: build/site/index.html; a link that leads nowhere is an error
 #   make wheel            dist: a manylinux wheel and an sdist, checked; tests and the README run from the wheel
-#   make extras           each extra in an environment of its own, with the example of its page; EXTRAS='cli zarr'
+#   make extras           each extra in an environment of its own, with its page, and tests that need it; EXTRAS='cli zarr'
 #   make clean            remove everything built (not .venv)
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -156,10 +156,10 @@ wheel: $(VENV)/.test dist/.made
 	$(BIN)/python tools/wheel_venv.py build/wheel dist
 	cp -r tests pyproject.toml *.md docs build/wheel/
 	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS) -m "not frameworks"
-	$(PYTHON) tools/extras.py dist torch
+	$(BIN)/python tools/extras.py dist torch
 
-extras: dist/.made
-	$(PYTHON) tools/extras.py dist $(EXTRAS)
+extras: $(VENV)/.test dist/.made
+	$(BIN)/python tools/extras.py dist $(EXTRAS)
 
 clean:
 	rm -rf build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis src/feedline/_native/*.so

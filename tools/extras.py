@@ -2,13 +2,15 @@
 
 usage: extras.py DIST [EXTRA ...]. Pages are those of the table of extras in docs/index.md. `tests.docs.pages` runs them
 as in tests, but from the wheel in DIST, and with nothing installed that the extra, or one of `ALSO`, does not bring.
-Versions are those of constraints.txt, or for an extra that contradicts it of constraints-EXTRA.txt.
+Versions are those of constraints.txt, or for an extra that contradicts it of constraints-EXTRA.txt. The tests of an
+extra that `make test` skips run after its page, with other packages from the environment that runs this program.
 """
 
 import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import venv
@@ -24,6 +26,9 @@ ALSO = {
     "tokenizers": ["torch", "cli"],
     "viz": ["cntk"],
 }
+#: Extras whose tests `make test` skips, as no other environment has them: a file of tests, and cases of the laws.
+TESTED = ("arrayrecord", "lance")
+LAWS = [f"tests/laws/test_{name}.py" for name in ("byte_strings", "formats_killed", "growth", "loader_growth")]
 #: Modules that every interpreter of an extra's environment imports first. PyPI's torchvision is built for CUDA. Over a
 #: torch that is built for CPUs it can be imported only once its operators are declared.
 FIRST = {"frameworks": "tests.frameworks.vision"}
@@ -57,7 +62,7 @@ def constraints(extra: str) -> Path:
 
 
 def check(extra: str, page: Path, wheel: Path) -> bool:
-    """Install and run one extra, return whether its page ran."""
+    """Install and run one extra, return whether its page ran, and its tests passed."""
     began = time.monotonic()
     extras = ",".join([] if extra == "none" else [extra, *ALSO.get(extra, [])])
     with tempfile.TemporaryDirectory() as folder:
@@ -70,19 +75,18 @@ def check(extra: str, page: Path, wheel: Path) -> bool:
         environment["PATH"] = f"{folder}/venv/bin:{environment['PATH']}"
         Path(folder, "work").mkdir()
         subprocess.run([*pip, wanted], check=True, stdout=subprocess.DEVNULL)
+        (packages,) = Path(folder, "venv", "lib").glob("python*/site-packages")
         if extra in FIRST:
-            (packages,) = Path(folder, "venv", "lib").glob("python*/site-packages")
             (packages / "first.pth").write_text(f"import {FIRST[extra]}\n")
         installed = time.monotonic()
-        done = subprocess.run(
-            [python, "-c", _RUN, str(page), str(ROOT)],
-            cwd=f"{folder}/work",
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-    name = page.relative_to(ROOT)
+        output = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        run = [python, "-c", _RUN, str(page), str(ROOT)]
+        done = subprocess.run(run, cwd=f"{folder}/work", env=environment, **output)
+        if extra in TESTED and done.returncode == 0:
+            (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+            run = [python, "-m", "pytest", "-q", f"tests/feed/formats/test_{extra}.py", *LAWS, "-k", extra]
+            done = subprocess.run(run, cwd=ROOT, env=environment, **output)
+    name = f"{page.relative_to(ROOT)}{' and tests' * (extra in TESTED)}"
     seconds = f"{installed - began:.0f} s to install, {time.monotonic() - installed:.0f} s to run"
     print(f"{'ok  ' if done.returncode == 0 else 'FAIL'} {extras or 'none'}: {name}, {seconds}", flush=True)
     if done.returncode:

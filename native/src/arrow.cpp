@@ -261,7 +261,12 @@ ArrowStream read_arrow_footer(int fd, std::uint64_t size, std::uint64_t start, b
 
     ArrowStream stream;
     stream.ended = true;
-    std::vector<std::pair<std::int64_t, std::uint64_t>> blocks;  // kind and place
+    struct Block {
+        std::int64_t kind;
+        std::uint64_t place;
+        std::int64_t head, body;
+    };
+    std::vector<Block> blocks;
     try {
         const Bytes metadata{footer.data(), footer.size()};
         const Table root = Table::root(metadata);
@@ -271,21 +276,31 @@ ArrowStream read_arrow_footer(int fd, std::uint64_t size, std::uint64_t start, b
         for (const std::int64_t kind : {kArrowDictionary, kArrowBatch}) {
             const std::size_t field = kind == kArrowDictionary ? 2 : 3;
             const auto [from, count] = root.vector(field, "blocks", kBlock);
-            for (std::size_t i = 0; i < count; ++i)
-                blocks.emplace_back(kind, static_cast<std::uint64_t>(metadata.at<std::int64_t>(from + kBlock * i)));
+            for (std::size_t i = 0; i < count; ++i) {
+                const std::size_t at = from + kBlock * i;
+                blocks.push_back({kind, static_cast<std::uint64_t>(metadata.at<std::int64_t>(at)),
+                                  metadata.at<std::int32_t>(at + 8), metadata.at<std::int64_t>(at + 16)});
+            }
         }
     } catch (const ArrowError& error) {
         throw ArrowError(error.what(), begin + error.byte);
     }
     stream.messages.push_back({kArrowSchema, static_cast<std::int64_t>(begin), length, 0, 0, 0});
     if (keep_heads) stream.heads.append(reinterpret_cast<const char*>(footer.data()), footer.size());
-    for (const auto& [kind, place] : blocks) {
+    for (const auto& [kind, place, head_bytes, body_bytes] : blocks) {
         if (place < kHead || place >= begin - start)
             throw ArrowError("a footer with a message at byte " + std::to_string(static_cast<std::int64_t>(place)), begin);
         ArrowMessage message{};
         bool ignored = false;
         if (!read_message(bytes, start + place, head, message, ignored) || message.kind != kind)
             throw ArrowError("no message where one should begin", start + place);
+        // Other readers take these lengths from the footer, allocate as much, and look for the body behind the head.
+        if (head_bytes != message.head || body_bytes < 0 ||
+            static_cast<std::uint64_t>(body_bytes) > size - start - place - static_cast<std::uint64_t>(message.head))
+            throw ArrowError("a footer with a message of " + std::to_string(head_bytes) + " and " +
+                                 std::to_string(body_bytes) + " bytes, which has " + std::to_string(message.head) +
+                                 " and " + std::to_string(message.body),
+                             begin);
         stream.messages.push_back(message);
         if (keep_heads)
             stream.heads.append(reinterpret_cast<const char*>(head.data()), static_cast<std::size_t>(message.head));

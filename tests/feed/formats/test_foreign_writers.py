@@ -106,6 +106,22 @@ def test_a_footer_that_points_elsewhere_is_damage(tmp_path):
     assert refused > 100
 
 
+def test_a_footer_with_another_length_of_a_message_is_damage(tmp_path):
+    data = (FOLDER / "polars.arrow").read_bytes()
+    with ipc.open_file(FOLDER / "polars.arrow") as reader:
+        assert reader.num_record_batches == 1
+    footer = len(data) - 10 - int.from_bytes(data[-10:-6], "little")
+    start = data.rindex(b"\xff\xff\xff\xff", 0, footer - 8)
+    head = data.index(start.to_bytes(8, "little"), footer) + 8
+    body = head + 8
+    path = tmp_path / "a.arrow"
+    for at, length in ((head, 0), (head, 1 << 20), (body, 1 << 40), (body, (1 << 64) - 1)):
+        size = 4 if at == head else 8
+        path.write_bytes(data[:at] + length.to_bytes(size, "little") + data[at + size :])
+        with pytest.raises(fl.DataError, match="a footer with a message of"):
+            fl.open_corpus(path)
+
+
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])
 def test_tensors_of_arrow_keep_their_shape(tmp_path, suffix):
     numbers = np.arange(12, dtype="f4").reshape(2, 2, 3)

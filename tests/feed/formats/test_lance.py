@@ -155,12 +155,142 @@ def test_a_place_beyond_a_data_file_is_an_error_before_lance_reads_there(path):
         fl.LanceDeserializer(path, ["x"]).select(np.array([3]))
 
 
+@pytest.mark.parametrize(("form", "stream"), [("2.0", "s"), ("2.0", "r"), ("legacy", "s")])
+def test_offsets_out_of_order_are_an_error_before_lance_allocates_for_them(tmp_path, form, stream):
+    path = tmp_path / "a.lance"
+    lance.write_dataset(table(), path, max_rows_per_file=70, data_storage_version=form)
+    assert rows(fl.LanceDeserializer(path), "r") == LISTS
+    file = path / "data" / lance.dataset(path).get_fragments()[0].metadata.files[0].path
+    data = file.read_bytes()
+    ends = np.cumsum([len(items) for items in (LISTS[:70] if stream == "r" else map(str.encode, TEXTS))][:70])
+    start = data.index("".join(TEXTS[:70]).encode()) if form == "legacy" else 0
+    at = data.index((ends + start).astype("<i8").tobytes())
+    for place, change in ((at + 80, b"\xff" * 8), (at + 87, b"\x10"), (at + 80, bytes(8))):
+        file.write_bytes(changed(data, place, change))
+        with pytest.raises(fl.DataError, match="are not in order") as caught:
+            fl.LanceDeserializer(path, [stream]).read(0)
+        assert str(file) in str(caught.value)
+    assert fl.LanceDeserializer(path, ["x"]).read(1)["x"].rows.tolist() == X[70:140].tolist()
+
+
+def test_offsets_of_nulls_dictionaries_and_nested_lists_of_old_files_are_in_order(tmp_path):
+    texts = [None if i % 3 == 0 else f"text {i % 5}" * 9 for i in range(COUNT)]
+    nested = [None if i % 4 == 0 else [[f"a{i}"], []][: i % 3] for i in range(COUNT)]
+    columns = {
+        "s": texts,
+        "code": pa.array(texts).dictionary_encode(),
+        "none": pa.array([None] * COUNT, pa.string()),
+        "empty": [""] * COUNT,
+        "deep": [None if rows is None else [len(row) for row in rows] for rows in nested],
+        "nested": nested,
+        "long": [f"{i} and more " * 30 for i in range(COUNT)],
+    }
+    lance.write_dataset(pa.table(columns), tmp_path / "a.lance", max_rows_per_group=30, data_storage_version="2.0")
+    lance.dataset(tmp_path / "a.lance").add_columns({"later": "s || 'x'"})
+    lance.dataset(tmp_path / "a.lance").drop_columns(["empty"])
+    streams = {name: fl.Stream((), "str", missing="-") for name in ("s", "code", "none", "later")}
+    corpus = fl.LanceDeserializer(tmp_path / "a.lance", streams)
+    filled = [text or "-" for text in texts]
+    assert corpus.read(0)["s"].samples() == corpus.read(0)["code"].samples() == filled
+    assert corpus.read(0)["none"].samples() == ["-"] * COUNT
+    assert corpus.read(0)["later"].samples() == [text + "x" if text else "-" for text in texts]
+
+
+def test_old_files_of_the_first_format_with_later_columns_are_read(tmp_path):
+    path = tmp_path / "a.lance"
+    texts = pa.table({"a": TEXTS, "s": [{"b": text, "c": i} for i, text in enumerate(TEXTS)], "x": X})
+    lance.write_dataset(texts, path, max_rows_per_group=30, data_storage_version="legacy")
+    lance.dataset(path).add_columns({"later": "a || 'x'"})
+    lance.dataset(path).drop_columns(["a"])
+    corpus = fl.LanceDeserializer(path, ["later", "s.b"])
+    assert corpus.read(0)["later"].samples() == [text + "x" for text in TEXTS]
+    assert corpus.read(0)["s.b"].samples() == TEXTS
+
+
 def test_a_damaged_file_of_deleted_rows_is_named(path):
-    lance.dataset(path).delete("x = 7")
+    lance.dataset(path).delete("x = 7 or x = 9")
     (file,) = (path / "_deletions").iterdir()
-    file.write_bytes(file.read_bytes()[:-20])
+    whole = file.read_bytes()
+    with pa.ipc.open_file(file) as reader:
+        at = whole.index(struct.pack("<II", *reader.get_batch(0).column(0).to_pylist()))
+    head = whole.index(struct.pack("<qqq", 192, 192, 128)) + 8  # of the batch, in the footer
+    body = head + 8
+    for damaged, message in (
+        (whole[:-20], "as it begins"),
+        (changed(whole, head, struct.pack("<q", 196)), "of 196 and 128 bytes, which has 192 and 128"),
+        (changed(whole, body, struct.pack("<q", 1 << 40)), "of 192 and 1099511627776 bytes"),
+        (changed(whole, at - 8, struct.pack("<q", 1 << 40)), "decodes to"),
+        (changed(whole, at, struct.pack("<II", 7, 7)), "expected 2 deleted rows, each below 70, got 1, up to 7"),
+        (changed(whole, at, struct.pack("<II", 7, 70)), "got 2, up to 70"),
+        (whole.replace(b"row_id", b"row_is"), "row_is"),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(fl.DataError, match=message) as caught:
+            fl.LanceDeserializer(path)
+        assert str(file) in str(caught.value)
+
+
+def test_deleted_rows_of_any_fragment_are_checked_again_before_the_first_read(path):
+    lance.dataset(path).delete("x % 70 = 7")
+    corpus = fl.LanceDeserializer(path, ["x"])
+    file = path / lance.dataset(path).get_fragments()[0].deletion_file()
+    whole = file.read_bytes()
+    file.write_bytes(changed(whole, whole.index(struct.pack("<qqq", 192, 192, 128)) + 16, struct.pack("<q", 1 << 40)))
     with pytest.raises(fl.DataError, match=file.name):
-        fl.LanceDeserializer(path)
+        corpus.read(2)
+    file.write_bytes(whole)
+    assert corpus.read(2)["x"].rows.tolist() == [x for x in X[140:].tolist() if x % 70 != 7]
+
+
+def changed(data, at, change):
+    return data[:at] + change + data[at + len(change) :]
+
+
+def write_bitmap(path, deleted):
+    """Write a table, most rows of which are deleted, and return the file that says so: a bitmap."""
+    lance.write_dataset(pa.table({"x": np.arange(70_000, dtype=np.int32)}), path)
+    lance.dataset(path).delete(deleted)
+    (file,) = (path / "_deletions").iterdir()
+    assert file.suffix == ".bin"
+    return file
+
+
+def test_deleted_rows_in_a_bitmap_are_counted_before_lance_reads_them(tmp_path):
+    path = tmp_path / "a.lance"
+    file = write_bitmap(path, "x < 69900 and x % 100 != 5")  # bits of two containers: 65,536 rows and the others
+    left = [[x] for x in range(70_000) if x >= 69_900 or x % 100 == 5]
+    assert rows(fl.LanceDeserializer(path)) == left
+    whole = file.read_bytes()
+    count, bits = int.from_bytes(whole[4:8], "little"), 8 + 2 * 8
+    assert (count, len(whole)) == (2, bits + 2 * 8192)
+    for damaged, message in (
+        (whole[:-1], "buffer is smaller|of 16407"),
+        (whole + b"x", "end at byte 16408 of 16409"),
+        (changed(whole, 0, b"x"), "it begins with"),
+        (changed(whole, 4, b"\xff" * 4), "has 4294967295 containers"),
+        (changed(whole, 4, b"\1"), "its 1 containers"),
+        (changed(whole, 12, b"\0\0"), "its 2 containers"),  # the key of the second
+        (changed(whole, 12, b"\2\0"), "each below 70000, got .* up to 1"),
+        (changed(whole, 10, b"\0\0"), "containers end at|got"),  # the size of the first
+        (changed(whole, len(whole) - 1, b"\x80"), "up to 131071"),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(fl.DataError, match=message) as caught:
+            fl.LanceDeserializer(path)
+        assert str(file) in str(caught.value)
+
+
+def test_deleted_rows_in_runs_and_sorted_numbers_are_read(tmp_path):
+    path = tmp_path / "a.lance"
+    file = write_bitmap(path, "x < 6000 or x % 1000 = 999")
+    left = [[x] for x in range(70_000) if x >= 6_000 and x % 1000 != 999]
+    assert rows(fl.LanceDeserializer(path)) == left
+    first, second = ([*range(6_000), *range(6_999, 1 << 16, 1000)], range(65_999 - (1 << 16), 70_000 - (1 << 16), 1000))
+    runs = [(0, 5_999), *((x, 0) for x in first[6_000:])]
+    header = struct.pack("<HHBHHHH", 12347, 1, 0b01, 0, len(first) - 1, 1, len(second) - 1)
+    containers = struct.pack(f"<H{2 * len(runs)}H", len(runs), *sum(runs, ())), struct.pack(f"<{len(second)}H", *second)
+    file.write_bytes(header + b"".join(containers))
+    assert rows(fl.LanceDeserializer(path)) == left
 
 
 def test_more_chunks_than_can_be_listed_are_refused(tmp_path):

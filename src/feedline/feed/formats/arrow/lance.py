@@ -219,13 +219,17 @@ class LanceDeserializer(Deserializer, Selective, Growing, PickledByArguments):
 
     def _check_deletions(self, fragment: Any) -> None:
         if file := fragment.deletion_file():
-            check_deletions(Path(self.name, file), fragment.num_deletions, fragment.physical_rows)
+            # Properties of the fragment itself would read the file, if the manifest lacks the number.
+            rows = fragment.metadata.physical_rows or fragment.physical_rows
+            check_deletions(Path(self.name, file), fragment.metadata.num_deletions, rows)
 
     def _check_files(self, fragment: int) -> None:
         """Check the files of a fragment, before it is first read."""
         if not self._sound[fragment]:
-            with self._converting_errors("table"):
-                self._check_deletions(self._table.get().get_fragments()[fragment])
+            if not any(self._sound):  # lance reads the deleted rows of all fragments when it first reads
+                with self._converting_errors("table"):
+                    for other in self._table.get().get_fragments():
+                        self._check_deletions(other)
             for name, _ in self._files[fragment]:
                 check_data_file(Path(self.name, "data", name))
             self._sound[fragment] = True
