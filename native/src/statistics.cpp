@@ -205,7 +205,7 @@ std::uint64_t hash_bytes(const char* data, std::size_t size) {
 }
 
 ValueTable::ValueTable(bool bytes, std::size_t capacity)
-    : bytes_(bytes), capacity_(capacity), slots_(1024), ends_{0}, registers_(std::size_t{1} << kRegisterBits) {}
+    : bytes_(bytes), capacity_(capacity), slots_(std::size_t{1} << 12), ends_{0}, registers_(std::size_t{1} << kRegisterBits) {}
 
 template <class Equal>
 std::size_t ValueTable::place(std::uint64_t hash, Equal equal) const {
@@ -242,19 +242,25 @@ void ValueTable::add_integer(std::int64_t value, std::uint64_t hash, std::int64_
     const std::size_t at = place(hash, [&](std::size_t number) { return integers_[number] == value; });
     if (slots_[at].number != 0) {
         counts_[slots_[at].number - 1] += count;
-        return;
+    } else {
+        integers_.push_back(value);
+        insert(at, hash, count);
     }
-    integers_.push_back(value);
-    insert(at, hash, count);
 }
 
 // `hash` and `word` are those of the value.
-void ValueTable::add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count) {
+[[gnu::always_inline]] inline void ValueTable::add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count) {
     const std::size_t at = place(hash, [&](std::size_t number) { return is_text(number, value, word); });
     if (slots_[at].number != 0) {
         counts_[slots_[at].number - 1] += count;
-        return;
+    } else {
+        insert_text(at, value, hash, word, count);
     }
+}
+
+// Apart, so that what is done for each text stays short.
+[[gnu::noinline]] void ValueTable::insert_text(std::size_t at, std::string_view value, std::uint64_t hash, std::uint64_t word,
+                                               std::int64_t count) {
     arena_.append(value);
     ends_.push_back(arena_.size());
     words_.push_back(word);

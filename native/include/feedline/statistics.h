@@ -99,6 +99,7 @@ private:
     void fetch(std::uint64_t hash) const;
     void add_integer(std::int64_t value, std::uint64_t hash, std::int64_t count);
     void add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count);
+    void insert_text(std::size_t at, std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count);
     bool is_text(std::size_t number, std::string_view value, std::uint64_t word) const;
     void insert(std::size_t at, std::uint64_t hash, std::int64_t count);
     void rebuild(std::size_t slots);

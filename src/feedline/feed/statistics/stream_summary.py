@@ -83,7 +83,8 @@ class StreamSummary:
             keep = numbers == numbers  # not NaN
             if present is not None:
                 keep &= present[places] != 0
-            self.sample.add(hashes[keep], numbers[keep])
+            some = slice(None) if keep.all() else keep  # a mask copies
+            self.sample.add(hashes[some], numbers[some])
 
     def merge(self, following: StreamSummary) -> None:
         """Add the summary of the chunks that follow."""
