@@ -67,10 +67,9 @@ class RowSample:
         if not len(numbers):
             return []
         numbers = np.sort(numbers)
-        places = _PERCENTS * (len(numbers) - 1)
-        lower = np.floor(places).astype(np.int64)
-        before, after = (numbers[np.minimum(lower + i, len(numbers) - 1)].astype(np.float64) for i in (0, 1))
-        part = places - lower
+        part, lower = np.modf(_PERCENTS * (len(numbers) - 1))
+        places = lower.astype(np.int64)
+        before, after = (numbers[np.minimum(places + i, len(numbers) - 1)].astype(np.float64) for i in (0, 1))
         with np.errstate(invalid="ignore", over="ignore"):
             step = after - before
             quantiles = np.where(part < 0.5, before + step * part, after - step * (1 - part))  # the bits of np.quantile
