@@ -15,6 +15,7 @@ QUESTIONS = (
     "dense_shuffled",
     "arrow",
     "column_statistics",
+    "filled_nulls",
     "ragged_tokens",
     "minibatch_overhead",
     "mixtures",

@@ -31,14 +31,30 @@ const std::uint8_t* checked(const nb::object& present, std::size_t count, Bytes&
 }
 
 template <class T>
-nb::tuple summary(const Numbers& rows, const std::uint8_t* present, std::size_t column) {
+nb::tuple summary(const auto& compute) {
     T low{}, high{};
     Moments result;
     {
         const Unlocked unlocked;
-        result = moments(static_cast<const T*>(rows.data()), present, rows.shape(0), rows.shape(1), column, low, high);
+        result = compute(low, high);
     }
     return nb::make_tuple(result.count, result.nan, result.mean, result.squares, low, high);
+}
+
+template <class T>
+nb::tuple column_summary(const Numbers& rows, const std::uint8_t* present, std::size_t column) {
+    return summary<T>([&](T& low, T& high) {
+        return moments(static_cast<const T*>(rows.data()), present, rows.shape(0), rows.shape(1), column, low, high);
+    });
+}
+
+nb::tuple py_length_moments(const Integers& bounds, const nb::object& present) {
+    if (bounds.size() == 0) throw nb::value_error("expected at least one bound, got none");
+    Bytes bytes;
+    const std::uint8_t* mask = checked(present, bounds.size() - 1, bytes);
+    return summary<std::int64_t>([&](std::int64_t& low, std::int64_t& high) {
+        return length_moments(bounds.data(), mask, bounds.size() - 1, low, high);
+    });
 }
 
 nb::tuple py_moments(const Numbers& rows, std::size_t column, const nb::object& present) {
@@ -47,16 +63,16 @@ nb::tuple py_moments(const Numbers& rows, std::size_t column, const nb::object& 
     if (column >= rows.shape(1))
         raise<nb::value_error>({"expected a column below ", rows.shape(1), ", got ", column});
     const nb::dlpack::dtype kind = rows.dtype();
-    if (kind == nb::dtype<float>()) return summary<float>(rows, mask, column);
-    if (kind == nb::dtype<double>()) return summary<double>(rows, mask, column);
-    if (kind == nb::dtype<std::int8_t>()) return summary<std::int8_t>(rows, mask, column);
-    if (kind == nb::dtype<std::int16_t>()) return summary<std::int16_t>(rows, mask, column);
-    if (kind == nb::dtype<std::int32_t>()) return summary<std::int32_t>(rows, mask, column);
-    if (kind == nb::dtype<std::int64_t>()) return summary<std::int64_t>(rows, mask, column);
-    if (kind == nb::dtype<std::uint8_t>()) return summary<std::uint8_t>(rows, mask, column);
-    if (kind == nb::dtype<std::uint16_t>()) return summary<std::uint16_t>(rows, mask, column);
-    if (kind == nb::dtype<std::uint32_t>()) return summary<std::uint32_t>(rows, mask, column);
-    if (kind == nb::dtype<std::uint64_t>()) return summary<std::uint64_t>(rows, mask, column);
+    if (kind == nb::dtype<float>()) return column_summary<float>(rows, mask, column);
+    if (kind == nb::dtype<double>()) return column_summary<double>(rows, mask, column);
+    if (kind == nb::dtype<std::int8_t>()) return column_summary<std::int8_t>(rows, mask, column);
+    if (kind == nb::dtype<std::int16_t>()) return column_summary<std::int16_t>(rows, mask, column);
+    if (kind == nb::dtype<std::int32_t>()) return column_summary<std::int32_t>(rows, mask, column);
+    if (kind == nb::dtype<std::int64_t>()) return column_summary<std::int64_t>(rows, mask, column);
+    if (kind == nb::dtype<std::uint8_t>()) return column_summary<std::uint8_t>(rows, mask, column);
+    if (kind == nb::dtype<std::uint16_t>()) return column_summary<std::uint16_t>(rows, mask, column);
+    if (kind == nb::dtype<std::uint32_t>()) return column_summary<std::uint32_t>(rows, mask, column);
+    if (kind == nb::dtype<std::uint64_t>()) return column_summary<std::uint64_t>(rows, mask, column);
     throw nb::type_error("expected integers, float32 or float64");
 }
 
@@ -181,6 +197,8 @@ void bind_statistics(nb::module_& m) {
     m.def("moments", &py_moments, "rows"_a, "column"_a, "present"_a.none(),
           "Return count, number of NaN, mean, sum of squared differences from it, least and greatest number of a\n"
           "column of `rows` (n, width), integers, float32 or float64. `present`: uint8[n], 0 for rows to leave out.");
+    m.def("length_moments", &py_length_moments, "bounds"_a, "present"_a.none(),
+          "Return the same of the differences of neighbouring `bounds`, int64[n + 1].");
     m.def("sample_rows", &py_sample_rows, "first"_a, "count"_a, "threshold"_a,
           "Return index (int64) and hash (uint64) of the rows of a range, numbered from `first`, whose hash is below\n"
           "`threshold`.");

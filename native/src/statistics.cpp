@@ -14,10 +14,10 @@ namespace feedline {
 
 namespace {
 
-constexpr std::size_t kLanes = 8;  // independent sums, which a processor adds at the same time
+constexpr std::size_t kLanes = 4;  // independent sums, which a processor adds at the same time
 constexpr std::uint64_t kRows = 0x9e3779b97f4a7c15;
-constexpr std::uint64_t kDense = 1 << 13;  // counters of neighbouring integers, which stay in the fastest cache
-constexpr std::size_t kLook = 4096;  // values after which a range is known to be too large
+constexpr std::size_t kDense = 1 << 13;  // integers side by side that are counted in arrays
+constexpr std::size_t kLook = 1 << 12;  // values of a block, which stay in the fastest cache
 constexpr std::size_t kBlock = 32;  // values whose places in a table are fetched together
 
 template <class T>
@@ -26,87 +26,116 @@ bool is_number(T value) {
     return true;
 }
 
-// Sum, least and greatest of numbers in a row, in lanes. NaN makes the sum NaN.
+// Sums of differences from a number, sums of their squares, least and greatest, in lanes.
 template <class T>
 struct Lanes {
-    double sums[kLanes] = {};
+    double from, sums[kLanes] = {}, squares[kLanes] = {};
     T low[kLanes], high[kLanes];
 
-    explicit Lanes(T first) {
+    explicit Lanes(T first) : from(static_cast<double>(first)) {
         std::fill_n(low, kLanes, first);
         std::fill_n(high, kLanes, first);
     }
     void add(const T* rows, std::size_t lanes) {
         for (std::size_t lane = 0; lane < lanes; ++lane) {
             const T value = rows[lane];
-            sums[lane] += static_cast<double>(value);
+            const double difference = static_cast<double>(value) - from;
+            sums[lane] += difference;
+            squares[lane] += difference * difference;
             low[lane] = value < low[lane] ? value : low[lane];
             high[lane] = value > high[lane] ? value : high[lane];
         }
     }
-    double sum() const { return std::accumulate(sums, sums + kLanes, 0.0); }
 };
 
-double squares_of(const double* lanes) { return std::accumulate(lanes, lanes + kLanes, 0.0); }
+double sum_of(const double* lanes) { return std::accumulate(lanes, lanes + kLanes, 0.0); }
 
-// The moments of at least one number. They are wrong if one is NaN: then the mean is NaN.
+// The moments of a block of at least one number. They are wrong if one is NaN: then the mean is NaN. Differences from a
+// number of the block lose at most the digits of `count`: the sum of their squares is at most so many times the result.
 template <class T>
-Moments plain_moments(const T* rows, std::size_t count, T& low, T& high) {
+Moments block_moments(const T* rows, std::size_t count, T& low, T& high) {
     Lanes<T> lanes(rows[0]);
     const std::size_t even = count - count % kLanes;
     for (std::size_t i = 0; i < even; i += kLanes) lanes.add(rows + i, kLanes);
     lanes.add(rows + even, count - even);
-    const double mean = lanes.sum() / static_cast<double>(count);
-    double squares[kLanes] = {};
-    for (std::size_t i = 0; i < even; i += kLanes) {
-        for (std::size_t lane = 0; lane < kLanes; ++lane) {
-            const double difference = static_cast<double>(rows[i + lane]) - mean;
-            squares[lane] += difference * difference;
-        }
-    }
-    for (std::size_t i = even; i < count; ++i) {
-        const double difference = static_cast<double>(rows[i]) - mean;
-        squares[i - even] += difference * difference;
-    }
     low = *std::min_element(lanes.low, lanes.low + kLanes);
     high = *std::max_element(lanes.high, lanes.high + kLanes);
-    return {static_cast<std::int64_t>(count), 0, mean, squares_of(squares)};
+    const double sum = sum_of(lanes.sums), size = static_cast<double>(count);
+    Moments block{static_cast<std::int64_t>(count), 0, lanes.from + sum / size, 0};
+    block.squares = std::max(sum_of(lanes.squares) - sum * (sum / size), 0.0);
+    if (!std::isfinite(block.mean)) block.mean = std::accumulate(rows, rows + count, 0.0) / size;  // of infinite ones
+    return block;
 }
 
 // Processors add numbers of 4 bytes faster than shorter ones.
 template <class T>
 using Wide = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 4, std::int32_t, T>;
 
+// Adds the moments and limits of a block of at least one number.
+template <class T>
+void add_block(Moments& total, T& low, T& high, const Moments& block, T least, T greatest) {
+    if (total.count == 0) {
+        total.mean = block.mean, total.squares = block.squares, low = least, high = greatest;
+    } else {
+        const double share = static_cast<double>(block.count) / static_cast<double>(total.count + block.count);
+        const double difference = block.mean - total.mean;
+        total.squares += block.squares + difference * difference * share * static_cast<double>(total.count);
+        const bool finite = std::isfinite(total.mean) && std::isfinite(block.mean);
+        total.mean = finite ? total.mean + difference * share : total.mean + block.mean;
+        low = std::min(low, least), high = std::max(high, greatest);
+    }
+    total.count += block.count;
+}
+
+// The moments of `count` numbers, `at(i)` each, of which those of a block stay in the fastest cache. They lie in a row
+// from `rows` on; null: they do not.
+template <class T, class At>
+Moments moments_of(const Wide<T>* rows, At at, const std::uint8_t* present, std::size_t count, T& low, T& high) {
+    Moments total;
+    Wide<T> least{}, greatest{}, block_least{}, block_greatest{}, kept[kLook];
+    for (std::size_t begin = 0; begin < count; begin += kLook) {
+        const std::size_t end = std::min(begin + kLook, count);
+        if (rows != nullptr && present == nullptr) {
+            const Moments block = block_moments(rows + begin, end - begin, block_least, block_greatest);
+            if (is_number(block.mean)) {
+                add_block(total, least, greatest, block, block_least, block_greatest);
+                continue;
+            }
+        }
+        std::size_t there = 0;
+        std::int64_t nan = 0;
+        for (std::size_t i = begin; i < end; ++i) {
+            const T value = at(i);
+            kept[there] = value;
+            const bool counts = present == nullptr || present[i] != 0, number = is_number(value);
+            there += counts && number;
+            nan += counts && !number;
+        }
+        total.nan += nan;
+        if (there == 0) continue;
+        const Moments block = block_moments(kept, there, block_least, block_greatest);
+        add_block(total, least, greatest, block, block_least, block_greatest);
+    }
+    if (total.count > 0) low = static_cast<T>(least), high = static_cast<T>(greatest);
+    return total;
+}
+
 }  // namespace
 
 template <class T>
 Moments moments(const T* rows, const std::uint8_t* present, std::size_t count, std::size_t width, std::size_t column,
                 T& low, T& high) {
-    Moments result;
-    std::vector<Wide<T>> kept;
-    if (count > 0 && present == nullptr && width == 1 && std::is_same_v<T, Wide<T>>) {
-        result = plain_moments(rows, count, low, high);
-        if (is_number(result.mean)) return result;
-    }
-    kept.resize(count);
-    std::size_t there = 0;
-    std::int64_t nan = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        const T value = rows[i * width + column];
-        kept[there] = value;
-        const bool counts = present == nullptr || present[i] != 0, number = is_number(value);
-        there += counts && number;
-        nan += counts && !number;
-    }
-    if (there == 0) {
-        result = {};
-    } else {
-        Wide<T> least, greatest;
-        result = plain_moments(kept.data(), there, least, greatest);
-        low = static_cast<T>(least), high = static_cast<T>(greatest);
-    }
-    result.nan = nan;
-    return result;
+    const Wide<T>* plain = nullptr;
+    if constexpr (std::is_same_v<T, Wide<T>>) plain = width == 1 ? rows : nullptr;
+    return moments_of(plain, [&](std::size_t i) { return rows[i * width + column]; }, present, count, low, high);
+}
+
+Moments length_moments(const std::int64_t* bounds, const std::uint8_t* present, std::size_t count, std::int64_t& low,
+                       std::int64_t& high) {
+    const auto length = [&](std::size_t i) {
+        return static_cast<std::int64_t>(static_cast<std::uint64_t>(bounds[i + 1]) - static_cast<std::uint64_t>(bounds[i]));
+    };
+    return moments_of<std::int64_t>(nullptr, length, present, count, low, high);
 }
 
 #define FEEDLINE_MOMENTS(T) \
@@ -176,7 +205,7 @@ std::uint64_t hash_bytes(const char* data, std::size_t size) {
 }
 
 ValueTable::ValueTable(bool bytes, std::size_t capacity)
-    : bytes_(bytes), capacity_(capacity), slots_(1024), ends_{0}, registers_(std::size_t{1} << kRegisterBits) {}
+    : bytes_(bytes), capacity_(capacity), slots_(std::size_t{1} << 12), ends_{0}, registers_(std::size_t{1} << kRegisterBits) {}
 
 template <class Equal>
 std::size_t ValueTable::place(std::uint64_t hash, Equal equal) const {
@@ -213,19 +242,25 @@ void ValueTable::add_integer(std::int64_t value, std::uint64_t hash, std::int64_
     const std::size_t at = place(hash, [&](std::size_t number) { return integers_[number] == value; });
     if (slots_[at].number != 0) {
         counts_[slots_[at].number - 1] += count;
-        return;
+    } else {
+        integers_.push_back(value);
+        insert(at, hash, count);
     }
-    integers_.push_back(value);
-    insert(at, hash, count);
 }
 
 // `hash` and `word` are those of the value.
-void ValueTable::add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count) {
+[[gnu::always_inline]] inline void ValueTable::add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count) {
     const std::size_t at = place(hash, [&](std::size_t number) { return is_text(number, value, word); });
     if (slots_[at].number != 0) {
         counts_[slots_[at].number - 1] += count;
-        return;
+    } else {
+        insert_text(at, value, hash, word, count);
     }
+}
+
+// Apart, so that what is done for each text stays short.
+[[gnu::noinline]] void ValueTable::insert_text(std::size_t at, std::string_view value, std::uint64_t hash, std::uint64_t word,
+                                               std::int64_t count) {
     arena_.append(value);
     ends_.push_back(arena_.size());
     words_.push_back(word);
@@ -258,36 +293,31 @@ void ValueTable::add(const T* values, const std::uint8_t* present, const std::in
     }
 }
 
-// Counts integers that are close together in an array. Returns false if they are not.
+// Counts integers near the least of the first ones in arrays, others one by one. Returns false if few are near.
 template <class T>
 bool ValueTable::add_dense(const T* values, const std::uint8_t* present, std::size_t n) {
-    const auto distance = [](T from, T to) { return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from); };
-    T low = std::numeric_limits<T>::max(), high = std::numeric_limits<T>::min();
+    if (n < 2 * kLook) return false;
+    const T low = *std::min_element(values, values + kLook);
+    const auto distance = [low](T value) { return static_cast<std::uint64_t>(value) - static_cast<std::uint64_t>(low); };
+    const auto is_near = [&](T value) { return distance(value) < kDense; };
+    if (std::count_if(values, values + kLook, is_near) < static_cast<std::ptrdiff_t>(kLook - kLook / 8)) return false;
+    std::vector<std::int64_t> counts(2 * (kDense + 1));  // neighbours in two arrays, so that equal ones need not wait
+    T far[kLook];
     for (std::size_t begin = 0; begin < n; begin += kLook) {
         const std::size_t end = std::min(begin + kLook, n);
-        if (present == nullptr) {
-            for (std::size_t i = begin; i < end; ++i) {
-                low = std::min(low, values[i]);
-                high = std::max(high, values[i]);
-            }
-        } else {
-            for (std::size_t i = begin; i < end; ++i) {
-                low = present[i] != 0 ? std::min(low, values[i]) : low;
-                high = present[i] != 0 ? std::max(high, values[i]) : high;
-            }
+        std::size_t there = 0;
+        for (std::size_t i = begin; i < end; ++i) {
+            const bool near = is_near(values[i]), counted = present == nullptr || present[i] != 0;
+            ++counts[2 * (near && counted ? distance(values[i]) : kDense) + i % 2];
+            far[there] = values[i];
+            there += counted && !near;
         }
-        if (low <= high && distance(low, high) >= kDense) return false;
+        add(far, nullptr, nullptr, there);
     }
-    if (low > high) return true;  // there is none
-    const std::uint64_t range = distance(low, high);
-    if (range / 4 > n || n > std::numeric_limits<std::uint32_t>::max()) return false;
-    std::vector<std::uint32_t> counts(range + 1);
-    std::vector<T> order;  // in which they come first
-    for (std::size_t i = 0; i < n; ++i) {
-        if (present != nullptr && present[i] == 0) continue;
-        if (counts[distance(low, values[i])]++ == 0) order.push_back(values[i]);
+    for (std::size_t i = 0; i < kDense; ++i) {
+        const std::int64_t count = counts[2 * i] + counts[2 * i + 1];
+        if (count > 0) add(static_cast<std::int64_t>(static_cast<std::uint64_t>(low) + i), count);
     }
-    for (const T value : order) add(static_cast<std::int64_t>(value), counts[distance(low, value)]);
     return true;
 }
 
@@ -348,6 +378,7 @@ std::int64_t ValueTable::find(std::string_view value) const {
 
 void ValueTable::merge(const ValueTable& other) {
     for (std::size_t i = 0; i < other.size(); ++i) {
+        if (i + kBlock < other.size()) fetch(other.hashes_[i + kBlock]);
         if (bytes_) {
             add_text(other.text(i), other.hashes_[i], other.words_[i], other.counts_[i]);
         } else {

@@ -25,6 +25,10 @@ template <class T>
 Moments moments(const T* rows, const std::uint8_t* present, std::size_t count, std::size_t width, std::size_t column,
                 T& low, T& high);
 
+// The same for the differences of neighbouring `bounds` (count + 1).
+Moments length_moments(const std::int64_t* bounds, const std::uint8_t* present, std::size_t count, std::int64_t& low,
+                       std::int64_t& high);
+
 // The rows of a range, numbered from `first`, whose hash is below `threshold`: a sample in which each row has the same
 // probability. Appends index in the range and hash. O(count).
 void sample_rows(std::uint64_t first, std::size_t count, std::uint64_t threshold, std::vector<std::int64_t>& rows,
@@ -36,8 +40,8 @@ bool ascend(const std::int64_t* bounds, std::size_t count, std::size_t size);
 // A hash of a byte string, which never changes.
 std::uint64_t hash_bytes(const char* data, std::size_t size);
 
-// Distinct values, integers or byte strings, each with a count. Values are numbered in the order in which they were
-// first added. Not safe to use from several threads at once.
+// Distinct values, integers or byte strings, each with a count. Values are numbered as they are first added: integers
+// without counts in any order, all others in their own. Not safe to use from several threads at once.
 class ValueTable {
 public:
     static constexpr int kRegisterBits = 14;
@@ -95,6 +99,7 @@ private:
     void fetch(std::uint64_t hash) const;
     void add_integer(std::int64_t value, std::uint64_t hash, std::int64_t count);
     void add_text(std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count);
+    void insert_text(std::size_t at, std::string_view value, std::uint64_t hash, std::uint64_t word, std::int64_t count);
     bool is_text(std::size_t number, std::string_view value, std::uint64_t word) const;
     void insert(std::size_t at, std::uint64_t hash, std::int64_t count);
     void rebuild(std::size_t slots);

@@ -83,8 +83,9 @@ def _null_flags(array: Any) -> NDArray[np.bool_]:
         flags = array.is_null().to_numpy(zero_copy_only=False)
         return flags
     begin, first = divmod(array.offset, 8)
-    bits = np.frombuffer(validity, np.uint8)[begin:]
-    flags = np.unpackbits(bits, bitorder="little", count=first + len(array))[first:] == 0
+    count = first + len(array)
+    bits = np.frombuffer(validity, np.uint8)[begin : begin + (count + 7) // 8]
+    flags = np.unpackbits(~bits, bitorder="little", count=count)[first:].view(np.bool_)
     return flags
 
 

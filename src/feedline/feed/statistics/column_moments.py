@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
@@ -60,5 +61,13 @@ def moments_of(rows: NDArray[Any], present: NDArray[Any] | None) -> list[Moments
         rows: (n, width), C-contiguous, integers, float32 or float64.
         present: uint8 (n,), 0 for rows to leave out. None: none is.
     """
-    columns = (_native.moments(rows, column, present) for column in range(rows.shape[1]))
-    return [Moments(*row) if row[0] else Moments(nan=row[1]) for row in columns]
+    return [_moments(_native.moments(rows, column, present)) for column in range(rows.shape[1])]
+
+
+def moments_of_lengths(bounds: NDArray[np.int64], present: NDArray[Any] | None) -> Moments:
+    """Return the moments of the differences of neighbouring bounds."""
+    return _moments(_native.length_moments(bounds, present))
+
+
+def _moments(row: tuple[int, int, float, float, Any, Any]) -> Moments:
+    return Moments(*row) if row[0] else Moments(nan=row[1])

@@ -190,16 +190,14 @@ class _Pass:
         return sequences, summaries
 
     def _pieces(self, number: int) -> Iterator[Chunk]:
-        """Yield the sequences of a chunk in pieces. Views of files are copied, which checks them."""
+        """Yield the sequences of a chunk. Views of files are copied in pieces, which checks them."""
         read = self._corpus.read(number)
         chunk = Chunk(self._schema, {name: read[name] for name in self._schema}, read.errors, seals=read.seals)
         sparse = any(stream.sparse for stream in self._schema.values())
         if sparse or can(self._corpus, RandomAccess) or can(self._corpus, Mapped):
             yield from chunk.pieces(_PIECE_BYTES)
-            return
-        step = max(1, chunk.num_sequences * _PIECE_BYTES // max(1, chunk.nbytes))
-        for start in range(0, chunk.num_sequences, step):
-            yield chunk.slice(start, min(start + step, chunk.num_sequences))
+        else:
+            yield chunk
 
     def _present(self, chunk: Chunk, name: str) -> Present:
         present = present_samples(self._schema, chunk.values, name)

@@ -15,7 +15,7 @@ from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import SchemaError
 from feedline.feed.statistics import row_sample
 from feedline.feed.statistics.array_text import array_of, text_of
-from feedline.feed.statistics.column_moments import Moments, moments_of
+from feedline.feed.statistics.column_moments import Moments, moments_of, moments_of_lengths
 from feedline.feed.statistics.row_sample import RowSample
 from feedline.feed.statistics.value_counts import Present, add_texts, value_table
 
@@ -64,11 +64,11 @@ class StreamSummary:
         if present is not None:
             self.nulls += count - int(np.count_nonzero(present))
         if not value.one_sample_each:
-            self._add_lengths(value.lengths)
+            self.lengths = self.lengths.merged(moments_of_lengths(value.offsets, None))
         if isinstance(value, BytesValue):
             assert self.table is not None
             add_texts(self.table, value, present)
-            self._add_rows(np.diff(value.bounds).reshape(-1, 1), present)
+            self.columns = [self.columns[0].merged(moments_of_lengths(value.bounds, present))]
             return
         if isinstance(value, SparseValue):
             self._add_rows(_numbers(value.values).reshape(-1, 1), None)
@@ -81,10 +81,10 @@ class StreamSummary:
             places, hashes = candidates(count)
             numbers = rows[places]
             keep = numbers == numbers  # not NaN
-            keep &= hashes < self.sample.threshold
             if present is not None:
                 keep &= present[places] != 0
-            self.sample.add(hashes[keep], numbers[keep])
+            some = slice(None) if keep.all() else keep  # a mask copies
+            self.sample.add(hashes[some], numbers[some])
 
     def merge(self, following: StreamSummary) -> None:
         """Add the summary of the chunks that follow."""
@@ -130,10 +130,6 @@ class StreamSummary:
     def _add_rows(self, rows: NDArray[Any], present: Present) -> None:
         added = moments_of(rows, present)
         self.columns = [mine.merged(theirs) for mine, theirs in zip(self.columns, added, strict=True)]
-
-    def _add_lengths(self, lengths: NDArray[np.int64]) -> None:
-        (added,) = moments_of(np.ascontiguousarray(lengths).reshape(-1, 1), None)
-        self.lengths = self.lengths.merged(added)
 
 
 def first_threshold(samples: int | None) -> int:

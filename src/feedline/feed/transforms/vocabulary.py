@@ -139,5 +139,5 @@ def _table(values: Sequence[Any], texts: bool) -> _native.ValueTable:
         table.add_texts(value.bounds, value.data, None)
     else:
         integers = [(value + _SIGN) % (1 << 64) - _SIGN for value in values]  # as uint64 is read
-        table.add_integers(np.array(integers, np.int64), None)
+        table.add_integers(np.array(integers, np.int64), None, np.ones(len(integers), np.int64))
     return table
