@@ -45,8 +45,8 @@ from feedline.feed.composed.join import Join as Join
 from feedline.feed.composed.key_folds import folds as folds
 from feedline.feed.composed.skipping import Skipping as Skipping
 from feedline.feed.composed.take import Take as Take
-from feedline.feed.composed.time_windows import TimeWindows as TimeWindows
 from feedline.feed.composed.tokenized import Tokenized as Tokenized
+from feedline.feed.composed.windows.time_windows import TimeWindows as TimeWindows
 from feedline.feed.conversion.convert import convert as convert
 from feedline.feed.conversion.shipped_indexes import index as index
 from feedline.feed.formats.arrays import ArrayDeserializer as ArrayDeserializer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,39 +12,53 @@ from feedline.data.value import DenseValue
 Ints = NDArray[np.int64]
 
 
+class WindowPlaces(NamedTuple):
+    """The rows of windows.
+
+    Attributes:
+        middles: int64 (n,). Without steps (n, k): the rows themselves.
+        firsts, ends: bounds of the rows of the sequence that each window is in, int64 (n,), first < end.
+        steps: of each row from the middle, int64 (k,). None: `middles` has the rows.
+    """
+
+    middles: Ints
+    firsts: Ints
+    ends: Ints
+    steps: Ints | None
+
+    def slice(self, start: int, stop: int) -> WindowPlaces:
+        """Return the windows ``start:stop``."""
+        middles, firsts, ends, steps = self
+        return WindowPlaces(middles[start:stop], firsts[start:stop], ends[start:stop], steps)
+
+
 class WindowedRows(DenseValue):
-    """A value whose sample w has the rows ``middles[w] + steps`` of an array, as far as they are in the sequence of
-    rows ``firsts[w]:ends[w]``. Beyond it there is its nearest row or, if ``zeros``, zeros.
+    """A value whose samples are windows of the rows of an array. Beyond a sequence a window has its nearest row or, if
+    ``zeros``, zeros.
 
     The first access to ``rows`` copies all samples.
 
     Args:
         array: (n, *shape), C-contiguous, maybe of a mapped file.
-        middles: int64 (num_samples,). Without steps (num_samples, k): the rows themselves.
-        firsts, ends: int64 (num_samples,), with 0 <= first < end <= n.
-        steps: int64 (k,). None: `middles` has the rows.
+        places: rows of each window, within the array.
         shape: of a sample, (k, *shape) or another one of as many numbers.
         zeros: whether there are zeros beyond a sequence.
         offsets: of sequences, as in any value.
     """
 
-    __slots__ = ("_array", "_copy", "_ends", "_firsts", "_middles", "_shape", "_steps", "_zeros")
+    __slots__ = ("_array", "_copy", "_places", "_shape", "_zeros")
 
     def __init__(
         self,
         array: NDArray[Any],
-        middles: Ints,
-        firsts: Ints,
-        ends: Ints,
-        steps: Ints | None,
+        places: WindowPlaces,
         shape: tuple[int, ...],
         *,
         zeros: bool,
         offsets: Ints | None = None,
     ) -> None:
         # Trusted, like every value of a deserializer: the gather checks the rows.
-        self._array, self._middles, self._firsts, self._ends = array, middles, firsts, ends
-        self._steps, self._shape, self._zeros, self._offsets = steps, shape, zeros, offsets
+        self._array, self._places, self._shape, self._zeros, self._offsets = array, places, shape, zeros, offsets
         self._copy: NDArray[Any] | None = None
 
     @property
@@ -67,7 +81,7 @@ class WindowedRows(DenseValue):
     @property
     def num_samples(self) -> int:  # type: ignore[override]
         """Number of samples."""
-        return len(self._firsts)
+        return len(self._places.firsts)
 
     @property
     def nbytes(self) -> int:
@@ -75,8 +89,8 @@ class WindowedRows(DenseValue):
         return self.num_samples * self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     def _arrays(self) -> tuple[Any, ...]:
-        parts = self._middles.reshape(-1), self._firsts, self._ends, self._steps, self._zeros, self._shape
-        return (self._array, self._offsets, *parts)
+        middles, firsts, ends, steps = self._places
+        return (self._array, self._offsets, middles.reshape(-1), firsts, ends, steps, self._zeros, self._shape)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles hold only the samples."""
@@ -88,12 +102,9 @@ class WindowedRows(DenseValue):
         if self._offsets is not None:
             bounds = self._offsets[start : stop + 1]
             start, stop, offsets = int(bounds[0]), int(bounds[-1]), bounds - bounds[0]
-        middles, firsts, ends = (part[start:stop] for part in (self._middles, self._firsts, self._ends))
-        return WindowedRows(
-            self._array, middles, firsts, ends, self._steps, self._shape, zeros=self._zeros, offsets=offsets
-        )
+        places = self._places.slice(start, stop)
+        return WindowedRows(self._array, places, self._shape, zeros=self._zeros, offsets=offsets)
 
     def in_sequences(self, offsets: Ints | None) -> WindowedRows:
         """Return a value over the same rows with other offsets of sequences. None if each sample is one sequence."""
-        parts = self._middles, self._firsts, self._ends, self._steps, self._shape
-        return WindowedRows(self._array, *parts, zeros=self._zeros, offsets=offsets)
+        return WindowedRows(self._array, self._places, self._shape, zeros=self._zeros, offsets=offsets)

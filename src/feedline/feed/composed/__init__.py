@@ -7,6 +7,8 @@ declare. `packed` makes rows of documents, in their own order, and `lm_batches` 
 `bucketed` makes batches of sequences of like length. `bucketed_order` cuts every window of another order into them, by
 `bucket_boundaries`.
 
+`windows` gives samples their neighbours in time.
+
 `subset` has a part of a corpus, `filtered` chooses one by content, and `key_folds` divides sequences by their keys.
 """
 

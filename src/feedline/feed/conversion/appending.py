@@ -66,7 +66,7 @@ def append_store(
     return joined, skipped
 
 
-class _Record:
+class _AppendRecord:
     """An open record of what a call has done. See `_locked_record`."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -107,7 +107,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _clean(parts: Path, record: _Record) -> None:
+def _clean(parts: Path, record: _AppendRecord) -> None:
     """Remove what a finished call leaves, the record last: with it, a repeated call sees that nothing is left to do."""
     if parts.exists():
         shutil.rmtree(parts)
@@ -115,7 +115,7 @@ def _clean(parts: Path, record: _Record) -> None:
 
 
 @contextlib.contextmanager
-def _locked_record(path: Path, store: Path) -> Iterator[_Record]:
+def _locked_record(path: Path, store: Path) -> Iterator[_AppendRecord]:
     """Return a context in which no other process appends to a store.
 
     Raises:
@@ -129,7 +129,7 @@ def _locked_record(path: Path, store: Path) -> Iterator[_Record]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, descriptor):
-                record = _Record(path, descriptor)
+                record = _AppendRecord(path, descriptor)
                 try:
                     yield record
                 finally:

@@ -166,7 +166,7 @@ class _Pass:
         if self._path is None or not self._partial.exists():
             return
         saved = read_json(self._partial)
-        if {name: saved.get(name) for name in self._identity()} != self._identity():
+        if not isinstance(saved, dict) or {name: saved.get(name) for name in self._identity()} != self._identity():
             return
         for name, state in saved["summaries"].items():
             self._total[name].load(state)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data import Chunk, Schema, Stream
-from feedline.data.windowed import WindowedRows
+from feedline.data.windowed import WindowedRows, WindowPlaces
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.lru import LruCache
@@ -261,17 +261,9 @@ class HTKFeatureDeserializer(Deserializer, Growing, Keyed, Broadcast, PickledByA
         (name, stream), *_ = self.schema.items()
         frames = selection.frames.astype(stream.dtype, copy=False)
         left, right = self._context
-        firsts, ends = np.repeat(offsets[:-1], lengths), np.repeat(offsets[1:], lengths)
-        value = WindowedRows(
-            frames,
-            np.arange(len(frames)),
-            firsts,
-            ends,
-            np.arange(-left, right + 1),
-            stream.shape,
-            zeros=False,
-            offsets=offsets,
-        )
+        bounds = np.repeat(offsets[:-1], lengths), np.repeat(offsets[1:], lengths)
+        places = WindowPlaces(np.arange(len(frames)), *bounds, np.arange(-left, right + 1))
+        value = WindowedRows(frames, places, stream.shape, zeros=False, offsets=offsets)
         return Chunk(self.schema, {name: value}, selection.errors)
 
     def _set_error(self, selection: _Utterances, i: int, error: DataError) -> None:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.schema import PRESENT
 from feedline.data.value import BytesValue, DenseValue
-from feedline.data.windowed import WindowedRows
+from feedline.data.windowed import WindowedRows, WindowPlaces
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.concat import check_part, lengths_of
 from feedline.feed.composed.frames import take_rows
-from feedline.feed.composed.grouped_rows import GroupedRows
-from feedline.feed.composed.sample_clock import SampleClock
+from feedline.feed.composed.windows.grouped_rows import GroupedRows
+from feedline.feed.composed.windows.sample_clock import SampleClock
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.formats.missing import Filling, fill
 from feedline.feed.joined_values import in_sequences
@@ -290,10 +290,10 @@ class _Windows:
 
 
 def _windowed(array: NDArray[Any], rows: Ints, firsts: Ints, ends: Ints, steps: Ints, *, zeros: bool) -> WindowedRows:
-    shape = (steps.shape[-1], *array.shape[1:])
-    if steps.ndim == 1:
-        return WindowedRows(array, rows, firsts, ends, steps, shape, zeros=zeros)
-    return WindowedRows(array, firsts[:, None] + steps, firsts, ends, None, shape, zeros=zeros)
+    places = WindowPlaces(rows, firsts, ends, steps)
+    if steps.ndim > 1:
+        places = WindowPlaces(firsts[:, None] + steps, firsts, ends, None)
+    return WindowedRows(array, places, (steps.shape[-1], *array.shape[1:]), zeros=zeros)
 
 
 def _uneven(chunk: Chunk, lengths: Ints) -> dict[int, DataError]:

@@ -1,0 +1,1 @@
+"""Samples with their neighbours in time."""
