@@ -33,7 +33,7 @@ def cost(corpus: Deserializer, seconds: float = 1.0) -> dict[str, Any] | None:
     measured = survey(corpus.paths(), -(-stored // max(1, table.total_sequences)), seconds)
     if measured is None:
         return None
-    shuffle = MinibatchSource(corpus, partition=(0, 1)).state_dict()["shuffle"]
+    shuffle = MinibatchSource(corpus, partition=(0, 1), on_error="skip").state_dict()["shuffle"]
     samples = table.total_samples / max(1, stored)
     sequential = None if measured.sequential is None else measured.sequential * samples
     random_speed = None

@@ -174,7 +174,7 @@ def describe(opened: Opened, preview: int) -> dict[str, Any]:
                 "sparse": declared.sparse,
                 "defines_size": declared.defines_size,
                 "unit": declared.unit,
-                "nulls": nulls.get(name),
+                "nulls": nulls[name].sequences if name in nulls else None,
             }
             for name, declared in _delivered_schema(corpus).items()
         ],

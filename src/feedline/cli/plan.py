@@ -134,7 +134,7 @@ def plan(
             cluster.refuse(path)
             corpus = opened.enter_context(contextlib.closing(open_path(path, stream, chunk_size, schema).corpus))
         options: dict[str, Any] = {"seed": seed, "shuffle": parse_window(window, corpus), "order": ordered}
-        source = MinibatchSource(corpus, partition=part, **options)
+        source = MinibatchSource(corpus, partition=part, on_error="skip", **options)
         first = int(number)
         if unit == "samples":
             source.seek(samples=first)

@@ -100,7 +100,7 @@ def choices(corpus: Deserializer, size: int, seed: int, label: str | None) -> li
 def _choice(
     corpus: Deserializer, name: str, shuffle: Any, nbytes: int, size: int, seed: int, labels: SampleClasses | None
 ) -> WindowChoice:
-    source = MinibatchSource(corpus, seed=seed, shuffle=shuffle, partition=(0, 1), max_sweeps=1)
+    source = MinibatchSource(corpus, seed=seed, shuffle=shuffle, partition=(0, 1), max_sweeps=1, on_error="skip")
     sequences, starts = source.num_sequences, chunk_starts(corpus)
     jumps = pairs = neighbours = chunks = taken = 0
     places, odd = [], []

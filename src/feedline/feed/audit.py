@@ -135,4 +135,5 @@ def _source_of(corpus: Deserializer, state: Mapping[str, Any]) -> MinibatchSourc
         shuffle=shuffle,
         order=arcs if arcs is not None else order if order in ORDERS else "feedline",
         partition=(0, 1),
+        on_error="skip",
     )

@@ -285,7 +285,8 @@ class _PlannedRun:
         self._corpus, self._cluster, self._size, self._kept = corpus, cluster, size, kept
         self._arcs = options["order"].count if isinstance(options["order"], Arcs) else None
         self._held = corpus.placeholders.cache.held_pages()
-        source = MinibatchSource(corpus, partition=(0, cluster.ranks), max_sweeps=max_sweeps, **options)
+        part = (0, cluster.ranks)
+        source = MinibatchSource(corpus, partition=part, max_sweeps=max_sweeps, on_error="skip", **options)
         self._timeline: Timeline = choose_reader(
             corpus, ChunkSet(corpus.schema), Stats(), threads=1, read_ahead=0, **options
         ).timeline

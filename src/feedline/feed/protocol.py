@@ -300,12 +300,23 @@ class Indexed:
         raise NotImplementedError
 
 
+class NullCount(NamedTuple):
+    """The nulls of a stream.
+
+    Attributes:
+        sequences: number of sequences that are null.
+        unfilled: why they are unreadable, and what to do about it. None if the stream fills them.
+    """
+
+    sequences: int
+    unfilled: tuple[str, str] | None
+
+
 class CountsNulls:
     """A corpus whose files say how many values of a stream are null."""
 
-    def null_counts(self) -> Mapping[str, int]:
-        """Return the number of sequences that are null by stream, for the streams of which the files say it. It reads
-        no data."""
+    def null_counts(self) -> Mapping[str, NullCount]:
+        """Return the nulls by stream, for the streams of which the files say it. It reads no data."""
         raise NotImplementedError
 
 

@@ -30,6 +30,7 @@ from feedline.feed.composed.mixture_order import MixtureOrder
 from feedline.feed.composed.skipping import Paths, Skipping
 from feedline.feed.device import mover
 from feedline.feed.files.remote import by_ranges, materialize
+from feedline.feed.formats.missing import check_nulls
 from feedline.feed.packing import lanes as bptt_lanes
 from feedline.feed.packing.axis import Axis, Cursor
 from feedline.feed.packing.balance import Balance
@@ -164,6 +165,8 @@ class MinibatchSource:
             raise TypeError(f"expected a list of transforms, got {transforms!r}; write [{_name(transforms)}]")
         if skip is not None:
             corpus = Skipping(corpus, skip)
+        if quarantine is None:
+            check_nulls(corpus)
         self.corpus = corpus
         self._seed = seed
         partition = Partition() if partition is None else partition_of(partition)

@@ -396,11 +396,8 @@ def test_fill_values_are_missing_if_they_are_declared(tmp_path, store, masked):
 def test_without_a_declaration_the_error_names_the_column_and_both_remedies(tmp_path, form):
     path = written(tmp_path, form, "float", [1.0, None, 3.0])
     renamed = {"price": fl.Stream((), "float32", field="x")}
-    with (
-        fl.MinibatchSource(fl.open_corpus(path, streams=renamed), shuffle=False) as source,
-        pytest.raises(fl.DataError, match=r"null in column 'x'") as caught,
-    ):
-        source.next_minibatch(3)
+    with pytest.raises(fl.DataError, match=r"null in column 'x'") as caught:
+        fl.MinibatchSource(fl.open_corpus(path, streams=renamed), shuffle=False).next_minibatch(3)
     assert 'fl.Stream((), "float32", missing=0) for `price`' in str(caught.value)
     assert "`price_present`" in str(caught.value)
 
@@ -466,3 +463,61 @@ def test_the_digest_names_the_filled_values(tmp_path):
         streams = [fl.Stream(missing=value, mask=mask) for value in (None, 0.0, 1.0) for mask in (False, True)]
         digests = [fl.open_corpus(tmp_path / name, streams={"x": stream}).digest() for stream in streams]
         assert len(set(digests)) == len(digests)
+
+
+# ---- nulls that files count -----------------------------------------------------------------------------
+
+
+def with_nulls(path, form):
+    """A file in which 2 of 4 prices are null."""
+    table = pa.table({"price": [1.0, None, 3.0, None], "y": [1, 2, 3, 4]})
+    if form == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    return path
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_nulls_that_a_file_counts_are_an_error_before_anything_is_read(tmp_path, form):
+    path = with_nulls(tmp_path / f"a.{form}", form)
+    corpus = fl.open_corpus(path)
+    with pytest.raises(fl.DataError, match="null in column 'price', in 2 of 4 sequences") as caught:
+        fl.MinibatchSource(corpus)
+    assert (caught.value.path, caught.value.stream, caught.value.sequence) == (str(path), "price", None)
+    assert "missing=0" in caught.value.hint
+    assert "mask=True" in caught.value.hint
+    assert 'on_error="skip"' in caught.value.hint
+    with pytest.raises(fl.DataError, match="in 2 of 4 sequences"):
+        next(iter(fl.DataLoader(path, batch_size=2)))
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_nulls_that_are_filled_skipped_or_left_out_are_no_errors(tmp_path, form):
+    path, listed = with_nulls(tmp_path / f"a.{form}", form), tmp_path / "bad.jsonl"
+
+    def delivered(corpus, **options):
+        source = fl.MinibatchSource(corpus, max_sweeps=1, shuffle=False, **options)
+        return [y for m in source.minibatches(3) for y in m["y"].rows.tolist()]
+
+    corpus = fl.open_corpus(path)
+    assert delivered(corpus, on_error=fl.Quarantine(listed)) == [1, 3]
+    assert delivered(corpus, skip=listed) == [1, 3]
+    assert delivered(fl.Skipping(corpus, listed)) == [1, 3]
+    assert delivered(fl.Take(corpus, 1)) == [1]
+    assert delivered(fl.Filtered(corpus, [0, 2])) == [1, 3]
+    assert [y for batch in fl.DataLoader(path, batch_size=1, on_error="skip") for y in batch["y"].tolist()] == [1, 3]
+    for declared in ({"missing": 0}, {"mask": True}):
+        streams = {"price": fl.Stream((), "float64", **declared), "y": fl.Stream((), "int64")}
+        assert delivered(fl.open_corpus(path, streams=streams)) == [1, 2, 3, 4]
+    assert delivered(fl.open_corpus(path, streams={"y": fl.Stream((), "int64")})) == [1, 2, 3, 4]
+
+
+def test_an_error_of_a_minibatch_notes_how_many_of_its_sequences_are_unreadable(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": 1}\n{"x": null}\n{"x": 2}\n{}\n')
+    source = fl.MinibatchSource(fl.JSONLinesDeserializer(path, {"x": fl.Stream(())}), shuffle=False)
+    with pytest.raises(fl.DataError, match="got null") as caught:
+        source.next_minibatch(4)
+    assert caught.value.__notes__ == ["2 of the 4 sequences of this minibatch are unreadable"]

@@ -18,6 +18,7 @@ from feedline.feed.composed.tokenized import Tokenized
 from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.protocol import (
+    CountsNulls,
     Deserializer,
     Extent,
     Fetchable,
@@ -62,6 +63,8 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
         ValueError: the corpus does not know its sizes, or is made of rows of documents, which have to be skipped
             before they are packed.
     """
+
+    _lacks = (CountsNulls,)  # which may be those of listed sequences
 
     def __init__(self, corpus: Deserializer, skip: Paths) -> None:
         if corpus.capability(RowsOfDocuments) is not None:

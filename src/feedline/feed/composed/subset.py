@@ -18,6 +18,7 @@ from feedline.errors import DataError
 from feedline.feed.protocol import (
     Capability,
     ChunkInfo,
+    CountsNulls,
     Deserializer,
     Extent,
     Fetchable,
@@ -58,6 +59,8 @@ class Chosen(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable, Keyed, OfPa
         DataError: no sequence is selected.
         ValueError: the corpus does not know its sizes, or has its own order.
     """
+
+    _lacks = (CountsNulls,)  # which may be those of other sequences
 
     def __init__(self, corpus: Deserializer, which: range | Ints) -> None:
         if corpus.capability(Ordered) is not None:

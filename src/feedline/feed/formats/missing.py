@@ -16,7 +16,8 @@ from feedline import _native
 from feedline.data import Schema, Stream, Value
 from feedline.data.schema import PRESENT
 from feedline.data.value import BytesValue, DenseValue, SparseValue
-from feedline.errors import SchemaError
+from feedline.errors import DataError, SchemaError
+from feedline.feed.protocol import CountsNulls, Deserializer
 
 Flags = NDArray[np.bool_]
 
@@ -170,6 +171,22 @@ def any_of_sample(missing: Flags) -> Flags:
         return missing.reshape(-1)
     result: Flags = np.asarray(missing.any(axis=tuple(range(1, missing.ndim))))
     return result
+
+
+def check_nulls(corpus: Deserializer) -> None:
+    """Check that no stream has nulls that it does not fill, as far as the files of a corpus say.
+
+    Raises:
+        DataError: one has.
+    """
+    counting = corpus.capability(CountsNulls)
+    for name, nulls in ({} if counting is None else counting.null_counts()).items():
+        if nulls.sequences and nulls.unfilled is not None:
+            unreadable, ways_out = nulls.unfilled
+            total = sum(info.sequences for info in corpus.chunks())
+            raise DataError(
+                f"{unreadable}, in {nulls.sequences} of {total} sequences", path=corpus.name, stream=name, hint=ways_out
+            )
 
 
 def remedy(name: str, stream: Stream) -> str:

@@ -72,6 +72,8 @@ class CorpusBatches(Batches):
         """Return a source in the order of this loader."""
         shuffle = self.options.shuffle
         shuffle = shuffle if isinstance(shuffle, Window) else bool(shuffle)
+        # Most of them read nothing, so nulls are no errors.
+        options = {"on_error": "skip", **options}
         return MinibatchSource(self._corpus, seed=self.seed or 0, shuffle=shuffle, **options)
 
     def _length(self) -> int | None:

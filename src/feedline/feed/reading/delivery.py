@@ -392,7 +392,9 @@ class Delivery:
             error = unplaced.located(path=self._corpus.name, sequence=int(ids[i]))
             if self._quarantine is None:
                 # A copy: the traceback of the chunk's own error would keep the chunk, and all callers, alive.
-                raise copy.copy(error) from error.__cause__
+                raised = copy.copy(error)
+                raised.add_note(f"{len(errors)} of the {len(ids)} sequences of this minibatch are unreadable")
+                raise raised from error.__cause__
             self._quarantine.add(int(ids[i]), error, rank)
             self._stats.skipped += 1
             good[i] = False

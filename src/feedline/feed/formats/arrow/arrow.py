@@ -71,6 +71,7 @@ from feedline.feed.protocol import (
     Ints,
     Mapped,
     MappedFile,
+    NullCount,
     Piece,
     RandomAccess,
     Sliceable,
@@ -316,7 +317,7 @@ class ArrowDeserializer(
                 digest.file(handle, self._rows.size)
             yield len(self.chunks()), digest.hexdigest()
 
-    def null_counts(self) -> dict[str, int]:
+    def null_counts(self) -> dict[str, NullCount]:
         """Return the nulls that the heads of the batches count, of scalars, byte strings and texts. None are known of
         rows that indices name, and of files with dictionaries or views."""
         if self._rows is not None or len(self._layouts) < len(self._files):
@@ -337,7 +338,7 @@ class ArrowDeserializer(
                     nulls = batch_nulls(file.head(batch), batch, layout)
                     for name, node in nodes.items():
                         counts[name] += int(nulls[node])
-        return counts
+        return {name: arrow_columns.null_count(name, self._columns[name], count) for name, count in counts.items()}
 
     def close(self) -> None:
         """Release the maps. Chunks that were returned keep theirs."""

@@ -72,7 +72,7 @@ from feedline.feed.formats.missing import (
 from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.widening import WAY_OUT
 from feedline.feed.joined_values import join_values
-from feedline.feed.protocol import CHUNK_MEMORY, Ints
+from feedline.feed.protocol import CHUNK_MEMORY, Ints, NullCount
 
 Flags = NDArray[np.bool_]
 
@@ -154,14 +154,25 @@ class UnreadableRows:
         name = self._streams[self._at_fault[i]]
         column = self._columns[name]
         return DataError(
-            f"{column.unreadable} in column {column.field!r}",
+            _unreadable(column),
             path=self._path,
             sequence=self._first + i if isinstance(self._first, int) else int(self._first[i]),
             stream=name,
-            hint=f'{remedy(name, column.stream)}, or on_error="skip" to leave such sequences out'
-            if column.filling is None
-            else None,
+            hint=_ways_out(name, column) if column.filling is None else None,
         )
+
+
+def _unreadable(column: Column) -> str:
+    return f"{column.unreadable} in column {column.field!r}"
+
+
+def _ways_out(name: str, column: Column) -> str:
+    return f'{remedy(name, column.stream)}, or on_error="skip" to leave such sequences out'
+
+
+def null_count(name: str, column: Column, count: int) -> NullCount:
+    """Return the nulls of a stream, and what to do about them if they are not filled."""
+    return NullCount(count, None if column.filling is not None else (_unreadable(column), _ways_out(name, column)))
 
 
 class Source(NamedTuple):

@@ -15,6 +15,7 @@ process if a file's statistics are damaged. Nothing is decoded before the result
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import threading
@@ -52,6 +53,7 @@ from feedline.feed.protocol import (
     Fetchable,
     Growing,
     Ints,
+    NullCount,
     Piece,
     Unread,
     whole_number,
@@ -232,13 +234,13 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
             chunks += len(counts)
             yield chunks, digest.hexdigest()
 
-    def null_counts(self) -> dict[str, int]:
+    def null_counts(self) -> dict[str, NullCount]:
         """Return the nulls that the footers count, of scalars, byte strings and texts, also within structs."""
-        counts: dict[str, int] = {}
+        counts: dict[str, NullCount] = {}
         for name, column in self._columns.items():
             of_files = [file.null_count(column) for file in self._files]
             if -1 not in of_files:
-                counts[name] = sum(of_files)
+                counts[name] = arrow_columns.null_count(name, column, sum(of_files))
         return counts
 
     def _longest(self, group: _RowGroup, columns: Sequence[Column], shortest: int) -> Ints:
@@ -400,6 +402,11 @@ class _ParquetFile:
             groups.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
         return groups
 
+    @functools.cached_property
+    def _has_nulls(self) -> bool:
+        """Whether the footer counts a null, or does not say."""
+        return bool(self._sizes.nulls[self._sizes.rows > 0].any())
+
     def null_count(self, column: Column) -> int:
         """Return the number of rows in which a column is null, or -1 if the footer does not say."""
         rows = int(self._sizes.rows.sum())
@@ -407,6 +414,8 @@ class _ParquetFile:
             return rows
         if (constant := self._constants.get(column.path.column)) is not None:
             return 0 if constant.is_valid else rows
+        if not self._has_nulls:
+            return 0
         leaves = self._leaves([column.path])
         # Those of lists also count empty lists and nulls in them, and JSON has what is null within its values.
         if column.json is not None or len(leaves) != 1:
