@@ -44,7 +44,7 @@ class HostileLance(Hostile):
     """Reads or refuses."""
 
     name = "hostile-lance"
-    asks = "does any change of a Lance table end the process, take memory without bound, or lose other rows?"
+    asks = "does a damaged Lance table end the process, take unbounded memory, or lose other rows?"
     batch = 100
     processor = 150
     memory = 1 << 33

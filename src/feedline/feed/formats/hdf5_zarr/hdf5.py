@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.concurrency.collection import no_collection
 from feedline.concurrency.fork_local import PerProcess
 from feedline.data import Stream
 from feedline.errors import DataError, SchemaError, install_line
@@ -112,7 +113,8 @@ class _OpenFiles:
     def using(self, path: str) -> Iterator[Any]:
         """Return a context with an open file, in which no other thread uses a file."""
         lock, files = self._state.get()
-        with lock:
+        # The library holds its lock while it waits for the bytes of an object, and also to free what it made.
+        with lock, contextlib.nullcontext() if object_at(path) is None else no_collection():
             yield self._open_locked(files, path)
 
     def _open_locked(self, files: OrderedDict[str, Any], path: str) -> Any:
