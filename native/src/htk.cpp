@@ -6,6 +6,7 @@ namespace feedline {
 
 void decode_htk(const std::uint8_t* from, const HtkFrames& frames, std::size_t count, float* out) {
     const std::size_t n = count * frames.dim;
+    if (n == 0) return;  // arrays without items may have no memory
     switch (frames.kind) {
         case HtkKind::floats:
             if (!frames.swapped) {
