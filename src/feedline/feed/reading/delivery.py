@@ -391,10 +391,8 @@ class Delivery:
                 continue
             error = unplaced.located(path=self._corpus.name, sequence=int(ids[i]))
             if self._quarantine is None:
-                # A copy: the traceback of the chunk's own error would keep the chunk, and all callers, alive.
-                raised = copy.copy(error)
-                raised.add_note(f"{len(errors)} of the {len(ids)} sequences of this minibatch are unreadable")
-                raise raised from error.__cause__
+                note = f"{len(errors)} of the {len(ids)} sequences of this minibatch are unreadable"
+                raise _noted(error, note) from error.__cause__
             self._quarantine.add(int(ids[i]), error, rank)
             self._stats.skipped += 1
             good[i] = False
@@ -490,3 +488,11 @@ def _column(parts: tuple[SegmentSlice, ...], column: Callable[[Segment], Any], d
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate([column(part.segment)[part.a : part.b] for part in parts])
+
+
+def _noted(error: DataError, note: str) -> DataError:
+    """Return a copy of an error, with a note. The traceback of the chunk's own error would keep the chunk, and all
+    callers, alive."""
+    copied = copy.copy(error)
+    copied.add_note(note)
+    return copied

@@ -177,20 +177,20 @@ class Membership:
 
     def _renew(self, seconds: float) -> None:
         """Send a heartbeat, and join again if the coordinator was restarted."""
-        import ray
-
         if not is_connected():
             return
+        import ray
+
         with contextlib.suppress(ray.exceptions.RayError):  # the store's calls report errors
             if not ray.get(self.coordinator.beat.remote(self.name), timeout=seconds):
                 again = self.coordinator.join.remote(self.name, self.rank, coordinator.host_and_process())
                 ray.get(again, timeout=seconds)
 
     def _leave(self) -> None:
-        import ray
-
         if not is_connected():
             return
+        import ray
+
         with contextlib.suppress(ray.exceptions.RayError):  # otherwise its silence frees the rank
             ray.get(self.coordinator.leave.remote(self.name), timeout=5)
 
