@@ -178,10 +178,8 @@ class RayConnection:
 
 def is_connected() -> bool:
     """Return whether Ray is connected. If it is not, most of its calls would start another one without a word."""
-    import ray
-
-    connected: bool = ray.is_initialized()
-    return connected
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 def is_loopback(address: str) -> bool:
