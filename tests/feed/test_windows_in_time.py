@@ -31,15 +31,18 @@ def in_samples(corpus, **options):
 # ---- seconds ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stamps", ["float", "ms", "uneven"])
+@pytest.mark.parametrize("stamps", ["float", "float32", "ms", "unsigned ms", "uneven"])
 def test_seconds_choose_the_samples_of_these_times(stamps):
-    times = np.arange(COUNT) * 0.1 + EPISODES * 100
+    times = np.arange(COUNT) * 0.1 + (5 - EPISODES) * 100
     unit = None
     if stamps == "uneven":
         times = times + np.where(np.arange(COUNT) % 2, 2e-5, 0)
         times[10] += 0.03  # too late for a window
-    if stamps == "ms":
-        times, unit = np.rint(times * 1000).astype(np.int64), "timestamp[ms]"
+    if stamps == "float32":
+        times = times.astype(np.float32)
+    if "ms" in stamps:
+        kind = np.uint64 if "unsigned" in stamps else np.int64
+        times, unit = np.rint(times * 1000).astype(kind), "timestamp[ms]"
     corpus = rows(time=times)
     corpus.schema = fl.Schema({**corpus.schema, "time": fl.Stream((), times.dtype, unit=unit)})
     windows = fl.TimeWindows(corpus, {"x": (-0.2, 0, 0.1)}, within="episode", seconds="time")
@@ -52,8 +55,8 @@ def test_seconds_choose_the_samples_of_these_times(stamps):
     assert caught.value.stream == "time"
     source = fl.MinibatchSource(windows, max_sweeps=1, shuffle=False, on_error="skip")
     delivered = [row for m in source.minibatches(4) for row in m["x"].rows.tolist()]
-    others = np.flatnonzero(np.repeat(np.arange(4) != 2, LENGTHS))
-    assert delivered == [column(in_samples(corpus), "x")[i][0] for i in others]
+    readable = np.flatnonzero(np.repeat(np.arange(4) != 2, LENGTHS))
+    assert delivered == [column(in_samples(corpus), "x")[i][0] for i in readable]
 
 
 def test_timestamps_of_another_step_than_samples():

@@ -49,7 +49,8 @@ class SampleClock:
 
     def times(self, chunk: Chunk) -> Times:
         """Return when the samples of a chunk were taken, in seconds from its first one, float64 (samples,)."""
-        rows = np.array(chunk[self.stream].rows)
+        rows = np.asarray(chunk[self.stream].rows)
+        rows = rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)  # unsigned ones have no differences
         times: Times = (rows - rows[:1]).astype(np.float64) * self._second
         return times
 
@@ -93,13 +94,13 @@ class SampleClock:
         edges = np.flatnonzero(np.diff(firsts, prepend=-1, append=-1))
         for begin, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             first, end = int(firsts[begin]), int(ends[begin])
-            own = times[first:end]
-            goals = own[rows[begin:stop] - first, None] + offsets
-            after = np.clip(np.searchsorted(own, goals), 0, len(own) - 1)
+            moments = times[first:end]
+            goals = moments[rows[begin:stop] - first, None] + offsets
+            after = np.clip(np.searchsorted(moments, goals), 0, len(moments) - 1)
             before = np.maximum(after - 1, 0)
-            nearest = np.where(np.abs(own[before] - goals) <= np.abs(own[after] - goals), before, after)
-            near = np.abs(own[nearest] - goals) <= self.tolerance
-            beyond = np.where(goals < own[0], first - 1, np.where(goals > own[-1], end, first - 2))
+            nearest = np.where(np.abs(moments[before] - goals) <= np.abs(moments[after] - goals), before, after)
+            near = np.abs(moments[nearest] - goals) <= self.tolerance
+            beyond = np.where(goals < moments[0], first - 1, np.where(goals > moments[-1], end, first - 2))
             places[begin:stop] = np.where(near, first + nearest, beyond)
         return places
 

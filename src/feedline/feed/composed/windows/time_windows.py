@@ -84,8 +84,7 @@ class TimeWindows(Deserializer):
         self.schema = self._windowed_schema(corpus.schema)
         self._starts = chunk_starts(self.corpus)
         self._counts = self._window_counts(lengths_of(self.corpus, np.arange(self._starts[-1])))
-        ends = np.cumsum(self._counts)[self._starts[1:] - 1]
-        windows_of = np.diff(ends, prepend=0)
+        windows_of = np.diff(np.concatenate([[0], np.cumsum(self._counts)])[self._starts])
         if not self._counts.any():
             raise DataError("expected at least one window, got none: all sequences are shorter", path=corpus.name)
         self._numbers: Ints = np.flatnonzero(windows_of) if self._alone else np.arange(len(windows_of))
