@@ -29,6 +29,7 @@ class Hub:
         hub, about = self, f"/api/datasets/{repository}"
 
         class Handler(http.server.BaseHTTPRequestHandler):
+            disable_nagle_algorithm = True  # an answer is sent in two pieces
             protocol_version = "HTTP/1.1"
 
             def log_message(self, *_: Any) -> None:

@@ -307,6 +307,10 @@ def test_a_date_until_which_to_wait_is_one_of_the_server_s_clock(tmp_path, monke
         ).chunks()
 
 
+def headers(number):
+    return {"client_options": {"default_headers": {"X-Number": str(number)}}}
+
+
 def test_the_question_how_long_to_wait_is_asked_as_all_others_are(tmp_path):
     """With the headers, the certificates and the proxy that the user gave."""
     with WebServer({}) as web:
@@ -348,15 +352,20 @@ def test_a_host_with_an_address_that_does_not_answer_is_reached_by_another(tmp_p
         assert corpus.chunks()
 
 
-def test_connections_that_a_server_has_closed_make_no_noise(tmp_path):
-    """Python would warn about connections that are only collected."""
+@pytest.mark.parametrize("closed", ["by the server", "by the client"])
+def test_connections_that_are_not_used_again_make_no_noise(tmp_path, closed):
+    """Python would warn about connections that are only collected. The loop goes on, as it does for other corpora."""
     requests.stop_if_idle()
     gc.collect()  # connections of other tests
-    with WebServer({"/x.jsonl": lines()}) as web, warnings.catch_warnings(record=True) as caught:
+    with (
+        WebServer({"/x.jsonl": lines()}) as web,
+        requests.keep_running(),
+        warnings.catch_warnings(record=True) as caught,
+    ):
         warnings.simplefilter("always")
-        web.closes = True
-        for _ in range(4):
-            fl.open_corpus(f"{web.url}/x.jsonl", streams=STREAMS, remote=fl.Remote(cache=tmp_path, deadline_s=5))
-            time.sleep(0.05)
+        web.closes = closed == "by the server"
+        for number in range(80):  # more servers than are remembered
+            remote = fl.Remote(cache=tmp_path, deadline_s=5, storage_options=headers(number))
+            fl.MinibatchSource(fl.open_corpus(f"{web.url}/x.jsonl", streams=STREAMS, remote=remote)).close()
         gc.collect()
-        assert [str(one.message) for one in caught if one.category is ResourceWarning] == []
+        assert [str(warning.message) for warning in caught if "StreamWriter" in str(warning.message)] == []

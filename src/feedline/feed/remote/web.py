@@ -15,13 +15,13 @@ import email.utils
 import functools
 import http.client
 import io
+import itertools
 import re
 import socket
 import ssl
 import time
 import urllib.parse
 import urllib.request
-import weakref
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
@@ -61,14 +61,20 @@ _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 _UNSENDABLE = re.compile(r"[^!-~]+")  # spaces, control characters and non-ASCII characters
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 
-_writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
+_open_writers: set[asyncio.StreamWriter] = set()  # Python warns about one that is collected before it is closed
 
 
 def close_connections() -> None:
     """Close all connections. Called on their loop, before the loop ends."""
-    for writer in list(_writers):
+    for writer in _open_writers:
         writer.transport.abort()
-    _writers.clear()
+    _open_writers.clear()
+
+
+def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection. Called on its loop."""
+    writer.transport.abort()
+    _open_writers.discard(writer)
 
 
 class _Origin(NamedTuple):
@@ -166,6 +172,8 @@ class WebClient:
                 hint=f"known ones are {', '.join(WEB_OPTIONS)}",
             )
         self._own: dict[str, str] = {}
+        self._idle: dict[tuple[_Origin, str], list[_Connection]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         for name, value in (options.get("default_headers") or {}).items():
             text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
             if re.search(r"[\r\n]", f"{name}{text}"):
@@ -174,8 +182,13 @@ class WebClient:
         if options.get("user_agent"):
             self._own["User-Agent"] = str(options["user_agent"])
         self._options = options
-        self._idle: dict[tuple[_Origin, str], list[_Connection]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __del__(self) -> None:
+        # The loop may serve others for long after this client.
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and has closed them
+                for connection in itertools.chain(*self._idle.values()):
+                    self._loop.call_soon_threadsafe(_close, connection.writer)
 
     @functools.cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -230,12 +243,12 @@ class WebClient:
             try:
                 return await _answer(connection, method, target, lines)
             except (OSError, asyncio.IncompleteReadError) as error:
-                connection.writer.transport.abort()
+                _close(connection.writer)
                 # A server may close an idle connection at any moment.
                 if not used or getattr(error, "partial", None):
                     raise
             except BaseException:
-                connection.writer.transport.abort()
+                _close(connection.writer)
                 raise
 
     async def _connection(self, origin: _Origin, proxy: str) -> tuple[_Connection, bool]:
@@ -248,7 +261,7 @@ class WebClient:
             connection = idle.pop()
             if not connection.reader.at_eof() and not connection.writer.is_closing():
                 return connection, True
-            connection.writer.transport.abort()
+            _close(connection.writer)
         return await self._open_connection(origin, proxy), False
 
     async def _open_connection(self, origin: _Origin, proxy: str) -> _Connection:
@@ -261,11 +274,16 @@ class WebClient:
             return connection._replace(origin=origin, proxy=proxy)
         place = f"{origin.shown}" if ":" in origin.shown.rpartition("]")[2] else f"{origin.shown}:{origin.port}"
         lines = {"Host": place, **_authorization("Proxy-Authorization", proxy)}
-        answer = await _answer(connection, "CONNECT", place, lines)
-        if answer.status != 200:
-            connection.writer.transport.abort()
-            raise StoreFault(f"HTTP status {answer.status} {answer.reason} of the proxy", again=answer.status >= 500)
-        await connection.writer.start_tls(tls, server_hostname=origin.host)
+        try:
+            answer = await _answer(connection, "CONNECT", place, lines)
+            if answer.status != 200:
+                raise StoreFault(
+                    f"HTTP status {answer.status} {answer.reason} of the proxy", again=answer.status >= 500
+                )
+            await connection.writer.start_tls(tls, server_hostname=origin.host)
+        except BaseException:
+            _close(connection.writer)
+            raise
         return connection._replace(origin=origin, proxy=proxy)
 
     def _proxy(self, origin: _Origin) -> str:
@@ -283,7 +301,7 @@ class WebClient:
         if answer.ended and len(idle) < _MAX_IDLE:
             idle.append(connection)
         else:
-            connection.writer.transport.abort()
+            _close(connection.writer)
 
 
 def _origin_of(url: str) -> _Origin:
@@ -325,7 +343,7 @@ async def _connect(origin: _Origin, tls: ssl.SSLContext | None) -> _Connection:
         except OSError as failed:
             error = failed
             continue
-        _writers.add(writer)
+        _open_writers.add(writer)
         return _Connection(reader, writer, origin)
     raise error or OSError(f"no address of {origin.host}")
 
