@@ -8,13 +8,20 @@ import re
 from pathlib import Path
 
 import feedline
+import feedline.audio
 import feedline.images
 import feedline.kvstore
 import feedline.train
 
 ROOT = Path(feedline.__file__).parent
 FACADES = ("cntk", "mxnet")  # their names are the originals' names
-PUBLIC = {*feedline.__all__, *feedline.images.__all__, *feedline.kvstore.__all__, *feedline.train.__all__}
+PUBLIC = {
+    *feedline.__all__,
+    *feedline.audio.__all__,
+    *feedline.images.__all__,
+    *feedline.kvstore.__all__,
+    *feedline.train.__all__,
+}
 #: Words that distinguish neither seconds from milliseconds nor bytes from elements.
 UNCLEAR = (
     "backoff|budget|deadline|delay|duration|elapsed|every|grace|interval|memory|patience|pause|timeout|ttl|wait|waited"

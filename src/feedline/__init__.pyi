@@ -1,5 +1,6 @@
 # The public names, each on a line, for type checkers and for `__init__.py`, which imports a name when it is first used.
 
+from feedline import audio as audio
 from feedline import data as data
 from feedline import errors as errors
 from feedline import feed as feed

@@ -110,7 +110,7 @@ def kinds_of_parameters(functions):
 
 def public_callables():
     """Return the public functions and classes."""
-    names = ["", ".train", ".images", ".kvstore", ".testing", ".networks"]
+    names = ["", ".train", ".audio", ".images", ".kvstore", ".testing", ".networks"]
     modules = [importlib.import_module(f"feedline{name}") for name in names]
     named = [getattr(module, name) for module in modules for name in getattr(module, "__all__", dir(module))]
     own = [entry for entry in named if getattr(entry, "__module__", "").startswith("feedline.")]

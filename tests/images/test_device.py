@@ -151,7 +151,7 @@ def test_views_and_boxes(on_cpu):
 
 def test_values_of_a_device_can_be_joined():
     from feedline.feed.joined_values import join_values
-    from feedline.interop.torch_pictures import DeviceValue
+    from feedline.interop.device_value import DeviceValue
 
     a, b = (torch.arange(n * 3, dtype=torch.float32).reshape(n, 3) + n for n in (2, 4))
     value = join_values([DeviceValue(a), DeviceValue(b)])

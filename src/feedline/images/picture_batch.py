@@ -354,7 +354,7 @@ class PictureWork:
         rows = torch_pictures().stack_views(outs) if self._decoding.stacked else outs[0]
         if len(self._decodable) < self._count:
             rows = torch_pictures().spread(rows, self._decodable, self._count)
-        value: DenseValue = torch_pictures().DeviceValue(rows)
+        value: DenseValue = importlib.import_module("feedline.interop.device_value").DeviceValue(rows)
         return value
 
 

@@ -12,19 +12,18 @@ import functools
 import importlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # its usual name
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.concurrency.named_threads import begin
 from feedline.concurrency.thread_pool import Job
-from feedline.data.value import DenseValue
 from feedline.errors import DataError
 
 Tensor: TypeAlias = Any  # torch.Tensor: torch's types are not checked
@@ -80,75 +79,6 @@ def _by_torchvision(module: Any, device: torch.device, encoded: list[Tensor], gr
     mode = module.ImageReadMode.GRAY if grey else module.ImageReadMode.RGB
     decoded: list[Tensor] = module.decode_jpeg(encoded, mode=mode, device=device)
     return decoded
-
-
-class DeviceValue(DenseValue):
-    """A value whose rows are a tensor on a device. `rows` copies them to the processor on demand.
-
-    Args:
-        tensor: (num_samples, *shape), one sample for each sequence.
-
-    Attributes:
-        tensor: see above.
-    """
-
-    __slots__ = ("_host", "tensor")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self._offsets = tensor, None
-        self._host: NDArray[Any] | None = None
-
-    @property
-    def rows(self) -> NDArray[Any]:  # type: ignore[override]
-        """A copy of the rows on the processor."""
-        if self._host is None:
-            self._host = self.tensor.cpu().numpy()
-        return self._host
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Shape of one sample."""
-        return tuple(self.tensor.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:  # type: ignore[override]
-        """Element type."""
-        return np.dtype(str(self.tensor.dtype).removeprefix("torch."))
-
-    @property
-    def num_samples(self) -> int:  # type: ignore[override]
-        """Number of rows."""
-        return int(self.tensor.shape[0])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor."""
-        return int(self.tensor.nbytes)
-
-    def slice(self, start: int, stop: int) -> DeviceValue:
-        """Return the sequences ``start:stop`` as a value over the same rows."""
-        return DeviceValue(self.tensor[start:stop])
-
-    def select(self, which: ArrayLike) -> DeviceValue:
-        """Copy sequences, in the order of ``which``, into a new value."""
-        return DeviceValue(self.tensor[torch.as_tensor(np.asarray(which), device=self.tensor.device)])
-
-    def joined_with(self, others: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
-        """Return a value of the sequences of this value and of ``others``."""
-        tensors = [value.tensor for value in (self, *others) if isinstance(value, DeviceValue)]
-        if len(tensors) <= len(others) or offsets is not None:
-            return super().joined_with(others, offsets)
-        return DeviceValue(torch.cat(tensors))
-
-    def torch(self, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> Tensor:
-        """Return the tensor on its device or on another one. See `Value.torch`."""
-        if layout not in (None, "padded", "packed"):
-            return super().torch(device, layout, pin_memory)
-        tensor = self.tensor.pin_memory() if pin_memory and self.tensor.device.type == "cpu" else self.tensor
-        return tensor if device is None else tensor.to(device, non_blocking=pin_memory)
-
-    def __reduce__(self) -> Any:
-        return DenseValue, (self.rows,)
 
 
 def stack_views(views: list[Tensor]) -> Tensor:
