@@ -33,7 +33,7 @@ def test_every_begin_is_drawn():
 
 
 def test_seconds_are_samples_of_the_rate():
-    for crop in (audio.Crop("x", 0.5, rate=8000), audio.Crop("x", seconds=0.25), audio.Crop("x", samples=4000)):
+    for crop in (audio.Crop("x", 0.5, rate=8000), audio.Crop("x", duration_s=0.25), audio.Crop("x", samples=4000)):
         (part,) = run(crop, MONO, counting(9000)).values["x"].sequences()
         assert len(part) == 4000
 
@@ -62,7 +62,7 @@ def test_a_minibatch_without_sequences_is_cut():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"seconds": 1, "samples": 1}, {"seconds": 0}, {"samples": 0}, {"seconds": 1.0, "rate": 0}]
+    "options", [{}, {"duration_s": 1, "samples": 1}, {"duration_s": 0}, {"samples": 0}, {"duration_s": 1.0, "rate": 0}]
 )
 def test_bad_arguments(options):
     with pytest.raises(ValueError, match="expected"):

@@ -66,7 +66,7 @@ def test_other_rates_are_resampled_by_soxr(rate, to):
     got = decoded([data], rate=to)[0]
     np.testing.assert_array_equal(got, soxr.resample(expected(data).mean(axis=1), rate, to))
     assert len(got) == pytest.approx(5001 * to / rate, abs=1)
-    resampled = run(audio.Resample("x", rate=rate, to=to), fl.Stream(2, "float32"), [expected(data)]).values["x"]
+    resampled = run(audio.Resample("x", to, original_rate=rate), fl.Stream(2, "float32"), [expected(data)]).values["x"]
     np.testing.assert_allclose(resampled.sequences()[0].mean(axis=1), got, atol=1e-6)
 
 

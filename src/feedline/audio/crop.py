@@ -20,9 +20,9 @@ class Crop(Transform):
 
     Args:
         stream: a dense float32 stream, samples of shape () or (channels,).
-        seconds: length of a part.
-        samples: length of a part, instead of ``seconds``.
-        rate: samples per second, for ``seconds``.
+        duration_s: length of a part in seconds.
+        samples: length of a part in samples, instead of ``duration_s``.
+        rate: samples per second, for ``duration_s``.
         random: whether its begin is random. Otherwise the part is in the middle.
 
     Raises:
@@ -32,19 +32,21 @@ class Crop(Transform):
     def __init__(
         self,
         stream: str,
-        seconds: float | None = None,
+        duration_s: float | None = None,
         *,
         samples: int | None = None,
         rate: int = 16000,
         random: bool = True,
     ) -> None:
-        if (seconds is None) == (samples is None):
-            raise ValueError(f"expected either seconds or samples for audio.Crop, got {seconds!r} and {samples!r}")
+        if (duration_s is None) == (samples is None):
+            raise ValueError(
+                f"expected either duration_s or samples for audio.Crop, got {duration_s!r} and {samples!r}"
+            )
         rate = whole_number("rate", rate, 1)
-        if seconds is not None:
-            if not 0 < seconds < 2**40:
-                raise ValueError(f"expected seconds above 0 for audio.Crop, got {seconds!r}")
-            samples = max(1, round(seconds * rate))
+        if duration_s is not None:
+            if not 0 < duration_s < 2**40:
+                raise ValueError(f"expected duration_s above 0 for audio.Crop, got {duration_s!r}")
+            samples = max(1, round(duration_s * rate))
         self._stream, self._random = stream, bool(random)
         self._samples = whole_number("samples", samples, 1)
 

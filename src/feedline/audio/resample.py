@@ -24,17 +24,18 @@ class Resample(Transform):
 
     Args:
         stream: a dense float32 stream, samples of shape () or (channels,).
-        rate: samples per second before.
-        to: samples per second after.
+        rate: samples per second after.
+        original_rate: samples per second before.
 
     Raises:
         ValueError: a rate out of range.
         ModuleNotFoundError: soxr is not installed.
     """
 
-    def __init__(self, stream: str, *, rate: int, to: int) -> None:
+    def __init__(self, stream: str, rate: int, *, original_rate: int) -> None:
         self._stream = stream
-        self._rate, self._to = whole_number("rate", rate, 1), whole_number("to", to, 1)
+        self._rate = whole_number("rate", rate, 1)
+        self._original_rate = whole_number("original_rate", original_rate, 1)
         soxr()  # raises errors now, not in the first minibatch
 
     @property
@@ -54,12 +55,14 @@ class Resample(Transform):
     def run_all(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Transformed:
         """See `Transform.run_all`."""
         began = time.perf_counter()
-        recordings = [resampled(samples, self._rate, self._to) for samples in values[self._stream].sequences()]
+        recordings = [
+            resampled(samples, self._original_rate, self._rate) for samples in values[self._stream].sequences()
+        ]
         changed = {**values, self._stream: sound_value(recordings, before[self._stream])}
         return Transformed({name: changed[name] for name in before}, seconds=time.perf_counter() - began)
 
     def __repr__(self) -> str:
-        return f"Resample({self._stream!r}, rate={self._rate}, to={self._to})"
+        return f"Resample({self._stream!r}, {self._rate}, original_rate={self._original_rate})"
 
 
 def resampled(samples: Samples, rate: int, to: int) -> Samples:
