@@ -72,6 +72,8 @@ from feedline.feed.formats.litdata import LitDataDeserializer as LitDataDeserial
 from feedline.feed.formats.recordio import RecordIODeserializer as RecordIODeserializer
 from feedline.feed.formats.shards.arrayrecord import ArrayRecordDeserializer as ArrayRecordDeserializer
 from feedline.feed.formats.shards.mds import MDSDeserializer as MDSDeserializer
+from feedline.feed.formats.speech.lhotse import LhotseDeserializer as LhotseDeserializer
+from feedline.feed.formats.speech.nemo import NeMoDeserializer as NeMoDeserializer
 from feedline.feed.formats.store import StoreDeserializer as StoreDeserializer
 from feedline.feed.formats.store import StoreWriter as StoreWriter
 from feedline.feed.formats.tar import TarDeserializer as TarDeserializer

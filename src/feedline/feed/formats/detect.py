@@ -26,6 +26,7 @@ from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
 from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
 from feedline.feed.formats.detect_images import is_base64, is_image_folder, is_map
 from feedline.feed.formats.detect_shards import INDEX, is_litdata, is_mds
+from feedline.feed.formats.detect_speech import is_lhotse, is_nemo, is_shar, is_tarred
 from feedline.feed.formats.detect_tfrecord import is_tfrecord
 from feedline.feed.formats.format import Format, installed_formats
 from feedline.feed.formats.hdf5_zarr.zarr_store import is_zarr, is_zarr_zip
@@ -210,6 +211,24 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".csv", ".tsv"),
         may_be_compressed=True,
         unites_schemas=True,
+    ),
+    Format(
+        "lhotse",
+        "a manifest of Lhotse",
+        f"{_HERE}speech.lhotse:LhotseDeserializer",
+        matches_file=is_lhotse,
+        matches_folder=is_shar,
+        multiple_files=True,
+        may_be_compressed=True,
+    ),
+    Format(
+        "nemo",
+        "a manifest of NeMo",
+        f"{_HERE}speech.nemo:NeMoDeserializer",
+        matches_file=is_nemo,
+        matches_folder=is_tarred,
+        multiple_files=True,
+        may_be_compressed=True,
     ),
     Format(
         "jsonl",

@@ -140,7 +140,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         if code == "not_an_object":
             return f"expected a JSON object, {actual}", None
         if code == "missing":
-            field = self.schema[stream or ""].field or stream
+            field = self._streams[stream or ""].field or stream
             return f"expected the key `{field}`{where}, got none in the row", self._remedy(stream)
         if code == "twice":
             return f"expected a key once{where}, got it again: `{shown}`", None
@@ -149,7 +149,7 @@ class JSONLinesDeserializer(RowsDeserializer):
         if code == "wrong_type":
             return f"expected {kind}{where}, {actual}", self._remedy_of_lists(stream, chr(expected), byte)
         if code == "out_of_range":
-            return f"expected an integer of {self.schema[stream or ''].dtype.name}{where}, {actual}", None
+            return f"expected an integer of {self._streams[stream or ''].dtype.name}{where}, {actual}", None
         if code == "too_many_values":
             return f"expected {expected} values{where}, got more: `{shown}`", "declare the shape that the file has"
         if code == "too_few_values":

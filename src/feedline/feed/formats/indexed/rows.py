@@ -307,7 +307,7 @@ class RowsDeserializer(TextCorpus):
             self._fill(values, name, missing)
         without_gaps(values, buffer)
         if len(records) == 0 and not holes:
-            return Chunk(self.schema, values)
+            return self._make_chunk(part, values, {})
         begin = entries["offset"].astype(np.int64)
         end = begin + entries["size"]
         gaps = [np.flatnonzero((begin < high) & (end > low)) for low, high, _ in holes]
@@ -345,7 +345,11 @@ class RowsDeserializer(TextCorpus):
             return record_error(int(np.searchsorted(of_records, row, side="right")) - 1)
 
         errors: Mapping[int, DataError] = LazyErrors(rows, row_error)
-        return Chunk(self.schema, values, errors if len(rows) > MAX_AT_ONCE else dict(errors))
+        return self._make_chunk(part, values, errors if len(rows) > MAX_AT_ONCE else dict(errors))
+
+    def _make_chunk(self, part: TextRows, values: dict[str, Value], errors: Mapping[int, DataError]) -> Chunk:
+        """Return the chunk of parsed rows. A subclass may make other streams of them."""
+        return Chunk(self.schema, values, errors)
 
     def _remedy(self, name: str | None) -> str | None:
         """Return what to do about values that a stream lacks."""
