@@ -40,6 +40,7 @@ QUESTIONS = (
     "stored_arrays",
     "remote",
     "formats",
+    "audio",
     "pictures",
     "startup",
     "loader_peers",

@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Schema, Stream
+from feedline.data.recycled import Recycled
 from feedline.data.value import DenseValue
 from feedline.errors import SchemaError
 
 Samples: TypeAlias = NDArray[np.float32]
 """Sound: float32 (samples,) or (samples, channels)."""
+
+_memory = Recycled()
 
 
 def check_sound(schema: Schema, stream: str, where: str, *, mono: bool = False) -> None:
@@ -38,5 +41,10 @@ def check_sound(schema: Schema, stream: str, where: str, *, mono: bool = False) 
 def sound_value(recordings: Sequence[Samples], stream: Stream) -> DenseValue:
     """Return recordings as a value of one sequence each."""
     ends = np.cumsum([0] + [len(samples) for samples in recordings], dtype=np.int64)
-    rows = np.concatenate([np.empty((0, *stream.shape), stream.dtype), *recordings])
+    count = int(ends[-1])
+    # Rounded up by an eighth at most, so that minibatches of about one size use the same memory again.
+    step = 1 << max(0, count.bit_length() - 4)
+    rows = _memory.empty((-(-count // step) * step, *stream.shape), stream.dtype)[:count]
+    if recordings:
+        np.concatenate(recordings, out=rows)
     return DenseValue(rows, ends)
