@@ -128,4 +128,3 @@ def lhotse(manifest: Path) -> Callable[[], float]:
         return float(sum(len(batch) * SECONDS for batch in loader))
 
     return feed
-

@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 #: Extras that a page needs in addition to its own: it trains, draws, or calls the command.
 ALSO = {
+    "audio": ["torch"],
     "images": ["torch", "cli"],
     "onnx": ["cntk"],
     "ray": ["torch", "cli"],

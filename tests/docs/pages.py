@@ -39,6 +39,7 @@ FRAMEWORKS = {
     ROOT / "docs" / "formats" / "arrayrecord.md": "array_record",
     ROOT / "docs" / "formats" / "arrow.md": "datasets",
     ROOT / "docs" / "formats" / "lance.md": "lance",
+    ROOT / "docs" / "how-to" / "audio.md": "soundfile",
     ROOT / "docs" / "how-to" / "jax.md": "jax",
     ROOT / "docs" / "how-to" / "kvstore-async.md": "ray",
     ROOT / "docs" / "how-to" / "ray-workers.md": "ray",
