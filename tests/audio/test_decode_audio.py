@@ -1,6 +1,7 @@
 """`audio.Decode`: the samples of the libraries, segments, damage, threads."""
 
 import os
+import random
 import threading
 
 import numpy as np
@@ -116,6 +117,7 @@ def test_a_segment_may_end_a_little_after_its_recording(flac):
         ("{flac}#t=1.5", "a segment with an end"),
         ("{flac}.none", "No such file"),
         ("{folder}", "a folder"),
+        ("{folder}/\0", "the path of a recording"),
         ("{fifo}", "a FIFO"),
     ],
 )
@@ -163,6 +165,32 @@ def test_long_recordings_are_refused_before_they_are_decoded():
 @pytest.mark.parametrize("sample", [b"", b"RIFF", b"fLaC" + bytes(99), bytes(range(256)) * 9, b"ID3" + b"\xff" * 999])
 def test_other_bytes_cost_their_sequence(sample):
     assert str(error_of(sample)).startswith("expected")
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG", "MP3", "AIFF", "CAF", "W64"])
+def test_mutated_recordings_are_read_or_refused(form):
+    data, chooser = encoded(noise(2000), form=form), random.Random(3)
+    mutated = []
+    for _ in range(60):
+        changed = bytearray(data)
+        for _ in range(chooser.choice((1, 3, 30))):
+            at = chooser.randrange(min(len(changed), chooser.choice((80, len(changed)))))
+            kind = chooser.randrange(3)
+            if kind == 0:
+                changed[at] = chooser.randrange(256)
+            elif kind == 1:
+                changed[at : at + 4] = chooser.choice((b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff"))
+            else:
+                del changed[at : at + chooser.randrange(1, 50)]
+        mutated.append(bytes(changed))
+    done = run(audio.Decode("x", max_seconds=10), BYTES, [*mutated, data])
+    assert len(mutated) not in done.errors
+    assert len(done.errors) > 5
+    assert max(done.values["x"].lengths) <= 10 * RATE
+
+
+def test_a_rate_that_nobody_has_is_refused():
+    assert "within a factor of 1000" in str(error_of(encoded(noise(50), 5, "WAV")))
 
 
 def test_only_the_damaged_recordings_are_lost():

@@ -62,8 +62,6 @@ def test_damage_costs_its_sequence(aac, tmp_path):
 
 
 def test_without_torchcodec_it_is_named(monkeypatch, aac):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "torchcodec.decoders", None)
+    monkeypatch.setattr("feedline.audio.sound_files._torchcodec", lambda: ImportError("planted"))
     done = run(audio.Decode("x"), BYTES, [aac])
     assert "need torchcodec: pip install" in str(done.errors[0])

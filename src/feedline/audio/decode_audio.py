@@ -7,7 +7,7 @@ damaged recording is an unreadable sequence.
 from __future__ import annotations
 
 import contextlib
-import io
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -27,6 +27,7 @@ from feedline.feed.transforms import Begun, BegunWork, DrawKeys, Transform, Tran
 
 _USUAL_SECONDS = 16  # of a recording, before one has been decoded
 _SAMPLE_BYTES = 4
+_MOST_TIMES = 1000  # between two rates: the filter grows with it, and a damaged header may have any rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +202,9 @@ def decode_sound(sources: list[bytes] | list[str], decoding: AudioDecoding) -> S
         elif samples.shape[1] != decoding.channels:
             what = f"expected {decoding.channels} channels, got {samples.shape[1]}"
             raise DataError(what, hint=f"pass channels={samples.shape[1]}, or mono=True, to audio.Decode; or {HINT}")
+        if not recording.rate / _MOST_TIMES <= decoding.rate <= recording.rate * _MOST_TIMES:
+            what = f"expected a rate within a factor of {_MOST_TIMES} of {decoding.rate}, got {recording.rate}"
+            raise DataError(what, hint=HINT)
         return resampled(np.ascontiguousarray(samples), recording.rate, decoding.rate)
     except DataError as error:
         raise DataError(
@@ -216,9 +220,15 @@ def _opened(source: bytes | str) -> Iterator[tuple[BinaryIO, str | None, SoundSe
         DataError: an address is malformed, or its file cannot be opened or read.
     """
     if isinstance(source, bytes):
-        yield io.BytesIO(source), None, None
+        # A file in memory, from which libsndfile reads without Python.
+        with open(os.memfd_create("feedline-sound", os.MFD_CLOEXEC), "r+b", 0) as file:
+            file.write(source)
+            file.seek(0)
+            yield file, None, None
         return
     address = parse(source)
+    if "\0" in address.path:
+        raise DataError(f"expected the path of a recording, got {address.path!r:.200}", hint=HINT)
     segment = None
     if address.begin_s is not None:
         if address.end_s is None:

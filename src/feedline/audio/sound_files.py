@@ -124,11 +124,10 @@ def _read_by_torchcodec(file: BinaryIO, segment: SoundSegment | None, max_second
     file.seek(0)
     head = file.read(8)
     file.seek(0)
-    try:
-        decoders = importlib.import_module("torchcodec.decoders")
-    except (ImportError, OSError, RuntimeError) as error:  # it does not load without FFmpeg or a torch that fits
+    decoders = _torchcodec()
+    if isinstance(decoders, Exception):
         what = f"expected a recording that soundfile reads, got bytes {head!r}..."
-        raise DataError(what, hint=f"other formats need torchcodec: {install_line('video')}; or {HINT}") from error
+        raise DataError(what, hint=f"other formats need torchcodec: {install_line('video')}; or {HINT}") from decoders
     try:
         decoder = decoders.AudioDecoder(file)
         if segment is None:
@@ -175,3 +174,12 @@ def soundfile() -> Any:
         return importlib.import_module("soundfile")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"soundfile is not installed; run: {install_line('audio')}") from error
+
+
+@functools.cache
+def _torchcodec() -> Any:
+    """Return the decoders of torchcodec, or the error of importing them, which takes seconds."""
+    try:
+        return importlib.import_module("torchcodec.decoders")
+    except (ImportError, OSError, RuntimeError) as error:  # it does not load without FFmpeg, or a torch that fits
+        return error
