@@ -32,6 +32,7 @@ TESTED = {
     "parallel_data",
     "data_parallel_lstm",
     "language_model",
+    "keyword_spotter",
 }
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out of reach of a test of the wheel")
@@ -74,6 +75,14 @@ def test_tagging_of_atis(main, tmp_path, monkeypatch):
         pytest.skip(f"{ATIS[0]} is not there")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert main([str(found[0]), "--sweeps", "1"]) < 0.03
+
+
+@pytest.mark.frameworks("soundfile", "soxr")
+@example("keyword_spotter")
+def test_keyword_spotter(main, tmp_path, monkeypatch):
+    """Hears a rising tone among others, in recordings that it has not learned from."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["--sweeps", "5"]) < 0.1
 
 
 @example("sequence_classifier")

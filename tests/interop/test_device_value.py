@@ -9,8 +9,8 @@ import feedline as fl
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from feedline.feed.joined_values import join_values
-from feedline.interop.device_value import DeviceValue
+from feedline.feed.joined_values import join_values  # noqa: E402
+from feedline.interop.device_value import DeviceValue  # noqa: E402
 
 
 @pytest.fixture(params=["single", "ragged"])
