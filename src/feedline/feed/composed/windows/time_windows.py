@@ -53,6 +53,9 @@ class TimeWindows(Deserializer):
         tolerance: seconds by which the timestamp of a sample may differ from where a window has it. If no sample is as
             near, between the first and the last one, the window is unreadable. Without ``within`` its sequence is.
 
+    Attributes:
+        windows: offsets by stream.
+
     Raises:
         DataError: there is no window, or a sequence is unreadable in the stream ``within``.
         SchemaError: a stream does not exist, is sparse, or is one of byte strings without ``within``.
@@ -89,6 +92,7 @@ class TimeWindows(Deserializer):
         for name, clock in self._clocks.items():
             if name not in self._offsets and name != clock.stream:
                 raise ValueError(f"expected offsets of `{name}`, whose samples are taken at other times, got none")
+        self.windows = {name: tuple(at.tolist()) for name, at in self._offsets.items()}
         self.schema = self._windowed_schema(corpus.schema)
         self._starts = chunk_starts(self.corpus)
         self._counts = self._window_counts(lengths_of(self.corpus, np.arange(self._starts[-1])))
