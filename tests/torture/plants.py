@@ -518,6 +518,7 @@ PLANTS = (
     Plant("errors of nobody, index", "hostile-index", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, LitData", "hostile-litdata", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, logs", "hostile-logs", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, manifests", "hostile-manifests", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, MDS", "hostile-mds", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, speech", "hostile-speech", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, states", "hostile-states", ("foreign",), _errors_of_nobody),

@@ -246,6 +246,8 @@ FILE = {"type": "file", "channels": [0], "source": "/x.wav"}
         (cut(7, {"type": "shar", "channels": [0], "source": ""}), "in a file, got one of type 'shar'"),
         (cut(7, FILE | {"source": ""}), "text as `source`"),
         (cut(7, supervisions={}), "a list of supervisions"),
+        (cut(7, FILE | {"source": "/x\ud800.wav"}), "without half surrogates"),
+        (cut(7, supervisions=[{"text": "\udfff"}]), "without half surrogates"),
         (json.dumps(cut(7)).replace('"said 7"', "[" * 400 + "]" * 400) + "\n", None),
         (cut(7, supervisions=[]), None),
     ],
@@ -322,9 +324,10 @@ def test_a_cut_of_a_part_is_no_whole_recording(tmp_path, shar):
     rows[3]["start"] = 0.1
     rows[4]["recording"]["duration"] = 99.0
     del rows[5]["recording"]["duration"]
+    rows[6]["recording"]["duration"] = 10**400
     write_rows(shar / "cuts.000000.jsonl.gz", rows)
     _, errors = rows_of(fl.open_corpus(shar))
-    assert sorted(errors) == [3, 4, 5]
+    assert sorted(errors) == [3, 4, 5, 6]
     assert "a cut of its whole recording" in str(errors[3])
 
 

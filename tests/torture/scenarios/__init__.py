@@ -25,6 +25,7 @@ from tests.torture.scenarios.hostile_index import HostileIndex
 from tests.torture.scenarios.hostile_lance import HostileLance
 from tests.torture.scenarios.hostile_litdata import HostileLitData
 from tests.torture.scenarios.hostile_logs import HostileLogs
+from tests.torture.scenarios.hostile_manifests import HostileManifests
 from tests.torture.scenarios.hostile_mds import HostileMDS
 from tests.torture.scenarios.hostile_parquet import HostileParquet
 from tests.torture.scenarios.hostile_recordio import HostileRecordIO
@@ -77,6 +78,7 @@ ALL: list[Scenario] = [
     HostileLance(),
     HostileLitData(),
     HostileLogs(),
+    HostileManifests(),
     HostileMDS(),
     HostileParquet(),
     HostileRows(),

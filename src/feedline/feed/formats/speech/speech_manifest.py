@@ -18,6 +18,7 @@ import numpy as np
 
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.chunk import LazyErrors
+from feedline.data.schema import encodable
 from feedline.data.value import BytesValue, DenseValue, strings_from_list
 from feedline.errors import DataError, SchemaError
 from feedline.feed.formats.indexed.indexed_file import SKIP
@@ -162,7 +163,7 @@ class SpeechManifest(PickledByArguments, JSONLinesDeserializer, Selective):
             utterance = None
             if i not in errors:
                 try:
-                    utterance = self._utterance(row, part, memory_bytes)
+                    utterance = _encodable(self._utterance(row, part, memory_bytes))
                     memory_bytes -= len(utterance.audio) if self._archives else 0
                 except DataError as error:
                     own[i] = self._located(error, part, i)
@@ -185,6 +186,18 @@ class SpeechManifest(PickledByArguments, JSONLinesDeserializer, Selective):
             stream=error.stream,
             hint=SKIP if error.hint is None else f"{error.hint}; {SKIP}",
         )
+
+
+def _encodable(utterance: Utterance) -> Utterance:
+    """Return a row whose texts UTF-8 can represent.
+
+    Raises:
+        DataError: it cannot.
+    """
+    for text in (utterance.audio, utterance.text, utterance.name):
+        if isinstance(text, str) and not encodable(text):
+            raise DataError(f"expected text in UTF-8 without half surrogates, got {text!a:.80}")
+    return utterance
 
 
 def check_duration(seconds: float) -> float:
