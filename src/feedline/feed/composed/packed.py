@@ -209,8 +209,9 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
             raise ValueError(f"expected pad of Packed as {dtype}, got {pad!r}")
         places = self._costs.places
         self.finish = Unpacking(self._tokens, places, pad=int(pad), ignore=int(ignore), others=others)
+        counted = self._tokens if others else None  # no other stream may be longer
         streams = {
-            name: Stream(stream.shape, stream.dtype, stream.sparse, unit=stream.unit)
+            name: Stream(stream.shape, stream.dtype, stream.sparse, defines_size=name == counted, unit=stream.unit)
             for name, stream in corpus.schema.items()
         }
         self.schema = Schema({**streams, PIECES: Stream((4 + len(others),), "int64")})
