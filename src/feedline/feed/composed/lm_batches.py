@@ -109,14 +109,16 @@ class Unpacking(Transform):
         every = tokens.offsets
         ends = np.append(sequences[:-1], len(bounds))  # the last row also has the end of all bounds
         number = (np.arange(len(length)) - pieces.offsets[rows] + 1).astype(np.int32)
-        if others:
-            segment[segment > 0] = np.repeat(number, length)  # the kernel counts documents with tokens only
         padding = self.row - np.bincount(rows, length, count).astype(np.int64)
+        ends_of_documents = DenseValue(bounds, ends)
+        if not length.all():  # the kernel knows documents with tokens only
+            segment[segment > 0] = np.repeat(number, length)
+            ends_of_documents = _bounds(self.tokens, length, pieces, padding, padding)
         added = {
             "labels": DenseValue(labels, every),
             _SEGMENT: DenseValue(segment, every),
             "positions": DenseValue(positions.reshape(-1), every),
-            _BOUNDS: _bounds(self.tokens, length, pieces, padding, padding) if others else DenseValue(bounds, ends),
+            _BOUNDS: ends_of_documents,
             "document": DenseValue(document, pieces.offsets),
         }
         for name, lengths in zip(self.others, others, strict=True):
