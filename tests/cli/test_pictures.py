@@ -182,7 +182,7 @@ def test_wrong_steps_are_named(step, told):
 
 def test_a_corpus_without_pictures_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)))
-    done = feedline("inspect", tmp_path / "a.npz", "--pictures", "3", code=2)
+    done = feedline("inspect", tmp_path / "a.npz", "--pictures", "3", "--step", "Flip(1.0)", code=2)
     assert "expected a stream of encoded pictures in" in done.stderr
     assert "x: " in done.stderr
 

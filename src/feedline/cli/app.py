@@ -26,6 +26,7 @@ COMMANDS = {
     "demo": "Train on real words, kill -9 halfway, resume with two workers, and prove that stream and model are "
     "identical.",
     "index": "Write an index beside each file, so that machines that open the files later need not scan them.",
+    "state": "Show in words what saved states say: place, order and data.",
     "export": "Write a network of MXNet as ONNX, or its weights as safetensors.",
     "run": "Run a script or notebook written for CNTK or MXNet, unchanged.",
 }

@@ -29,16 +29,20 @@ NO_FIGURES = (
 Step = Callable[[Any], Any]
 
 
-def make_loader(spec: str) -> tuple[Iterable[Any], Step]:
-    """Return the result of ``module:factory``: a loader, and the function that the loop applies to each batch.
+def call_factory(argument: str, spec: str) -> Any:
+    """Return the result of the function ``module:factory``, or the value of that name.
+
+    Args:
+        argument: name of the argument, for errors.
+        spec: as typed.
 
     Raises:
         UsageError: ``spec`` is not ``module:factory``.
-        DataError: there is no such module or factory, or it returns neither.
+        DataError: there is no such module or factory.
     """
     module, _, name = spec.partition(":")
     if not (module and name):
-        raise UsageError(f"expected --loader module:factory, got {spec!r}")
+        raise UsageError(f"expected {argument} module:factory, got {spec!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         factory = getattr(importlib.import_module(module), name)
@@ -46,7 +50,17 @@ def make_loader(spec: str) -> tuple[Iterable[Any], Step]:
         raise DataError(
             f"expected a factory at {spec}, got {error}", hint="name a module in this folder or an installed one"
         ) from error
-    result = factory()
+    return factory() if callable(factory) else factory
+
+
+def make_loader(spec: str) -> tuple[Iterable[Any], Step]:
+    """Return the result of ``module:factory``: a loader, and the function that the loop applies to each batch.
+
+    Raises:
+        UsageError: ``spec`` is not ``module:factory``.
+        DataError: there is no such module or factory, or it returns neither.
+    """
+    result = call_factory("--loader", spec)
     loader, step = result if isinstance(result, tuple) else (result, lambda batch: None)
     if not isinstance(loader, Iterable) or not callable(step):
         raise DataError(f"expected a loader or (loader, function of a batch), from {spec}, got {type(result).__name__}")

@@ -39,6 +39,7 @@ from feedline.cli.pictures import (
     shown_sizes,
     write_page,
 )
+from feedline.cli.stills.sheet import is_factory, made_by, write_stills
 from feedline.data import Schema, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import shown
@@ -63,7 +64,13 @@ def inspect(
     chunk_size: ChunkSize = DEFAULT_CHUNK_SIZE,
     pictures: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Instead, write a page of N pictures, each next to what training sees."),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Instead, write a page of N pictures, each next to what training sees. Of other data: of N sequences, "
+            "with windows, sounds and packed rows as pictures. PATH may be module:factory, which returns a corpus or "
+            "a source.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Path of that page; overwrites.")] = Path("pictures.html"),
     step: Annotated[
@@ -84,10 +91,17 @@ def inspect(
     debug: Debug = False,
 ) -> None:
     """Show format, streams, counts, lengths and the first sequences of a corpus."""
+    if pictures is not None and is_factory(path):
+        print_result(write_stills(made_by(path), pictures, out), json, _show_page)
+        return
     opened = open_path(path, stream, chunk_size, schema)
     with contextlib.closing(opened.corpus):
         if pictures is not None:
-            page = write_page(opened, PageOptions(pictures, views, step or (), seed), out)
+            sequences = sum(info.sequences for info in opened.corpus.chunks())
+            if step or picture_stream(opened.corpus, sequences) is not None:
+                page = write_page(opened, PageOptions(pictures, views, step or (), seed), out)
+            else:
+                page = write_stills(opened.corpus, pictures, out)
             print_result(page, json, _show_page)
             return
         if statistics:
@@ -150,8 +164,9 @@ def _number(number: Any) -> str:
 def _show_page(page: dict[str, Any]) -> None:
     unreadable = f", {page['unreadable']} of them unreadable" if page["unreadable"] else ""
     console = stdout()
-    console.print(f"{page['page']}: {page['pictures']} pictures{unreadable}")
-    for kind, decoder in page["decoders"].items():
+    shown = f"{page['pictures']} pictures" if "pictures" in page else f"{page['sequences']} sequences"
+    console.print(f"{page['page']}: {shown}{unreadable}")
+    for kind, decoder in page.get("decoders", {}).items():
         console.print(f"  {kind} decoded by {decoder}")
 
 

@@ -1,4 +1,4 @@
-"""Corpora made of others, packed, bucketed, nested, chosen or one after the other, killed at random instants.
+"""Corpora made of others, packed, windowed, bucketed, nested, chosen or one after the other, killed at random instants.
 
 Drawn as a tree in JSON types, from which every start makes them. The oracle is a source without interruption, in
 another process than the victims. The laws check the orders, this scenario that all starts agree.
@@ -22,6 +22,7 @@ from tests.torture.scenarios.killed_mixtures import ALIKE, FOLDERS
 
 MOST = 500
 """Number of sequences at which a source without end is left."""
+PACKED = ("tokens", "labels", "segment", "positions", "document")
 METHODS = ("best-fit", "first-fit", "split")
 
 Tree = dict[str, Any]
@@ -31,7 +32,7 @@ class KilledCompositions(Scenario):
     """All starts together deliver what one source delivers that nothing interrupts."""
 
     name = "killed-compositions"
-    asks = "do packed, bucketed, nested and chosen corpora go on as uninterrupted ones do?"
+    asks = "do packed, windowed, bucketed and nested corpora go on as uninterrupted ones do?"
     seconds = 120.0
 
     def run(self, case: Case) -> None:
@@ -39,6 +40,9 @@ class KilledCompositions(Scenario):
         for name, tokens in world["tokens"].items():
             corpus = fl.ArrayDeserializer(tokens=[document(name, i, n) for i, n in enumerate(tokens)])
             fl.convert(corpus, case.folder / f"{name}.store", chunk_bytes=512)
+        for name, lengths in world["episodes"].items():
+            rows = 100_000 * int(name[1:]) + np.arange(sum(lengths), dtype=np.float64)
+            fl.convert(fl.ArrayDeserializer(x=rows), case.folder / f"{name}.store", chunk_bytes=256)
         path = case.folder / "record"
         restarts.until_the_end(case, world, deliver, path)
         got, changes = restarts.recorded(path, MOST)
@@ -56,9 +60,9 @@ def document(name: str, i: int, length: int) -> np.ndarray:
 
 def drawn(rng: random.Random) -> Tree:
     """Draw a corpus and the settings of its source."""
-    world: Tree = {"tokens": {}, "seed": rng.randrange(1 << 64)}
-    rows = rng.random() < 0.6
-    leaf = _packed if rows else _sequences
+    world: Tree = {"tokens": {}, "episodes": {}, "seed": rng.randrange(1 << 64)}
+    leaf = rng.choice([_packed] * 5 + [_windowed] * 2 + [_sequences] * 3)
+    rows = leaf is _packed
     row, kinds = rng.randint(8, 60), rng.choice(ALIKE)
     tree = _nested(rng, lambda: leaf(rng, world, row, kinds), rng.choice([0, 1, 1, 2]))
     if rng.random() < 0.35:
@@ -108,6 +112,20 @@ def _packed(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
     return {"packed": name, "row": row, "method": rng.choice(METHODS), "long": rng.choice(["split", "drop"])}
 
 
+def _windowed(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
+    name = f"e{len(world['episodes'])}"
+    world["episodes"][name] = [rng.randint(1, 25) for _ in range(rng.randint(2, 12))]
+    # All corpora of a mixture have windows of one shape.
+    offsets = sorted(rng.sample(range(-5, 6), 3))
+    return {
+        "windows": name,
+        "lengths": world["episodes"][name],
+        "offsets": offsets,
+        "every": rng.randint(1, 3),
+        "pad": rng.choice(["edge", "zeros"]),
+    }
+
+
 def _sequences(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
     leaves = [{"format": rng.choice(kinds), "folder": rng.choice(FOLDERS)} for _ in range(rng.choice([1, 1, 2]))]
     tree = {"concat": leaves} if len(leaves) > 1 else leaves[0]
@@ -129,6 +147,10 @@ def made(tree: Tree, corpora: Path, folder: Path) -> fl.Deserializer:
     if "packed" in tree:
         store = fl.StoreDeserializer(folder / f"{tree['packed']}.store")
         return fl.Packed(store, tree["row"], method=tree["method"], long=tree["long"])
+    if "windows" in tree:
+        store = fl.StoreDeserializer(folder / f"{tree['windows']}.store")
+        lengths = tree["lengths"]
+        return fl.TimeWindows(store, {"x": tree["offsets"]}, within=lengths, every=tree["every"], pad=tree["pad"])
     if "format" in tree:
         return data.FORMATS[tree["format"]](corpora / tree["folder"])
     if "concat" in tree:
@@ -150,7 +172,7 @@ def made(tree: Tree, corpora: Path, folder: Path) -> fl.Deserializer:
         block=tree["block"],
         batches=tree.get("batches", "mixed"),
         batch_size=tree.get("batch_size"),
-        columns=None if "document" in parts[0].schema or finish_of(parts[0]) is not None else ["word", "x"],
+        columns=["word", "x"] if "word" in parts[0].schema and finish_of(parts[0]) is None else None,
     )
 
 
@@ -177,7 +199,7 @@ def items_of(minibatch: Any) -> list[data.Item]:
     found = []
     for i, (ordinal, source) in enumerate(zip(minibatch.ids.tolist(), sources, strict=True)):
         h = hashlib.blake2b(digest_size=8)
-        for name in sorted(columns.keys() & {"word", "x", "tokens", "labels", "segment", "positions", "document"}):
+        for name in sorted(columns.keys() & {"word", "x", "x_present", *PACKED}):
             value = columns[name][i]
             array = np.asarray(value.indices if hasattr(value, "indices") else value)
             h.update(f"{name} {array.reshape(-1).tolist()};".encode())

@@ -18,8 +18,8 @@ from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, chunk_starts, 
 class GroupedRows(Deserializer):
     """The sequences of a corpus, of one sample each, as longer sequences of consecutive ones.
 
-    A chunk has the long sequences that begin in a chunk of the corpus. A long sequence is unreadable if one of its
-    samples is.
+    A chunk has the long sequences that begin in a chunk of the corpus. As a chunk of `read`, a long sequence is
+    unreadable if one of its samples is.
 
     Args:
         corpus: corpus of rows, which knows its sizes.
@@ -75,6 +75,18 @@ class GroupedRows(Deserializer):
 
     def read(self, chunk: int) -> Chunk:
         """Return the long sequences that begin in a chunk. Raises the errors of the corpus."""
+        sequences, unreadable = self.read_rows(chunk)
+        firsts = next(iter(sequences.values.values())).offsets
+        errors: dict[int, DataError] = {}
+        for row, error in sorted(unreadable.items()):
+            errors.setdefault(int(np.searchsorted(firsts, row, side="right")) - 1, error)
+        return Chunk(self.schema, sequences.values, errors, seals=sequences.seals)
+
+    def read_rows(self, chunk: int) -> tuple[Chunk, dict[int, DataError]]:
+        """Return the long sequences that begin in a chunk, and the errors of single rows, by their index in that chunk.
+
+        Rows that are unreadable have arbitrary values. Raises the errors of the corpus.
+        """
         number = int(self._numbers[chunk])
         bounds = self.bounds[self._firsts[chunk] : self._firsts[chunk + 1] + 1]
         first, end = int(bounds[0]), int(bounds[-1])
@@ -85,15 +97,13 @@ class GroupedRows(Deserializer):
         errors: dict[int, DataError] = {}
         at = first
         for part in parts:
-            for row, error in part.errors.items():
-                sequence = int(np.searchsorted(bounds, at + row, side="right")) - 1
-                errors.setdefault(sequence, error.located(sequence=at + row))
+            errors |= {at - first + row: error.located(sequence=at + row) for row, error in part.errors.items()}
             at += part.num_sequences
         values = {
             name: in_sequences(join_values([_one_sample_each(part, name) for part in parts]), bounds - first)
             for name in self.schema
         }
-        return Chunk(self.schema, values, errors, seals=[seal for part in parts for seal in part.seals])
+        return Chunk(self.schema, values, seals=[seal for part in parts for seal in part.seals]), errors
 
 
 def _one_sample_each(chunk: Chunk, name: str) -> Value:

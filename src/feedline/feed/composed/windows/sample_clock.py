@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,13 @@ _UNIT = re.compile(r"(?:timestamp|duration|time)\[(s|ms|us|ns)\b")
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 Times = NDArray[np.float64]
+
+
+class Origin(NamedTuple):
+    """A moment from which times are counted: a number in units of ``second`` seconds."""
+
+    number: float
+    second: float
 
 
 class SampleClock:
@@ -47,15 +54,40 @@ class SampleClock:
         self.stream, self.tolerance = stream, float(tolerance)
         self._second = 1.0 if unit is None else _SECONDS[unit[1]]
 
-    def times(self, chunk: Chunk) -> Times:
-        """Return when the samples of a chunk were taken, in seconds from its first one, float64 (samples,)."""
-        rows = np.asarray(chunk[self.stream].rows)
-        rows = rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)  # unsigned ones have no differences
-        times: Times = (rows - rows[:1]).astype(np.float64) * self._second
+    def times(self, chunk: Chunk, origin: Origin, unreadable: Ints) -> Times:
+        """Return when the samples of a chunk were taken, in seconds from an origin, float64 (samples,).
+
+        Args:
+            chunk: the sequences.
+            origin: the moment 0.
+            unreadable: rows that are unreadable, ascending int64 (n,). Between readable rows of their sequence they get
+                a time between them, before the first one -inf, and behind the last one inf.
+        """
+        raw = self._numbers(chunk)
+        if origin.second == self._second and isinstance(origin.number, int) == (raw.dtype.kind == "i"):
+            times: Times = (raw - origin.number).astype(np.float64) * self._second
+        else:
+            times = raw * self._second - origin.number * origin.second
+        offsets = chunk[self.stream].offsets
+        for i in np.unique(np.searchsorted(offsets, unreadable, side="right")).tolist():
+            first, end = int(offsets[i - 1]), int(offsets[i])
+            readable = np.setdiff1d(np.arange(first, end), unreadable)
+            if len(readable):
+                times[first:end] = np.interp(np.arange(first, end), readable, times[readable], -np.inf, np.inf)
         return times
 
-    def places(self, times: Times, rows: Ints, firsts: Ints, ends: Ints, offsets: Times) -> Ints:
-        """Return the samples that are some seconds away from others.
+    def origin(self, chunk: Chunk, unreadable: Ints) -> Origin:
+        """Return the time of the first readable sample of a chunk."""
+        readable = np.delete(self._numbers(chunk), unreadable)
+        return Origin(readable[0].item() if len(readable) else 0, self._second)
+
+    def _numbers(self, chunk: Chunk) -> NDArray[Any]:
+        rows = np.asarray(chunk[self.stream].rows)
+        # Unsigned ones have no differences.
+        return rows.astype(np.float64 if rows.dtype.kind == "f" else np.int64)
+
+    def steps(self, times: Times, rows: Ints, firsts: Ints, ends: Ints, offsets: Times) -> Ints | None:
+        """Return the distances in samples of the samples that are some seconds away from others.
 
         Args:
             times: of all samples, in seconds.
@@ -64,14 +96,8 @@ class SampleClock:
             offsets: seconds, float64 (k,).
 
         Returns:
-            int64 (k,), distances in samples, if these are the same for all. Else int64 (n, k): rows, ``firsts - 1`` or
-            ``ends`` beyond the sequence, and ``firsts - 2`` if no sample is near enough.
+            int64 (k,), or None if the distances are not the same for all.
         """
-        steps = self._even_steps(times, rows, firsts, ends, offsets)
-        return self._nearest(times, rows, firsts, ends, offsets) if steps is None else steps
-
-    def _even_steps(self, times: Times, rows: Ints, firsts: Ints, ends: Ints, offsets: Times) -> Ints | None:
-        """Return distances in samples if the clock ticks evenly enough for all windows."""
         following = rows[rows + 1 < ends]
         tick = float(np.median(times[following + 1] - times[following])) if len(following) else 1.0
         if not 0 < tick < np.inf or np.abs(offsets / tick).max() > 2**31:
@@ -89,32 +115,43 @@ class SampleClock:
                 return None
         return steps
 
-    def _nearest(self, times: Times, rows: Ints, firsts: Ints, ends: Ints, offsets: Times) -> Ints:
-        places = np.empty((len(rows), len(offsets)), np.int64)
+    def nearest(self, times: Times, goals: Times, firsts: Ints, ends: Ints) -> Ints:
+        """Return the samples that were taken at some times.
+
+        Args:
+            times: of all samples, in seconds.
+            goals: seconds from the same origin, float64 (n, k).
+            firsts, ends: bounds of the sequences in which to look, int64 (n,), firsts < ends.
+
+        Returns:
+            int64 (n, k): rows, ``firsts - 1`` or ``ends`` beyond the sequence, and ``firsts - 2`` if no sample is near
+            enough.
+        """
+        places = np.empty(goals.shape, np.int64)
         edges = np.flatnonzero(np.diff(firsts, prepend=-1, append=-1))
         for begin, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             first, end = int(firsts[begin]), int(ends[begin])
-            moments = times[first:end]
-            goals = moments[rows[begin:stop] - first, None] + offsets
-            after = np.clip(np.searchsorted(moments, goals), 0, len(moments) - 1)
+            moments, own = times[first:end], goals[begin:stop]
+            after = np.clip(np.searchsorted(moments, own), 0, len(moments) - 1)
             before = np.maximum(after - 1, 0)
-            nearest = np.where(np.abs(moments[before] - goals) <= np.abs(moments[after] - goals), before, after)
-            near = np.abs(moments[nearest] - goals) <= self.tolerance
-            beyond = np.where(goals < moments[0], first - 1, np.where(goals > moments[-1], end, first - 2))
+            nearest = np.where(np.abs(moments[before] - own) <= np.abs(moments[after] - own), before, after)
+            near = np.abs(moments[nearest] - own) <= self.tolerance
+            beyond = np.where(own < moments[0], first - 1, np.where(own > moments[-1], end, first - 2))
             places[begin:stop] = np.where(near, first + nearest, beyond)
         return places
 
-    def disorder(self, times: Times, firsts: Ints, ends: Ints) -> dict[int, DataError]:
+    def disorder(self, times: Times, offsets: Ints, unreadable: Ints) -> dict[int, DataError]:
         """Return the errors of sequences whose timestamps do not ascend, by index.
 
         Args:
             times: of all samples.
-            firsts, ends: bounds of each sequence, int64 (sequences,).
+            offsets: of the sequences, int64 (sequences + 1,).
+            unreadable: rows without a known time, int64 (n,).
         """
-        descends = np.flatnonzero(~(np.diff(times) > 0))
-        sequence = np.searchsorted(ends, descends, side="right")
-        inside = descends + 1 < ends[np.minimum(sequence, len(ends) - 1)]
+        rows = np.delete(np.arange(len(times)), unreadable)
+        sequences = np.searchsorted(offsets, rows, side="right") - 1
+        descends = ~(np.diff(times[rows]) > 0) & (np.diff(sequences) == 0)
         return {
             i: DataError("expected timestamps that ascend within the sequence, got others", stream=self.stream)
-            for i in np.unique(sequence[inside]).tolist()
+            for i in np.unique(sequences[1:][descends]).tolist()
         }

@@ -47,9 +47,14 @@ class TimeWindows(Deserializer):
         pad: ``"edge"`` repeats the first or last sample of a sequence beyond its ends, ``"zeros"`` has zeros or empty
             byte strings there, and ``"drop"`` leaves out the windows that would need them, so that there is no mask.
         seconds: name of a stream of timestamps that ascend in each sequence, of shape (): seconds or, with a unit such
-            as ``"timestamp[ms]"``, what that says.
+            as ``"timestamp[ms]"``, what that says. For streams that are sampled at different rates, the name by stream:
+            ``{"action": "action_time", "image": "image_time"}``. Then windows are around the samples of the first, and
+            the timestamps of the others are left out unless they have windows, too.
         tolerance: seconds by which the timestamp of a sample may differ from where a window has it. If no sample is as
-            near, between the first and the last one, the sequence is unreadable.
+            near, between the first and the last one, the window is unreadable. Without ``within`` its sequence is.
+
+    Attributes:
+        windows: offsets by stream.
 
     Raises:
         DataError: there is no window, or a sequence is unreadable in the stream ``within``.
@@ -65,7 +70,7 @@ class TimeWindows(Deserializer):
         within: Any = None,
         every: int = 1,
         pad: str = "edge",
-        seconds: str | None = None,
+        seconds: str | Mapping[str, str] | None = None,
         tolerance: float = 1e-4,
     ) -> None:
         check_part(corpus, type(self).__name__)
@@ -79,8 +84,15 @@ class TimeWindows(Deserializer):
         self.corpus = corpus if within is None else GroupedRows(corpus, within)
         self._alone = within is not None  # each window is a sequence
         self._every, self._pad = whole_number("every", every, 1), pad
-        self._clock = None if seconds is None else SampleClock(corpus.schema, seconds, tolerance)
+        by_stream = dict(seconds) if isinstance(seconds, Mapping) else {}
+        first = next(iter(by_stream.values()), None) if isinstance(seconds, Mapping) else seconds
+        self._clock = None if seconds is None else SampleClock(corpus.schema, first, tolerance)
+        self._clocks = _other_clocks(corpus.schema, by_stream, first, tolerance)
         self._offsets = {name: _checked_offsets(name, offsets, self._clock) for name, offsets in windows.items()}
+        for name, clock in self._clocks.items():
+            if name not in self._offsets and name != clock.stream:
+                raise ValueError(f"expected offsets of `{name}`, whose samples are taken at other times, got none")
+        self.windows = {name: tuple(at.tolist()) for name, at in self._offsets.items()}
         self.schema = self._windowed_schema(corpus.schema)
         self._starts = chunk_starts(self.corpus)
         self._counts = self._window_counts(lengths_of(self.corpus, np.arange(self._starts[-1])))
@@ -108,7 +120,9 @@ class TimeWindows(Deserializer):
         """Return 32 hex digits over the corpus's digest and the windows."""
         content = ContentDigest()
         content.text(self.corpus.digest().encode())
-        clock = None if self._clock is None else (self._clock.stream, self._clock.tolerance)
+        clock: Any = None if self._clock is None else (self._clock.stream, self._clock.tolerance)
+        if self._clocks:
+            clock = (*clock, sorted((name, clock.stream) for name, clock in self._clocks.items()))
         offsets = {name: steps.tolist() for name, steps in sorted(self._offsets.items())}
         content.text(repr((offsets, self._alone, self._every, self._pad, clock)).encode())
         return content.hexdigest()
@@ -125,6 +139,8 @@ class TimeWindows(Deserializer):
         streams: dict[str, Stream] = {}
         for name, stream in before.items():
             masked = name.removesuffix(PRESENT)
+            if name not in self._offsets and name in self._clocks:
+                continue
             if name in self._offsets:
                 streams[name] = self._windowed_stream(name, stream)
             elif masked != name and masked in self._offsets and _is_mask(stream):
@@ -170,7 +186,7 @@ class TimeWindows(Deserializer):
         return Stream(() if before[name].is_bytes else (len(self._offsets[name]),), "bool")
 
     def _needs_mask(self, name: str) -> bool:
-        return self._pad != "drop" and bool(self._offsets[name].any())
+        return self._pad != "drop" and (bool(self._offsets[name].any()) or name in self._clocks)
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -191,13 +207,11 @@ class TimeWindows(Deserializer):
     def read(self, chunk: int) -> Chunk:
         """Return the windows of a chunk. Raises the errors of the corpus."""
         number = int(self._numbers[chunk])
-        part = self.corpus.read(number)
+        part, of_rows = self._read_rows(number)
         ordinals = np.arange(self._starts[number], self._starts[number + 1])
-        errors = _uneven(part, lengths_of(self.corpus, ordinals)) | dict(part.errors)
-        times = None if self._clock is None else self._clock.times(part)
-        if self._clock is not None and times is not None:
-            bounds = part[self._clock.stream].offsets
-            errors = self._clock.disorder(times, bounds[:-1], bounds[1:]) | errors
+        errors = self._uneven(part, lengths_of(self.corpus, ordinals)) | dict(part.errors)
+        times = _Times(self._clock, self._clocks, part, np.array(sorted(of_rows), np.int64))
+        errors = times.disorder() | errors
         counts = self._counts[ordinals]
         if not self._alone:
             counts = np.where(_flags(errors, len(ordinals)), 0, counts)
@@ -205,28 +219,78 @@ class TimeWindows(Deserializer):
         owners = np.repeat(np.arange(len(ordinals)), counts)
         places = self._margins()[0] + (np.arange(offsets[-1]) - offsets[owners]) * self._every
         windows = _Windows(part, owners, places)
-        if self._clock is not None and times is not None:
-            steps = {name: windows.at_times(self._clock, times, seconds) for name, seconds in self._offsets.items()}
-            missed = np.unique(np.concatenate([owners[late] for _, late in steps.values()])).tolist()
-            what = f"expected a sample within {self._clock.tolerance:g} s of each time in a window, got none"
-            errors = {i: DataError(what, stream=self._clock.stream) for i in missed} | errors
-            steps_of = {name: at for name, (at, _) in steps.items()}
-        else:
-            steps_of = self._offsets
+        steps = {name: windows.steps(name, at, times) for name, at in self._offsets.items()}
         values: dict[str, Value] = {}
         for name in self.schema:
-            of = name if name in steps_of else name.removesuffix(PRESENT)
-            if of not in steps_of:
+            of = name if name in steps else name.removesuffix(PRESENT)
+            if of not in steps:
                 values[name] = windows.middle_samples(name)
             elif of == name:
-                values[name] = windows.of_samples(name, steps_of[name], zeros=self._pad == "zeros")
+                values[name] = windows.of_samples(name, steps[name], zeros=self._pad == "zeros")
             else:
-                values[name] = windows.of_mask(of, steps_of[of])
+                values[name] = windows.of_mask(of, steps[of])
+        of_windows = windows.errors(steps, of_rows, times, zeros=self._pad == "zeros")
         if not self._alone:
+            for i, error in of_windows.items():
+                errors.setdefault(int(owners[i]), error)
             values = {name: in_sequences(value, offsets) for name, value in values.items()}
             return Chunk(self.schema, values, errors, seals=part.seals)
         bad = np.flatnonzero(_flags(errors, len(ordinals))[owners]).tolist()
-        return Chunk(self.schema, values, {i: errors[int(owners[i])] for i in bad}, seals=part.seals)
+        return Chunk(self.schema, values, of_windows | {i: errors[int(owners[i])] for i in bad}, seals=part.seals)
+
+    def _read_rows(self, number: int) -> tuple[Chunk, dict[int, DataError]]:
+        """Return a chunk of sequences, and the errors of single rows."""
+        if isinstance(self.corpus, GroupedRows):
+            return self.corpus.read_rows(number)
+        return self.corpus.read(number), {}
+
+    def _uneven(self, chunk: Chunk, lengths: Ints) -> dict[int, DataError]:
+        """Return the errors of sequences of which a stream has another number of samples than it should."""
+        errors: dict[int, DataError] = {}
+        for name, value in chunk.values.items():
+            clock = self._clocks.get(name, self._clocks.get(name.removesuffix(PRESENT)))
+            expected = lengths if clock is None else chunk[clock.stream].lengths
+            as_in = "the longest stream" if clock is None else f"`{clock.stream}`"
+            for i in np.flatnonzero(value.lengths != expected).tolist():
+                what = f"expected {expected[i]} samples, as {as_in} has, for windows, got {value.lengths[i]}"
+                errors.setdefault(i, DataError(what, stream=name))
+            for i in np.flatnonzero(value.lengths == 0).tolist() if clock is not None else ():
+                errors.setdefault(i, DataError("expected at least one sample for windows, got none", stream=name))
+        return errors
+
+
+class _Times:
+    """When the samples of a chunk were taken.
+
+    Args:
+        clock: that of the present samples. None: windows are not in seconds.
+        clocks: by stream, those of streams with another one.
+        chunk: the sequences.
+        unreadable: rows that are unreadable, ascending int64 (n,).
+    """
+
+    def __init__(
+        self, clock: SampleClock | None, clocks: Mapping[str, SampleClock], chunk: Chunk, unreadable: Ints
+    ) -> None:
+        self.clock, self.unreadable = clock, unreadable
+        self._clocks, self._chunk = clocks, chunk
+        self._times: dict[str, NDArray[np.float64]] = {}
+        if clock is not None:
+            origin = clock.origin(chunk, unreadable)
+            for stream, each in {clock.stream: clock, **{each.stream: each for each in clocks.values()}}.items():
+                self._times[stream] = each.times(chunk, origin, unreadable)
+
+    def of(self, name: str) -> tuple[SampleClock | None, NDArray[np.float64]]:
+        """Return the clock of a stream, and when its samples were taken, in seconds from an origin for all streams."""
+        clock = self._clocks.get(name, self.clock)
+        return clock, np.empty(0) if clock is None else self._times[clock.stream]
+
+    def disorder(self) -> dict[int, DataError]:
+        """Return the errors of sequences whose timestamps do not ascend, by index."""
+        errors: dict[int, DataError] = {}
+        for clock in () if self.clock is None else (*self._clocks.values(), self.clock):
+            errors |= clock.disorder(self._times[clock.stream], self._chunk[clock.stream].offsets, self.unreadable)
+        return errors
 
 
 class _Windows:
@@ -247,15 +311,52 @@ class _Windows:
         firsts = bounds[self._owners]
         return firsts + self._places, firsts, bounds[self._owners + 1]
 
-    def at_times(self, clock: SampleClock, times: NDArray[np.float64], seconds: Any) -> tuple[Ints, Ints]:
-        """Return steps from the present samples, int64 (k,), or places in the sequence, int64 (n, k), and the windows
-        for which there is no sample."""
-        rows, firsts, ends = self._bounds(clock.stream)
-        at = clock.places(times, rows, firsts, ends, seconds)
-        if at.ndim == 1:
-            return at, np.empty(0, np.int64)
-        at -= firsts[:, None]
-        return at, np.flatnonzero((at == -2).any(axis=1))
+    def steps(self, name: str, offsets: NDArray[Any], times: _Times) -> Ints:
+        """Return the samples of the windows of a stream: their distances from the present samples, int64 (k,), or
+        places in the sequence, int64 (n, k), -2 if there is none."""
+        if times.clock is None:
+            return offsets
+        rows, own_firsts, own_ends = self._bounds(times.clock.stream)
+        (clock, moments), present = times.of(name), times.of(times.clock.stream)[1]
+        assert clock is not None
+        if clock is times.clock and not len(times.unreadable):
+            steps = clock.steps(moments, rows, own_firsts, own_ends, offsets)
+            if steps is not None:
+                return steps
+        _, firsts, ends = self._bounds(clock.stream)
+        with np.errstate(invalid="ignore"):  # rows of unknown time
+            places: Ints = clock.nearest(moments, present[rows, None] + offsets, firsts, ends)
+        return places - firsts[:, None]
+
+    def errors(
+        self, steps: Mapping[str, Ints], of_rows: Mapping[int, DataError], times: _Times, *, zeros: bool
+    ) -> dict[int, DataError]:
+        """Return the errors of windows that need an unreadable row, or for which there is no sample, by index."""
+        errors: dict[int, DataError] = {}
+        for name, places in steps.items():
+            clock = times.of(name)[0]
+            if clock is not None and places.ndim > 1:
+                what = f"expected a sample within {clock.tolerance:g} s of each time in a window, got none"
+                for i in np.flatnonzero((places == -2).any(axis=1)).tolist():
+                    errors.setdefault(i, DataError(what, stream=clock.stream))
+        _, firsts, ends = self._bounds(next(iter(steps)))
+        damaged = np.searchsorted(times.unreadable, firsts) < np.searchsorted(times.unreadable, ends)
+        for i in np.flatnonzero(damaged).tolist():
+            row = next((row for row in self._needed_rows(i, steps, zeros=zeros) if row in of_rows), None)
+            if row is not None:
+                errors[i] = of_rows[row]
+        return errors
+
+    def _needed_rows(self, i: int, steps: Mapping[str, Ints], *, zeros: bool) -> list[int]:
+        """Return the rows that a window needs, if all streams have the same rows."""
+        present, first, end = (int(rows[i]) for rows in self._bounds(next(iter(steps))))
+        needed = [np.array([present])]
+        for at in steps.values():
+            places = present + at if at.ndim == 1 else first + at[i]
+            inside = (first <= places) & (places < end)
+            needed.append(places[inside] if zeros else np.clip(places, first, end - 1))
+        rows: list[int] = np.concatenate(needed).tolist()
+        return rows
 
     def middle_samples(self, name: str) -> Value:
         """Return the present samples."""
@@ -288,27 +389,30 @@ class _Windows:
         return DenseValue(flags.reshape(-1), np.arange(len(flags) + 1) * flags.shape[1])
 
 
-def _windowed(array: NDArray[Any], rows: Ints, firsts: Ints, ends: Ints, steps: Ints, *, zeros: bool) -> WindowedRows:
+def _windowed(array: NDArray[Any], rows: Ints, firsts: Ints, ends: Ints, steps: Ints, *, zeros: bool) -> DenseValue:
+    if not len(rows):
+        return DenseValue(np.empty((0, steps.shape[-1], *array.shape[1:]), array.dtype), None)
     places = WindowPlaces(rows, firsts, ends, steps)
     if steps.ndim > 1:
         places = WindowPlaces(firsts[:, None] + steps, firsts, ends, None)
     return WindowedRows(array, places, (steps.shape[-1], *array.shape[1:]), zeros=zeros)
 
 
-def _uneven(chunk: Chunk, lengths: Ints) -> dict[int, DataError]:
-    """Return the errors of sequences of which a stream has another number of samples than they have."""
-    errors: dict[int, DataError] = {}
-    for name, value in chunk.values.items():
-        for i in np.flatnonzero(value.lengths != lengths).tolist():
-            what = f"expected {lengths[i]} samples, as the longest stream has, for windows, got {value.lengths[i]}"
-            errors.setdefault(i, DataError(what, stream=name))
-    return errors
-
-
 def _flags(errors: Mapping[int, DataError], count: int) -> NDArray[np.bool_]:
     flags = np.zeros(count, np.bool_)
     flags[list(errors)] = True
     return flags
+
+
+def _other_clocks(
+    schema: Schema, by_stream: Mapping[str, str], first: str | None, tolerance: float
+) -> dict[str, SampleClock]:
+    """Return the clocks other than the first, by stream. A stream of timestamps has itself as its clock."""
+    for name in by_stream:
+        if name not in schema:
+            raise SchemaError(f"expected streams {', '.join(schema)} in seconds, got `{name}`")
+    clocks = {stream: SampleClock(schema, stream, tolerance) for stream in by_stream.values() if stream != first}
+    return {name: clocks[stream] for name, stream in by_stream.items() if stream in clocks} | clocks
 
 
 def _is_mask(stream: Stream) -> bool:

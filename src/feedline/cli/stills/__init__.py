@@ -1,0 +1,1 @@
+"""``feedline inspect --pictures`` of corpora other than of pictures: sequences as stills, on one page."""

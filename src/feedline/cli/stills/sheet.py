@@ -1,0 +1,138 @@
+"""The page of stills: a card for each of some sequences, with a still of each stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline._version import __version__
+from feedline.cli.bench_loader import call_factory
+from feedline.cli.console import show_count, use_option_names
+from feedline.cli.stills.drawn import Marks, drawn, spans
+from feedline.data import Value
+from feedline.data.schema import PRESENT
+from feedline.errors import DataError
+from feedline.feed.composed.windows.time_windows import TimeWindows
+from feedline.feed.protocol import Deserializer, finish_of
+from feedline.feed.remote.stores import is_address
+from feedline.feed.source import MinibatchSource
+from feedline.feed.transforms import DrawKeys
+from feedline.runs import page
+
+SEGMENT = "segment"
+_OF_ROWS = frozenset({SEGMENT, "positions", "labels", "cu_seqlens"})  # of packed rows, which spans show
+
+
+def is_factory(path: str) -> bool:
+    """Return whether the argument of a command is ``module:factory``, and not a path or an address."""
+    return ":" in path and not is_address(path) and not Path(path).exists()
+
+
+def made_by(spec: str) -> Deserializer | MinibatchSource:
+    """Return the corpus or the source that ``module:factory`` makes.
+
+    Raises:
+        DataError: it makes something else, or does not exist.
+    """
+    made = call_factory("PATH", spec)
+    if not isinstance(made, (Deserializer, MinibatchSource)):
+        raise DataError(f"expected a corpus or a MinibatchSource from {spec}, got {type(made).__name__}")
+    return made
+
+
+def write_stills(target: Deserializer | MinibatchSource, count: int, out: Path) -> dict[str, Any]:
+    """Write a page with some sequences of a corpus, or with the first ones that a source delivers.
+
+    Returns:
+        ``page``, its path, and the numbers of ``sequences`` and ``unreadable`` ones.
+    """
+    if isinstance(target, MinibatchSource):
+        corpus, sequences = target.corpus, _delivered(target, count)
+        lead = f"The first {len(sequences)} sequences that a source delivers, with its transforms."
+    else:
+        corpus, sequences = target, _selected(target, count)
+        lead = f"{len(sequences)} sequences of {show_count(sum(info.sequences for info in corpus.chunks()))}."
+    cards = []
+    for ordinal, sequence in sequences:
+        if isinstance(sequence, DataError):
+            body = f'<p class="error">{escape(use_option_names(str(sequence)))}</p>'
+        else:
+            body = _stills(corpus, sequence)
+        cards.append(f'<li class="card"><h2>sequence {show_count(ordinal)}</h2>{body}</li>')
+    out.write_text(_page(corpus.name, lead, cards), encoding="utf-8", errors="backslashreplace")
+    return {
+        "page": str(out),
+        "sequences": len(cards),
+        "unreadable": sum(isinstance(each, DataError) for _, each in sequences),
+    }
+
+
+def _selected(corpus: Deserializer, count: int) -> list[tuple[int, Mapping[str, Value] | DataError]]:
+    """Return sequences spread over a corpus: the ordinal, and the streams or the error of each."""
+    sequences = sum(info.sequences for info in corpus.chunks())
+    ordinals = np.unique(np.linspace(0, sequences - 1, min(count, sequences)).round().astype(np.int64))
+    chunk = corpus.select(ordinals)
+    good = np.array([i for i in range(len(ordinals)) if i not in chunk.errors], np.int64)
+    values: Mapping[str, Value] = chunk.take(good).values
+    if (finish := finish_of(corpus)) is not None:
+        keys = DrawKeys(0, np.zeros(len(good), np.int64), ordinals[good], 0)
+        values = finish.run_all(corpus.schema, dict(values), keys).values
+    readable = dict(zip(good.tolist(), _each(values, len(good)), strict=True))
+    return [(ordinal, readable[i] if i in readable else chunk.errors[i]) for i, ordinal in enumerate(ordinals.tolist())]
+
+
+def _delivered(source: MinibatchSource, count: int) -> list[tuple[int, Mapping[str, Value] | DataError]]:
+    """Return the first sequences that a source delivers, as `_selected` does."""
+    sequences: list[tuple[int, Mapping[str, Value] | DataError]] = []
+    while len(sequences) < count and (minibatch := source.next_minibatch(1)):
+        sequences += zip(minibatch.ids.tolist(), _each(minibatch, minibatch.num_sequences), strict=True)
+    return sequences[:count]
+
+
+def _each(values: Mapping[str, Value], count: int) -> Iterator[dict[str, Value]]:
+    """Yield the streams of each sequence."""
+    for i in range(count):
+        # Of streams that belong to the minibatch as a whole, sequences have no part.
+        yield {name: value.slice(i, i + 1) for name, value in values.items() if value.num_sequences == count}
+
+
+def _stills(corpus: Deserializer, values: Mapping[str, Value]) -> str:
+    offsets = _offsets(corpus)
+    packed = SEGMENT in values
+    parts = []
+    for name, value in values.items():
+        if (packed and name in _OF_ROWS) or (name.removesuffix(PRESENT) in offsets and name not in offsets):
+            continue
+        mask = values.get(name + PRESENT) if name in offsets else None
+        marks = Marks(offsets.get(name, ()), None if mask is None else np.asarray(mask.dense().rows).ravel())
+        segments = np.asarray(values[SEGMENT].dense().rows).ravel() if packed else None
+        if segments is not None and value.num_samples == len(segments):
+            still = spans(segments, name)
+        else:
+            still = drawn(value, marks)
+        parts.append(f"<h3>{escape(name)}</h3>{still}")
+    return "".join(parts)
+
+
+def _offsets(corpus: Any) -> dict[str, tuple[float, ...]]:
+    """Return the offsets of windows, if a corpus has them."""
+    while corpus is not None and not isinstance(corpus, TimeWindows):
+        corpus = getattr(corpus, "corpus", None)
+    return {} if corpus is None else corpus.windows
+
+
+def _page(name: str, lead: str, cards: list[str]) -> str:
+    style = files(__package__).joinpath("sheet.css").read_text("utf-8")
+    items = "\n".join(cards)
+    body = f"""<header><h1>{escape(name)}</h1>
+<p class="soft">{escape(lead)}</p></header>
+<main><ol class="stills">
+{items}
+</ol></main>
+<footer>Made by feedline {escape(__version__)}.</footer>"""
+    return page.document(f"Stills of {name}", body, style, charts=False)

@@ -1,0 +1,135 @@
+"""`inspect --pictures` of other data than pictures: marks, documents and sounds are where they are in the data."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+
+import feedline as fl
+from tests.cli.shell import feedline
+from tests.runs.logs import Page
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+
+COUNT = 12
+PROGRAM = """
+import numpy as np
+import feedline as fl
+
+def red(i):
+    import io
+    from PIL import Image
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), (20 * i, 0, 0)).save(file, "PNG")
+    return file.getvalue()
+
+rows = fl.ArrayDeserializer(
+    {
+        "episode": np.repeat([0, 1], 6),
+        "camera": fl.Value.from_bytes([red(i) for i in range(12)]),
+        "action": np.arange(36, dtype=np.float32).reshape(12, 3),
+        "task": fl.Value.from_bytes(["<lift> & turn"] * 12),
+    }
+)
+windows = fl.TimeWindows(rows, {"camera": (-1, 0), "action": range(4)}, within="episode")
+
+def packed():
+    documents = fl.ArrayDeserializer({"tokens": fl.Value.from_dense(np.arange(20), [0, 3, 8, 12, 20])})
+    return fl.MinibatchSource(fl.Packed(documents, 16), max_sweeps=1)
+
+def tone():
+    t = np.arange(16_000) / 16_000
+    samples = np.sin(2 * np.pi * 2_000 * t).astype(np.float32)
+    return fl.ArrayDeserializer({"sound": fl.Value.from_dense(samples, [0, 16_000])})
+
+number = 5
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "robot.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def sheet(target, count=COUNT, *options):
+    """Write the page of a target. Return the command's output, the page and its cards."""
+    about = json.loads(
+        feedline("inspect", target, "--pictures", count, "--out", "page.html", "--json", *options).stdout
+    )
+    with open("page.html", encoding="utf-8") as file:
+        text = file.read()
+    parsed = Page(text)
+    assert not parsed.scripts
+    assert all(link.startswith("data:image/") for link in parsed.links)
+    return about, text, re.split(r'<li class="card">', text)[1:]
+
+
+def pixels(link):
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(link.partition("base64,")[2]))))
+
+
+def test_windows_are_strips_and_curves_with_marks(program):
+    about, _, cards = sheet("robot:windows")
+    assert about == {"page": "page.html", "sequences": COUNT, "unreadable": 0}
+    assert len(cards) == COUNT
+    for i, card in enumerate(cards):
+        frames = re.findall(r'<li class="(\w*)"><img src="([^"]+)"[^>]*><span>([^<]+)</span>', card)
+        first = i % 6 == 0
+        assert [style for style, _, _ in frames] == ["padded" if first else "", "now"]
+        assert [caption for _, _, caption in frames] == ["-1, padded" if first else "-1", "0"]
+        reds = [pixels(link)[0, 0, 0] for _, link, _ in frames]
+        assert reds == [20 * i if first else 20 * (i - 1), 20 * i]
+        missing = max(0, i % 6 + 4 - 6)
+        widths = [float(width) for width in re.findall(r'class="padded" x="[\d.]+" width="([\d.]+)"', card)]
+        assert sum(widths) == pytest.approx(600 * missing / 4)
+        assert len(re.findall("<polyline", card)) == 3
+        assert "&lt;lift&gt; &amp; turn" in card
+
+
+def test_packed_rows_are_bars_of_documents(program):
+    _, _, cards = sheet("robot:packed", 2)
+    bars = []
+    for card in cards:
+        spans = re.findall(r'<rect class="(\w+)" x="[\d.]+" width="([\d.]+)"[^>]*><title>([^<]+)', card)
+        assert sum(float(width) for _, width, _ in spans) == pytest.approx(600, abs=0.1)
+        bars.append([int(re.search(r"\d+$|(?<=: )\d+", title)[0]) for _, _, title in spans])
+        assert len({style for style, _, _ in spans}) == len(spans)
+    source = fl.MinibatchSource(
+        fl.Packed(fl.ArrayDeserializer({"tokens": fl.Value.from_dense(np.arange(20), [0, 3, 8, 12, 20])}), 16),
+        max_sweeps=1,
+    )
+    rows = [row for m in source.minibatches(1) for row in m["segment"].sequences()]
+    runs = [np.diff(np.flatnonzero(np.diff(row.ravel(), prepend=-1, append=-1))).tolist() for row in rows]
+    assert bars == runs
+
+
+def test_a_sound_is_a_spectrogram(program):
+    _, _, (card,) = sheet("robot:tone")
+    (link,) = re.findall(r'<div class="heat"><img src="([^"]+)"', card)
+    levels = pixels(link).astype(int).sum(-1).mean(1)
+    frequency = 8_000 * (1 - (levels.argmax() + 0.5) / len(levels))
+    assert frequency == pytest.approx(2_000, abs=8_000 / len(levels))
+
+
+def test_unreadable_sequences_say_why(program):
+    (program / "a.jsonl").write_text('{"x": 1}\n{"x": "<b>"}\n{"x": 3}\n')
+    about, text, cards = sheet("a.jsonl", 3, "--stream", "x=scalar")
+    assert about["unreadable"] == 1
+    assert 'class="error"' in cards[1]
+    assert "&lt;b&gt;" in cards[1]
+    assert text.count('class="error"') == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("robot:nothing", "a factory at robot:nothing"), ("robot:number", "a corpus or a MinibatchSource")],
+)
+def test_other_targets_are_errors(program, target, message):
+    assert message in feedline("inspect", target, "--pictures", 3, code=1).stderr
