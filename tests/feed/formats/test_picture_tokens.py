@@ -235,7 +235,7 @@ def test_a_digest_distinguishes_the_settings():
         ((PICTURE, 4), {"tokens": "image"}, fl.SchemaError, "integers with shape"),
         ((PICTURE, lambda width, height: width // 300), {}, ValueError, "for 1 x 1 pixels of at least 1, got 0"),
         ((PICTURE, lambda width, height: width / 2), {}, TypeError, "for 1 x 1 pixels as an int, got 0.5"),
-        ((PICTURE, 0), {}, ValueError, "count of PictureTokens of at least 1"),
+        ((PICTURE, 0), {}, ValueError, "repeats of PictureTokens of at least 1"),
         (("<picture>", 4), {}, TypeError, "placeholder of PictureTokens as an int"),
     ],
 )

@@ -32,8 +32,8 @@ class PictureTokens(Deserializer, Unsized):
     Args:
         corpus: corpus with a stream of tokens and one of encoded pictures, any number to a sequence.
         placeholder: the token in the place of a picture.
-        count: tokens of a picture, at least 1: a number, or a function of its width and height in pixels, upright, the
-            same in every call. Its identity is its name and its results for some sizes, for which the constructor
+        repeats: tokens of a picture, at least 1: a number, or a function of its width and height in pixels, upright,
+            the same in every call. Its identity is its name and its results for some sizes, for which the constructor
             calls it. Functions get the sizes of JPEG and PNG.
         pictures: name of the stream of encoded pictures.
         tokens: name of the stream of tokens.
@@ -47,7 +47,7 @@ class PictureTokens(Deserializer, Unsized):
         self,
         corpus: Deserializer,
         placeholder: int,
-        count: int | Count,
+        repeats: int | Count,
         *,
         pictures: str = "image",
         tokens: str = "tokens",
@@ -60,8 +60,8 @@ class PictureTokens(Deserializer, Unsized):
                 raise SchemaError(f"expected a stream of {what} as `{name}` in {corpus.name}, got {stream or 'none'}")
         self._corpus, self._pictures, self._tokens = corpus, pictures, tokens
         self._placeholder = whole_number("placeholder of PictureTokens", placeholder, 0)
-        self._count = count if callable(count) else whole_number("count of PictureTokens", count, 1)
-        self._identity = _identity(count) if callable(count) else str(self._count)
+        self._repeats = repeats if callable(repeats) else whole_number("repeats of PictureTokens", repeats, 1)
+        self._identity = _identity(repeats) if callable(repeats) else str(self._repeats)
         self.name = corpus.name
         streams = {name: Stream(s.shape, s.dtype, s.sparse, unit=s.unit) for name, s in corpus.schema.items()}
         self.schema = Schema(streams)
@@ -109,18 +109,18 @@ class PictureTokens(Deserializer, Unsized):
     def _counts(self, pictures: BytesValue, errors: dict[int, DataError]) -> Ints:
         """Return the number of tokens of each picture. Documents with a picture of unknown size are added to
         ``errors``."""
-        if not callable(self._count):
-            return np.full(pictures.num_samples, self._count, np.int64)
+        if not callable(self._repeats):
+            return np.full(pictures.num_samples, self._repeats, np.int64)
         headers = _native.picture_headers(np.ascontiguousarray(pictures.data), np.ascontiguousarray(pictures.bounds))
         turned = headers[:, 4] >= 5  # by a quarter, in EXIF
         sizes = np.where(turned[:, None], headers[:, 2:0:-1], headers[:, 1:3])
         document = np.repeat(np.arange(pictures.num_sequences), pictures.lengths)
         for i in document[(sizes <= 0).any(1)].tolist():
             what = "expected pictures in JPEG or PNG, whose first bytes have their sizes, got another one"
-            hint = "convert it, or pass a number as count to PictureTokens"
+            hint = "convert it, or pass a number as repeats to PictureTokens"
             errors.setdefault(i, DataError(what, stream=self._pictures, hint=hint))
         distinct, inverse = np.unique(np.maximum(sizes, 1), axis=0, return_inverse=True)
-        counts = [_checked(self._count, width, height) for width, height in distinct.tolist()]
+        counts = [_checked(self._repeats, width, height) for width, height in distinct.tolist()]
         return np.array(counts, np.int64)[inverse.reshape(-1)]
 
     def paths(self) -> Sequence[str]:
@@ -153,4 +153,4 @@ def _checked(count: Count, width: int, height: int) -> int:
     Raises:
         TypeError, ValueError: it is no number of at least 1.
     """
-    return whole_number(f"count of PictureTokens for {width} x {height} pixels", count(width, height), 1)
+    return whole_number(f"repeats of PictureTokens for {width} x {height} pixels", count(width, height), 1)
