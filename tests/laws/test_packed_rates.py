@@ -297,6 +297,44 @@ def test_a_store_knows_the_lengths_of_all_streams(tmp_path):
     assert sorted(documents) == [i for i, each in enumerate(costs_of(world)) if 0 < each <= 24]
 
 
+def test_a_state_of_other_costs_is_refused():
+    lengths, cost = [(4, 8, 2, 1)] * 30, {"tokens": 1, "patches": 0.25, "sounds": 0, "names": 0}
+    others = [cost | {"patches": 0.5}, {"tokens": 1, "patches": 0.25, "names": 0, "sounds": 0.25}]
+    with fl.MinibatchSource(packed_of((lengths, 16, cost, "best-fit"))) as source:
+        source.next_minibatch(32)
+        state = source.state_dict()
+    for other in others:
+        source = fl.MinibatchSource(packed_of((lengths, 16, other, "best-fit")))
+        with source, pytest.raises(fl.StateError):
+            source.load_state_dict(state)
+    same = dict(reversed((cost | {"patches": Fraction(1, 4)}).items()))
+    with fl.MinibatchSource(packed_of((lengths, 16, same, "best-fit"))) as source:
+        source.load_state_dict(state)
+
+
+def test_lengths_that_a_format_does_not_know_are_counted_when_read(tmp_path):
+    """A text has an index with the longest stream of each line only."""
+    lengths = [(1 + i % 5, i % 9) for i in range(60)]
+    lines = [json.dumps({"tokens": [i] * n, "patches": [[i, k] for k in range(p)]}) for i, (n, p) in enumerate(lengths)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    streams = {"tokens": fl.Stream((), "int32"), "patches": fl.Stream(2, "float32")}
+    corpus = fl.JSONLinesDeserializer(tmp_path / "rows.jsonl", streams, sequences=["tokens", "patches"], chunk_size=400)
+    packed = fl.Packed(corpus, 12, cost={"tokens": 1, "patches": 0.5})
+    with pytest.raises(ValueError, match="lengths are known before reading"):
+        assert packed.fill
+    with fl.MinibatchSource(packed, max_sweeps=1) as source:
+        seen = []
+        for minibatch in source.minibatches(24):
+            bounds, of_patches = minibatch["cu_seqlens"].rows, minibatch["patches_cu_seqlens"].rows
+            filled = np.flatnonzero(minibatch["segment"].rows[bounds[:-1]])
+            tokens, patches = minibatch["tokens"].rows, minibatch["patches"].rows
+            seen += [
+                (tokens[bounds[k] : bounds[k + 1]].tolist(), patches[of_patches[k] : of_patches[k + 1]].tolist())
+                for k in filled
+            ]
+    assert sorted(seen) == [([i] * n, [[i, k] for k in range(p)]) for i, (n, p) in enumerate(lengths)]
+
+
 def test_costs_are_not_rounded():
     """Three samples of 0.1 cost 0.3, not 0.30000000000000004."""
     lengths = [(1, 20, 0, 0), (0, 3, 0, 0), (0, 27, 0, 0)] * 20

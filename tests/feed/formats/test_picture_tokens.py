@@ -31,8 +31,8 @@ def encoded(width, height, kind="PNG", turned=False):
 
 
 def patches(width, height):
-    """Of 16 pixels, the last ones incomplete."""
-    return -(-width // 16) * -(-height // 16)
+    """Of 16 pixels, the last ones incomplete, and one more at the end of each line."""
+    return (-(-width // 16) + 1) * -(-height // 16)
 
 
 def documents(count=60):
@@ -203,10 +203,10 @@ def test_conversations_with_pictures_are_packed(write, tokenizer, tmp_path):
 
     fl.convert(corpus, tmp_path / "talks.store")
     for documents in (corpus, fl.open_corpus(tmp_path / "talks.store")):
-        packed = fl.Packed(documents, 160, cost={"tokens": 1, "image": 0}, tokens="tokens")
+        packed = fl.Packed(documents, 192, cost={"tokens": 1, "image": 0}, tokens="tokens")
         seen = []
         with fl.MinibatchSource(packed, seed=2, max_sweeps=1) as source:
-            for minibatch in source.minibatches(480):
+            for minibatch in source.minibatches(576):
                 tokens, bounds = minibatch["tokens"].rows, minibatch["cu_seqlens"].rows
                 pictures, of_pictures = sum(minibatch["image"].sequences(), []), minibatch["image_cu_seqlens"].rows
                 filled = minibatch["segment"].rows[bounds[:-1]] > 0

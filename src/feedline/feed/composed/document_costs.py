@@ -52,8 +52,8 @@ class DocumentCosts:
                     f"expected cost of Packed for `{tokens}` and others of the streams {', '.join(schema)}, got it for "
                     f"{', '.join(cost) or 'none'}"
                 )
-        self._costs = {name: ratio(f"the cost of a sample of `{name}`", cost[name]) for name in (tokens, *cost)}
-        self.names = tuple(self._costs)
+        self.names = (tokens, *(name for name in schema if name in cost and name != tokens))
+        self._costs = {name: ratio(f"the cost of a sample of `{name}`", cost[name]) for name in self.names}
         if not 0 < self._costs[tokens] <= row:
             raise ValueError(f"expected the cost of a token of Packed above 0 and up to row, {row}, got {cost[tokens]}")
         self._scale = math.lcm(*(each.denominator for each in self._costs.values()))
