@@ -3,10 +3,10 @@
     python examples/vision_language_model.py
 
 The pictures are made: a rectangle in one of four colours, plain or striped, somewhere on a dark ground. A document has
-one to four of them, and after each the words that describe it. The placeholder of a picture becomes a token for each of
-its patches of 8 x 8 pixels, counted from the header of the file, so that documents are packed before any picture is
-decoded. A row has the encoded pictures of its documents, and a transform cuts them into patches. The model puts their
-features into the places of the placeholders.
+one to four of them, and after each the words that describe it. A picture token is repeated for each patch of 8 x 8
+pixels, counted from the header of the file, so that documents are packed before any picture is decoded. A row has the
+encoded pictures of its documents, and a transform cuts them into patches. The model puts their features into the places
+of the picture tokens.
 
 It has to name colour and pattern of pictures that it has not seen. A mask keeps the documents of a row apart.
 """
@@ -55,7 +55,7 @@ def picture(rng: np.random.Generator) -> tuple[bytes, str]:
 
 
 def made_documents(count: int, seed: int) -> fl.Deserializer:
-    """Return documents of texts with placeholders, and the pictures of each."""
+    """Return documents of texts with picture tokens, and the pictures of each."""
     rng = np.random.default_rng(seed)
     described = [[picture(rng) for _ in range(rng.integers(1, 5))] for _ in range(count)]
     texts = [" ".join(f"<picture> {words}" for _, words in each) + " <end>" for each in described]
@@ -96,7 +96,7 @@ def open_source(documents: fl.Deserializer, folder: Path, row: int, sweeps: int)
     """Write tokens and encoded pictures to a store, which knows all lengths, and return a source of packed rows."""
     with_words = fl.Tokenized(documents, tokens_of, text="text", keep=["image"], dtype="int32")
     fl.convert(fl.PictureTokens(with_words, PICTURE, count_patches), folder)
-    # A placeholder costs as any token. Pictures have a length of their own, and cost nothing besides.
+    # A picture token costs as any other. Pictures have a length of their own, and cost nothing besides.
     packed = fl.Packed(fl.StoreDeserializer(folder), row, cost={"tokens": 1, "image": 0})
     print(f"{folder.name}: {packed.chunks()[0].sequences:,} rows, {packed.fill:.1%} full")
     decode = fl.Map(cut_into_patches, patches=fl.Stream(3 * SIDE**2, "uint8"), places=fl.Stream(2, "int64"))
@@ -144,7 +144,7 @@ class VisionLanguageModel(torch.nn.Module):
         patches, places = (minibatch[name].torch(layout="packed") for name in ("patches", "places"))
         features = self.patches(patches.to(self.scores.weight.dtype) / 255)
         features = features + sum(embed(places[:, k]) for k, embed in enumerate(self.places))
-        # The patches of all rows are in the order of their placeholders.
+        # The patches of all rows are in the order of their tokens.
         x = self.words(tokens).masked_scatter((tokens == PICTURE)[:, :, None], features)
         same = segment[:, :, None] == segment[:, None, :]
         mask = torch.tril(same)[:, None]  # earlier tokens of the same document
@@ -154,7 +154,7 @@ class VisionLanguageModel(torch.nn.Module):
 
 
 def labels_of(minibatch: fl.Minibatch) -> torch.Tensor:
-    """Return the labels without those that are placeholders."""
+    """Return the labels without those that are picture tokens."""
     labels = minibatch["labels"].torch()
     return labels.masked_fill(labels == PICTURE, -100)
 
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--sweeps", type=int, default=8)
-    parser.add_argument("--row", type=int, default=256, help="tokens of a row, placeholders among them")
+    parser.add_argument("--row", type=int, default=256, help="tokens of a row, those of pictures among them")
     parser.add_argument("--rows", type=int, default=8, help="rows of a minibatch")
     options = parser.parse_args(arguments)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Documents of texts and pictures: a placeholder becomes the tokens of its picture, in rows with the pictures."""
+"""Documents of texts and pictures: a picture token becomes those of its picture, in rows with the pictures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def delivered(corpus, name, **options):
 
 
 @pytest.mark.parametrize("count", [patches, 1, 5])
-def test_each_placeholder_becomes_the_tokens_of_its_picture(count):
+def test_each_picture_token_becomes_those_of_its_picture(count):
     tokens, sizes, pictures = documents()
     corpus = fl.PictureTokens(corpus_of(tokens, pictures), PICTURE, count)
     expected = [
@@ -94,7 +94,7 @@ def test_each_placeholder_becomes_the_tokens_of_its_picture(count):
     assert delivered(corpus, "image") == pictures
 
 
-def test_labels_that_are_placeholders_are_not_trained():
+def test_labels_that_are_picture_tokens_are_not_trained():
     tokens, sizes, pictures = documents()
     trained = [np.array([True] * (len(words) - 1) + [False] * (len(words) > 0), bool) for words in tokens]
     corpus = corpus_of(tokens, pictures, trained=fl.Value.from_sequences(trained))
@@ -121,7 +121,7 @@ def test_documents_that_do_not_fit_are_unreadable(tmp_path):
     assert len(reasons) == 3
     assert f"for each of {len(pictures[lacking])} pictures, got {len(pictures[lacking]) + 1}" in reasons[0]
     assert all("expected pictures in JPEG or PNG" in reason for reason in reasons[1:])
-    with fl.MinibatchSource(corpus) as source, pytest.raises(fl.DataError, match=r"a placeholder, token 3|JPEG or PNG"):
+    with fl.MinibatchSource(corpus) as source, pytest.raises(fl.DataError, match=r"a picture token, 3,|JPEG or PNG"):
         for _ in range(60):
             source.next_minibatch(64)
 
@@ -236,7 +236,7 @@ def test_a_digest_distinguishes_the_settings():
         ((PICTURE, lambda width, height: width // 300), {}, ValueError, "for 1 x 1 pixels of at least 1, got 0"),
         ((PICTURE, lambda width, height: width / 2), {}, TypeError, "for 1 x 1 pixels as an int, got 0.5"),
         ((PICTURE, 0), {}, ValueError, "repeats of PictureTokens of at least 1"),
-        (("<picture>", 4), {}, TypeError, "placeholder of PictureTokens as an int"),
+        (("<picture>", 4), {}, TypeError, "picture_token of PictureTokens as an int"),
     ],
 )
 def test_arguments_out_of_range(arguments, options, error, message):

@@ -1,4 +1,4 @@
-"""Placeholders of pictures in tokens, repeated as often as a model has tokens for each picture."""
+"""Picture tokens, repeated as often as a model has tokens for each picture."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _SAMPLES = ((1, 1), (224, 224), (336, 336), (640, 480), (480, 640), (1000, 10), 
 
 
 class PictureTokens(Deserializer, Unsized):
-    """A corpus of tokens and pictures in which the placeholder of each picture is repeated, as a model has several
-    tokens for one.
+    """A corpus of tokens and pictures in which the token that stands for a picture is repeated, as a model has several
+    for one.
 
-    The k-th placeholder of a document is for its k-th picture. A document that has not as many placeholders as pictures
+    The k-th picture token of a document is for its k-th picture. A document that has not as many of them as pictures
     is unreadable, and so is one with a picture whose size is not known from its first bytes. In a stream ``trained``,
-    of `Tokenized`, labels that are placeholders count as not trained. All other streams remain as they are. The number
-    of tokens is known only after reading, as of `Tokenized`.
+    of `Tokenized`, labels that are picture tokens count as not trained. All other streams remain as they are. The
+    number of tokens is known only after reading, as of `Tokenized`.
 
     Args:
         corpus: corpus with a stream of tokens and one of encoded pictures, any number to a sequence.
-        placeholder: the token in the place of a picture.
+        picture_token: the token that stands for a picture.
         repeats: tokens of a picture, at least 1: a number, or a function of its width and height in pixels, upright,
             the same in every call. Its identity is its name and its results for some sizes, for which the constructor
             calls it. Functions get the sizes of JPEG and PNG.
@@ -46,7 +46,7 @@ class PictureTokens(Deserializer, Unsized):
     def __init__(
         self,
         corpus: Deserializer,
-        placeholder: int,
+        picture_token: int,
         repeats: int | Count,
         *,
         pictures: str = "image",
@@ -59,7 +59,7 @@ class PictureTokens(Deserializer, Unsized):
             if stream is None or not (_holds_tokens(stream) if name == tokens else stream.is_bytes):
                 raise SchemaError(f"expected a stream of {what} as `{name}` in {corpus.name}, got {stream or 'none'}")
         self._corpus, self._pictures, self._tokens = corpus, pictures, tokens
-        self._placeholder = whole_number("placeholder of PictureTokens", placeholder, 0)
+        self._picture_token = whole_number("picture_token of PictureTokens", picture_token, 0)
         self._repeats = repeats if callable(repeats) else whole_number("repeats of PictureTokens", repeats, 1)
         self._identity = _identity(repeats) if callable(repeats) else str(self._repeats)
         self.name = corpus.name
@@ -75,18 +75,18 @@ class PictureTokens(Deserializer, Unsized):
         raise NotImplementedError
 
     def read(self, chunk: int) -> Chunk:
-        """Return a chunk with repeated placeholders. Raises the errors of the corpus."""
+        """Return a chunk with repeated picture tokens. Raises the errors of the corpus."""
         read = self._corpus.read(chunk)
         read = read.take(np.arange(read.num_sequences))  # a copy, as views of files must not be looked at
         tokens, pictures = read.values[self._tokens], read.values[self._pictures]
         assert isinstance(tokens, DenseValue)
         assert isinstance(pictures, BytesValue)
         errors = dict(read.errors)
-        is_placeholder = tokens.rows == self._placeholder
-        places = np.concatenate([[0], np.cumsum(is_placeholder)])[tokens.offsets]
+        is_picture = tokens.rows == self._picture_token
+        places = np.concatenate([[0], np.cumsum(is_picture)])[tokens.offsets]
         for i in np.flatnonzero(np.diff(places) != pictures.lengths).tolist():
             what = (
-                f"expected a placeholder, token {self._placeholder}, for each of {pictures.lengths[i]} pictures, got "
+                f"expected a picture token, {self._picture_token}, for each of {pictures.lengths[i]} pictures, got "
                 f"{places[i + 1] - places[i]}"
             )
             errors.setdefault(i, DataError(what, stream=self._tokens))
@@ -94,12 +94,12 @@ class PictureTokens(Deserializer, Unsized):
         good = np.ones(read.num_sequences, np.bool_)
         good[list(errors)] = False
         repeats = np.repeat(good, tokens.lengths).astype(np.int64)
-        repeats[is_placeholder & (repeats > 0)] = counts[np.repeat(good, pictures.lengths)]
+        repeats[is_picture & (repeats > 0)] = counts[np.repeat(good, pictures.lengths)]
         offsets = np.concatenate([[0], np.cumsum(repeats)])[tokens.offsets]
         values: dict[str, Value] = dict(read.values)
         values[self._tokens] = DenseValue(np.repeat(tokens.rows, repeats), offsets)
         if TRAINED in values:
-            trained = values[TRAINED].rows & ~np.append(is_placeholder[1:], False)
+            trained = values[TRAINED].rows & ~np.append(is_picture[1:], False)
             last = np.cumsum(repeats) - 1
             repeated = np.zeros(int(repeats.sum()), np.bool_)
             repeated[last[repeats > 0]] = trained[repeats > 0]
@@ -129,7 +129,7 @@ class PictureTokens(Deserializer, Unsized):
 
     def digest(self) -> str:
         """Return 32 hex digits over the corpus's digest and the settings."""
-        settings = [self._corpus.digest(), self._placeholder, self._identity, self._pictures, self._tokens]
+        settings = [self._corpus.digest(), self._picture_token, self._identity, self._pictures, self._tokens]
         return hashlib.blake2b(repr(settings).encode(), digest_size=16).hexdigest()
 
     def close(self) -> None:
