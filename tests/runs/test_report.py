@@ -549,7 +549,7 @@ def test_order_and_settings_of_a_run_are_described_in_words(tmp_path):
         "minibatch size4096 for 22,153 label samples, then 6144",
         "variance0.999998611",
         "note[1, 2",
-        "↑ wrong",
+        "wrong0",
     ):
         assert told in rows
     assert "last process" not in page.text

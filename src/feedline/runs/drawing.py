@@ -37,12 +37,12 @@ def figure(chart: Chart, restarts: Sequence[int] = ()) -> str:
     content = _bars(chart.table, across, up) if chart.labels else _lines(chart, across, up)
     rows, total = len(chart.table.rows), chart.table.total
     thinned = f", {rows:,} of {total:,} rows" if rows < total else ""
-    key, unit = escape(chart.key), f"↑ {chart.unit}{', logarithmic scale' if chart.logarithmic else ''}"
+    key, unit = escape(chart.key), f"{chart.unit}{', logarithmic scale' if chart.logarithmic else ''}"
     return f"""<section class="chart" id="{key}" aria-labelledby="{key}-title">
 <h3 id="{key}-title">{escape(chart.title)}</h3>
 <p class="says">{escape(chart.description)}</p>
 {_legend(chart, bool(marks))}
-<figure><div class="plot">
+<figure><p class="unit">{escape(unit)}</p><div class="plot">
 <div class="ys" aria-hidden="true">{"".join(_tick("bottom", up(at) / 10, text) for at, text in up.ticks)}</div>
 <div class="area"{_scales(across, up)}><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"
 aria-label="{escape(_description(chart))}">
@@ -51,8 +51,8 @@ aria-label="{escape(_description(chart))}">
 {content}
 </svg><div class="cursor" hidden></div></div>
 <div class="xs" aria-hidden="true">{_x_ticks(chart, across)}</div>
-</div><figcaption><span>{escape(unit)}</span> <span>{escape(chart.table.axis)} →</span></figcaption></figure>
-<p class="readout" aria-hidden="true">&nbsp;</p>
+</div><figcaption><span class="readout" aria-hidden="true">&nbsp;</span>
+<span>{escape(chart.table.axis)}</span></figcaption></figure>
 <details><summary>Numbers of “{escape(chart.title)}”{thinned}</summary>
 <div class="scroll" tabindex="0" role="region"
 aria-label="Numbers of {escape(chart.title)}">{_table(chart, across)}</div></details>

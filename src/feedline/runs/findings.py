@@ -14,8 +14,9 @@ _WAITING, _SAVING, _PADDING, _MIXED, _UNEVEN = 0.1, 0.1, 0.3, 0.5, 1.2
 
 
 def findings(run: Run) -> list[str]:
-    """Return sentences in plain text, an empty list if nothing is remarkable."""
-    return [*_course(run.history), *_time(run.history), *_feed(run), *_ranks(run.history)]
+    """Return sentences in plain text, those with advice first, an empty list if nothing is remarkable."""
+    history = run.history
+    return [*_loss(history), *_time(history), *_feed(run), *_ranks(history), *_course(history)]
 
 
 def _course(history: History) -> list[str]:
@@ -33,7 +34,12 @@ def _course(history: History) -> list[str]:
     if history.torn:
         lines = "1 line" if history.torn == 1 else f"{history.torn} lines"
         sentences.append(f"{lines} of the log could not be read, as a kill leaves them; they are not shown.")
+    return sentences
+
+
+def _loss(history: History) -> list[str]:
     diverged = [span.samples for span in history.spans if span.loss is None and span.counted and not history.is_feed]
+    sentences = []
     if diverged:
         at_end = [span.samples for span in history.spans if span.samples >= diverged[0] and span.counted] == diverged
         sentences.append(
