@@ -6,9 +6,9 @@ the rows of a chunk are counted when it is read. Every sweep draws which documen
 order carry the sweep. Reading returns the tokens of rows and the origins of their pieces. Segments, positions and
 labels are made with minibatches (`lm_batches`), so that windows do not hold them.
 
-Documents whose streams have lengths of their own are packed whole, by their cost (`document_costs`). Tokens have padding
-in a row, as labels must not be padded by others with zeros. Other streams have none, so that rows take no more memory
-than their documents.
+Documents whose streams have lengths of their own are packed whole, by their cost (`document_costs`). Tokens have
+padding in a row, as labels must not be padded by others with zeros. Other streams have none, so that rows take no more
+memory than their documents.
 """
 
 from __future__ import annotations
