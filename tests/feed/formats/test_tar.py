@@ -613,6 +613,9 @@ def test_a_pattern_has_all_members_that_match(tmp_path, packed):
     assert [m.num_samples for m in minibatches] == [7] * 5 + [5]
     assert [pictures for m in minibatches for pictures in m["image"].tolist()] == expected
     assert [n for m in minibatches for n in m["n"].rows.tolist()] == list(range(40))
+    fl.convert(corpus, tmp_path / "store")
+    stored = fl.open_corpus(tmp_path / "store")
+    assert sum(info.samples for info in stored.chunks()) == 40
     assert corpus.select(np.array([33, 4, 4])).values["image"].tolist() == [expected[33], expected[4], expected[4]]
 
 
