@@ -44,6 +44,7 @@ from feedline.feed.composed.filtered import Filtered as Filtered
 from feedline.feed.composed.frames import Frames as Frames
 from feedline.feed.composed.join import Join as Join
 from feedline.feed.composed.key_folds import folds as folds
+from feedline.feed.composed.picture_tokens import PictureTokens as PictureTokens
 from feedline.feed.composed.skipping import Skipping as Skipping
 from feedline.feed.composed.take import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized

@@ -42,6 +42,12 @@ def packed():
     documents = fl.ArrayDeserializer({"tokens": fl.Value.from_dense(np.arange(20), [0, 3, 8, 12, 20])})
     return fl.MinibatchSource(fl.Packed(documents, 16), max_sweeps=1)
 
+def rates():
+    tokens = fl.Value.from_dense(np.arange(20), [0, 3, 8, 12, 20])
+    patches = fl.Value.from_dense(np.ones((20, 2)), [0, 8, 8, 16, 20])
+    documents = fl.ArrayDeserializer({"tokens": tokens, "patches": patches})
+    return fl.MinibatchSource(fl.Packed(documents, 16, cost={"tokens": 1, "patches": 0.25}), max_sweeps=1)
+
 def tone():
     t = np.arange(16_000) / 16_000
     samples = np.sin(2 * np.pi * 2_000 * t).astype(np.float32)
@@ -108,6 +114,16 @@ def test_packed_rows_are_bars_of_documents(program):
     rows = [row for m in source.minibatches(1) for row in m["segment"].sequences()]
     runs = [np.diff(np.flatnonzero(np.diff(row.ravel(), prepend=-1, append=-1))).tolist() for row in rows]
     assert bars == runs
+
+
+def test_packed_rows_of_several_rates_have_a_bar_for_each(program):
+    _, _, cards = sheet("robot:rates", 9)
+    assert all(re.findall("<h3>([^<]+)", card) == ["tokens", "patches", "document"] for card in cards)
+    bars = [re.findall(r"<title>document (\d+): (\d+) (\w+)", card) for card in cards]
+    assert sum(int(count) for bar in bars for _, count, name in bar if name == "tokens") == 20
+    assert sum(int(count) for bar in bars for _, count, name in bar if name == "patches") == 20
+    documents = [{name: [k for k, _, of in bar if of == name] for name in ("tokens", "patches")} for bar in bars]
+    assert all(set(each["patches"]) <= set(each["tokens"]) for each in documents)
 
 
 def test_a_sound_is_a_spectrogram(program):

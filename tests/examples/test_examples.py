@@ -33,6 +33,7 @@ TESTED = {
     "data_parallel_lstm",
     "language_model",
     "keyword_spotter",
+    "vision_language_model",
 }
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out of reach of a test of the wheel")
@@ -186,3 +187,11 @@ def test_async_lstm():
     found = re.findall(r"worker (\d) of 2: ([\d.]+)% of the sentences wrong", run("async_lstm"))
     assert sorted(rank for rank, _ in found) == ["0", "1"]
     assert all(float(wrong) < 5 for _, wrong in found)
+
+
+@example("vision_language_model")
+def test_vision_language_model(main):
+    """Colours and patterns of pictures that it has not seen. One in four colours and one in two patterns is right by
+    chance."""
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    assert main(["--documents", "400", "--sweeps", "8", "--rows", "2"]) < 0.2

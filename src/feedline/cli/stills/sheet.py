@@ -26,6 +26,7 @@ from feedline.runs import page
 
 SEGMENT = "segment"
 _OF_ROWS = frozenset({SEGMENT, "positions", "labels", "cu_seqlens"})  # of packed rows, which spans show
+_OF_RATES = (f"_{SEGMENT}", "_cu_seqlens")  # ends of such names, where streams have their own lengths
 
 
 def is_factory(path: str) -> bool:
@@ -106,11 +107,14 @@ def _stills(corpus: Deserializer, values: Mapping[str, Value]) -> str:
     packed = SEGMENT in values
     parts = []
     for name, value in values.items():
-        if (packed and name in _OF_ROWS) or (name.removesuffix(PRESENT) in offsets and name not in offsets):
+        if (packed and (name in _OF_ROWS or name.endswith(_OF_RATES))) or (
+            name.removesuffix(PRESENT) in offsets and name not in offsets
+        ):
             continue
         mask = values.get(name + PRESENT) if name in offsets else None
         marks = Marks(offsets.get(name, ()), None if mask is None else np.asarray(mask.dense().rows).ravel())
-        segments = np.asarray(values[SEGMENT].dense().rows).ravel() if packed else None
+        of_stream = values.get(f"{name}_{SEGMENT}", values.get(SEGMENT))
+        segments = None if of_stream is None else np.asarray(of_stream.dense().rows).ravel()
         if segments is not None and value.num_samples == len(segments):
             still = spans(segments, name)
         else:
