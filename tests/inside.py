@@ -348,7 +348,8 @@ def work_of(begun: Any) -> Any:
 
 def work_threads(begun: Any) -> list[threading.Thread]:
     """Return the threads of a transform that was begun, to see that they end."""
-    return work_of(begun)._threads
+    threads: list[threading.Thread] = work_of(begun).jobs.threads
+    return threads
 
 
 def fed(network: Any, node: Any) -> list[Any]:

@@ -15,10 +15,10 @@ import numpy as np
 
 from feedline.data import Schema, Stream, Value
 from feedline.errors import SchemaError
-from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
+from feedline.feed.transforms import Begun, BegunWork, DrawKeys, Transform, Transformed
 from feedline.images.color import Normalize
 from feedline.images.decoders import COLORS
-from feedline.images.picture_batch import BegunPictures, Decoding, PictureWork, torch_pictures
+from feedline.images.picture_batch import Decoding, PictureWork, torch_pictures
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 
@@ -182,7 +182,7 @@ class Decode(Transform):
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads, on at least one sequence. See `Transform.start`."""
-        return BegunPictures(PictureWork(self._decoding, list(self.schema(before)), values, keys))
+        return BegunWork(PictureWork(self._decoding, list(self.schema(before)), values, keys))
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the bytes of the decoded pictures and masks of ``sequences`` sequences."""

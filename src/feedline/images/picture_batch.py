@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
-import threading
-import time
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
-from feedline.concurrency.named_threads import NamedThread
+from feedline.concurrency.shared_jobs import SharedJobs
 from feedline.data import Value
 from feedline.data.recycled import Recycled
 from feedline.data.value import DenseValue
@@ -118,11 +115,14 @@ class PictureWork:
     Of pictures that native code decodes, only the headers are read before planning. Other pictures are decoded in
     Python threads first, as the sizes of some are not known before. The last of these threads plans, and starts the
     native threads.
+
+    Attributes:
+        jobs: what is decoded in Python.
     """
 
     def __init__(self, decoding: Decoding, names: list[str], values: dict[str, Value], keys: DrawKeys) -> None:
         self._decoding, self._names, self._values, self._keys = decoding, names, values, keys
-        self._count, self._pid = len(keys.ordinals), os.getpid()
+        self._count = len(keys.ordinals)
         self._errors: dict[int, DataError] = {}
         self._mask_errors: dict[int, DataError] = {}
         self._pixels: dict[int, Pixels] = {}
@@ -130,39 +130,23 @@ class PictureWork:
         self._pictures = self._byte_strings(decoding.stream)
         self._masks = None if decoding.mask is None else self._byte_strings(decoding.mask)
         self._headers = _native.picture_headers(self._pictures.data, self._pictures.bounds)
-        self._jobs = self._python_jobs()
-        self._waiting = iter(self._jobs)
-        self._lock = threading.Lock()
-        self._threads: list[NamedThread] = []
-        self._working = 0  # number of threads that still have jobs
-        self._begun = self._cancelled = False
-        self._failure: BaseException | None = None
-        self._seconds = 0.0
+        self.jobs = SharedJobs("pictures", self._python_jobs(), self._run_job, self._plan)
 
     def begin(self) -> None:
         """Begin in other threads."""
-        self._begin(self._decoding.threads, take_part=False)
+        self.jobs.begin(self._decoding.threads)
 
     def result(self) -> Transformed:
         """Return the result of `Transform.run_all`. If the work has not begun, the calling thread begins it and takes
         part."""
-        if self._cancelled or self._pid != os.getpid():  # a forked child lacks the threads of its parent
+        if self.jobs.is_lost:
             return PictureWork(self._decoding, self._names, self._values, self._keys).result()
-        try:
-            if not self._begun:
-                self._begin(self._decoding.threads - 1, take_part=True)
-            for thread in self._threads:
-                thread.join()
-        except BaseException:
-            self.cancel()
-            raise
-        if self._failure is not None:
-            raise self._failure
+        self.jobs.wait(self._decoding.threads)
         return self._gather()
 
     def cancel(self) -> None:
         """End the work after the pictures that are being decoded."""
-        self._cancelled = True
+        self.jobs.cancel()
 
     # ---- pictures for Python's decoders --------------------------------------------------------------
 
@@ -210,43 +194,12 @@ class PictureWork:
         except DataError as error:
             self._mask_errors[i] = error
 
-    def _begin(self, threads: int, *, take_part: bool) -> None:
-        self._begun = True
-        if not self._jobs:
-            self._plan()
-            return
-        threads = min(threads, len(self._jobs) - take_part)
-        self._working = threads + take_part
-        for _ in range(threads):
-            # A daemon, as a program that ends does not wait for pictures that it no longer needs.
-            thread = NamedThread("pictures", self._run_jobs)
-            self._threads.append(thread)
-            thread.start()
-        if take_part:
-            self._run_jobs()
-
-    def _run_jobs(self) -> None:
-        """Decode until no job remains. The last thread to finish plans."""
-        began = time.perf_counter()
-        try:
-            while not self._cancelled and self._failure is None:
-                with self._lock:
-                    job = next(self._waiting, None)
-                if job is None:
-                    break
-                is_mask, i = job
-                if is_mask:
-                    self._decode_mask(i)
-                else:
-                    self._decode(i)
-            with self._lock:
-                self._seconds += time.perf_counter() - began
-                self._working -= 1
-                last = self._working == 0
-            if last and not self._cancelled and self._failure is None:
-                self._plan()
-        except BaseException as error:  # raised by `result`
-            self._failure = error
+    def _run_job(self, job: Job) -> None:
+        is_mask, i = job
+        if is_mask:
+            self._decode_mask(i)
+        else:
+            self._decode(i)
 
     # ---- plans and native threads --------------------------------------------------------------------
 
@@ -368,7 +321,7 @@ class PictureWork:
             assert self._boxes is not None
             values[decoding.boxes] = self._boxes
         native = [batch.seconds for _, batch in (*self._batches, *self._mask_batches) if batch is not None]
-        seconds = self._seconds + sum(native)
+        seconds = self.jobs.seconds + sum(native)
         return Transformed({name: values[name] for name in self._names}, self._errors, seconds)
 
     def _wait_for_pixels(self, batches: list[tuple[Any, Any]], stream: str) -> DenseValue:
@@ -437,20 +390,3 @@ def decode_pixels(
 def torch_pictures() -> Any:
     """Return the module that decodes with torch. It is imported only if there is a device."""
     return importlib.import_module("feedline.interop.torch_pictures")
-
-
-class BegunPictures:
-    """Work that has begun. Deleting this object ends it."""
-
-    def __init__(self, work: PictureWork) -> None:
-        work.begin()
-        self._work = work
-
-    def result(self) -> Transformed:
-        """Wait for the work. See `Begun`."""
-        return self._work.result()
-
-    def __del__(self) -> None:
-        work = getattr(self, "_work", None)  # missing if the work could not begin
-        if work is not None:
-            work.cancel()

@@ -21,10 +21,10 @@ from feedline.cntk.io._picture_steps import STEPS, Mean, Movement, Planned, Same
 from feedline.data import Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError
-from feedline.feed.transforms import Begun, DrawKeys, Transform, Transformed
+from feedline.feed.transforms import Begun, BegunWork, DrawKeys, Transform, Transformed
 from feedline.images import decoders
 from feedline.images.decode import MAX_PIXELS
-from feedline.images.picture_batch import BegunPictures, Decoding, PictureWork, decode_pixels
+from feedline.images.picture_batch import Decoding, PictureWork, decode_pixels
 
 _log = logging.getLogger("feedline")
 _THREADS = 2
@@ -118,7 +118,7 @@ class Pictures(Transform):
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads. See `Transform.start`."""
-        return self._begin(before, values, keys, BegunPictures)
+        return self._begin(before, values, keys, BegunWork)
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the size of the pictures of all streams, in bytes."""
