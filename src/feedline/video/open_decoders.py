@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,11 +46,17 @@ class FrameDecoder:
         if packets is not None:
             options = {"custom_frame_mappings": packets.mappings(), "stream_index": packets.stream}
         self._file: RangedFile | None = None
+        opened: Any = source
         if isinstance(source, FileVersion):
             self._file = RangedFile(source.path) if source.is_remote else None
-            source = source.path if self._file is None else self._file
-        self._decoder = torchcodec().VideoDecoder(
-            source, dimension_order="NHWC", num_ffmpeg_threads=1, device=device or "cpu", **options
+            opened = source.path if self._file is None else self._file
+        self._decoder = self._calling(
+            torchcodec().VideoDecoder,
+            opened,
+            dimension_order="NHWC",
+            num_ffmpeg_threads=1,
+            device=device or "cpu",
+            **options,
         )
 
     def __len__(self) -> int:
@@ -71,7 +78,7 @@ class FrameDecoder:
             RuntimeError: they cannot be decoded. The decoder is of no more use then.
             WrongFrameError: the file has other frames at these times.
         """
-        frames = self._decoder.get_frames_at(numbers.tolist())
+        frames = self._calling(self._decoder.get_frames_at, numbers.tolist())
         if self._packets is not None:
             expected = self._packets.begins[numbers]
             wrong = np.flatnonzero(frames.pts_seconds.numpy() != expected)
@@ -81,6 +88,15 @@ class FrameDecoder:
                     f"expected a frame at {expected[at]!r} s, got one at {float(frames.pts_seconds[at])!r} s"
                 )
         return frames.data
+
+    def _calling(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call torchcodec. If a store did not deliver bytes that it read, raise why, as this is no damage."""
+        try:
+            return call(*arguments, **options)
+        except Exception:
+            if self._file is not None and self._file.failure is not None:
+                raise self._file.failure from None
+            raise
 
 
 class _Waiting(NamedTuple):

@@ -5,8 +5,8 @@ displayed after it, up to the next key frame. To decode a frame, its group is de
 
 The bytes of an index, little endian::
 
-    header   magic 8s, version u32, crc32c of the rest u32, identity of the file 16s, size of the file u64, number of the
-             stream u32, time base u32 / u32, 0 u32, frames u64
+    header   magic 8s, version u32, crc32c of the rest u32, identity of the file 16s, size of the file u64, number of
+             the stream u32, time base u32 / u32, 0 u32, frames u64
     frames   per frame  pts i64, duration i64, offset u64, size u32, key u32
 """
 
@@ -127,9 +127,7 @@ class PacketIndex:
         """Return the frames in the JSON that torchcodec takes."""
         columns = (self.frames[name].tolist() for name in ("pts", "duration", "key"))
         rows = zip(*columns, strict=True)
-        return (
-            '{"frames":[' + ",".join(f'{{"pts":{p},"duration":{d},"key_frame":{int(k)}}}' for p, d, k in rows) + "]}"
-        )
+        return '{"frames":[' + ",".join(f'{{"pts":{p},"duration":{d},"key_frame":{int(k)}}}' for p, d, k in rows) + "]}"
 
     def to_bytes(self, identity: bytes) -> bytes:
         """Return the bytes of the index of a file of some identity, 16 bytes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
+from feedline.errors import DataError
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import pread, remote_of
 
@@ -19,9 +20,15 @@ class RangedFile:
     Args:
         path: path of a file, or of the placeholder of an object.
 
+    Attributes:
+        size: bytes of the file.
+        failure: why a store did not deliver bytes, as libraries that call this object may hide it.
+
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
+
+    failure: DataError | None = None
 
     def __init__(self, path: str) -> None:
         self._file: BinaryIO = open_regular(path, 0)
@@ -36,7 +43,11 @@ class RangedFile:
             return pread(self._file, size, begin)
         data = bytearray(size)
         if size:
-            self._remote.read(begin, memoryview(data))
+            try:
+                self._remote.read(begin, memoryview(data))
+            except DataError as error:
+                self.failure = error
+                raise
         return bytes(data)
 
     def fetch(self, begin: int, end: int) -> None:
@@ -87,7 +98,8 @@ class TablesOfFile(RangedFile):
 
     def _find_media(self) -> list[tuple[int, int]] | None:
         """Return begin and end of the content of each ``mdat`` box, or None if the file does not consist of boxes."""
-        media, at = [], 0
+        media: list[tuple[int, int]] = []
+        at = 0
         for _ in range(_MOST_BOXES):
             if at >= self.size:
                 return media
