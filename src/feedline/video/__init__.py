@@ -7,6 +7,25 @@ Until then a frame is a short text, its address ``clip.mp4#t=1.5``. PyAV and tor
 'feedline[video]'``) read and decode.
 """
 
+from feedline.data import Stream
+from feedline.feed.files.paths import PathLike
 from feedline.video.frame_decode import Decode
+from feedline.video.video_files import VideoDeserializer
 
-__all__ = ["Decode"]
+
+def folder(path: PathLike, **streams: Stream) -> VideoDeserializer:
+    """Return the corpus of the frames of all videos in a folder: streams ``frame`` (str), ``video`` (int64) and
+    ``time`` (float64).
+
+    Args:
+        path: the folder.
+        streams: other streams than these, see `VideoDeserializer`.
+
+    Raises:
+        DataError: there is no such folder, it has no video, or a file is no video.
+        SchemaError: the videos cannot fill a stream.
+    """
+    return VideoDeserializer(path, streams or None)
+
+
+__all__ = ["Decode", "VideoDeserializer", "folder"]
