@@ -72,8 +72,8 @@ def _from_packets(av: Any, path: str) -> PacketIndex:
 
 def _best(container: Any, path: str) -> Any:
     stream = container.streams.best("video")
-    if stream is None:
-        raise DataError("expected a file with a stream of video, got none", path=path)
+    if stream is None or stream.codec_context is None:
+        raise DataError("expected a file with a stream of video, got none that can be read", path=path)
     return stream
 
 

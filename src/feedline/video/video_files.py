@@ -7,6 +7,7 @@ Reading a chunk reads no file.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -204,7 +205,7 @@ def _chunk_firsts(packets: PacketIndex) -> list[int]:
     """Return the first frame of each chunk: as many groups of pictures as have `CHUNK_FRAMES` frames, or one."""
     bounds = packets.groups.tolist()
     first = [0]
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in itertools.pairwise(bounds):
         if end - first[-1] > CHUNK_FRAMES and begin > first[-1]:
             first.append(begin)
     return first
