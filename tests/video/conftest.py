@@ -14,7 +14,9 @@ def codecs():
     except ModuleNotFoundError:
         pytest.skip("torchcodec is not installed here: make frameworks")
     except Exception as error:
-        pytest.skip(f"torchcodec finds no shared libraries of FFmpeg (Debian: libavfilter8, libavdevice59): {error!r:.80}")
+        pytest.skip(
+            f"torchcodec finds no shared libraries of FFmpeg (Debian: libavfilter8, libavdevice59): {error!r:.80}"
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,8 @@
 """Decodes the frames of one minibatch, in threads: each file once, its frames in the order in which they are displayed.
 
 Frames of a file are decoded group of pictures by group of pictures, and equal frames once. A group that cannot be
-decoded is decoded again frame by frame, each with a decoder of its own, as a decoder is of no use after an error. So a
-frame is the same, or unreadable, whatever else its minibatch has.
+decoded is decoded again from an earlier key frame, then frame by frame, each with a decoder of its own, as a decoder is
+of no use after an error. So a frame is the same, or unreadable, whatever else its minibatch has.
 """
 
 from __future__ import annotations
@@ -152,19 +152,31 @@ class FrameWork:
             frames = decoder.decode(wanted)
         except _FAILURES:
             del decoder  # its state is undefined
-            self._decode_singly(version, packets, wanted, rows, frame_of)
+            self._decode_again(version, packets, wanted, rows, frame_of)
             return
         give_back(version, device, decoder)
         self._fill(frames, rows, frame_of, version.path)
 
-    def _decode_singly(
+    def _decode_again(
         self, version: FileVersion, packets: PacketIndex, wanted: Ints, rows: Ints, frame_of: Ints
     ) -> None:
-        """Decode frames of a damaged group of pictures one by one."""
+        """Decode frames of a group of pictures that could not be decoded from its key frame.
+
+        In some files FFmpeg finds no key frame that is close to another one, or loses frames of a short group. Then an
+        earlier key frame leads to them. If the group is damaged, frames are decoded one by one.
+        """
+        device, group = self._decoding.device, int(packets.group_of(wanted[:1])[0])
+        try:
+            frames = FrameDecoder(version, packets, device, group).decode(wanted)
+        except _FAILURES:
+            pass
+        else:
+            self._fill(frames, rows, frame_of, version.path)
+            return
         for i in range(len(wanted)):
             at, number = frame_of == i, wanted[i : i + 1]
             try:
-                frames = FrameDecoder(version, packets, self._decoding.device).decode(number)
+                frames = _decode_frame(version, packets, device, number)
             except _FAILURES as error:
                 self._fail(rows[at], self._undecodable(version.path, packets, int(number[0]), error))
                 continue
@@ -244,6 +256,15 @@ def _by_group(
         at = groups == group
         wanted, frame_of = np.unique(numbers[at], return_inverse=True)
         yield wanted, rows[at], frame_of.astype(np.int64)
+
+
+def _decode_frame(version: FileVersion, packets: PacketIndex, device: str | None, number: Ints) -> Any:
+    """Return one frame, decoded from its key frame or, if that fails, from an earlier one."""
+    try:
+        return FrameDecoder(version, packets, device).decode(number)
+    except _FAILURES:
+        group = int(packets.group_of(number)[0])
+        return FrameDecoder(version, packets, device, group).decode(number)
 
 
 def _reason(error: BaseException) -> str:

@@ -35,16 +35,23 @@ class FrameDecoder:
         source: the file, or the bytes of a whole clip.
         packets: the packets of the file. None: torchcodec looks for them.
         device: see `feedline.video.Decode`.
+        from_earlier: number of a group of pictures to decode from an earlier key frame than its own.
 
     Raises:
         RuntimeError: torchcodec cannot decode it.
     """
 
-    def __init__(self, source: FileVersion | bytes, packets: PacketIndex | None, device: str | None) -> None:
+    def __init__(
+        self,
+        source: FileVersion | bytes,
+        packets: PacketIndex | None,
+        device: str | None,
+        from_earlier: int | None = None,
+    ) -> None:
         self._packets = packets
         options: dict[str, Any] = {}
         if packets is not None:
-            options = {"custom_frame_mappings": packets.mappings(), "stream_index": packets.stream}
+            options = {"custom_frame_mappings": packets.mappings(from_earlier), "stream_index": packets.stream}
         self._file: RangedFile | None = None
         opened: Any = source
         if isinstance(source, FileVersion):
@@ -85,7 +92,7 @@ class FrameDecoder:
             if len(wrong):
                 at = int(wrong[0])
                 raise WrongFrameError(
-                    f"expected a frame at {expected[at]!r} s, got one at {float(frames.pts_seconds[at])!r} s"
+                    f"expected a frame at {float(expected[at])!r} s, got one at {float(frames.pts_seconds[at])!r} s"
                 )
         return frames.data
 

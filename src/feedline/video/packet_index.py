@@ -29,6 +29,9 @@ _VERSION = 1
 _CHECKED = 16  # bytes before those that the checksum covers
 _MOST = 1 << 62  # so that sums do not overflow
 
+_LEAD = 32
+"""Frames that are decoded before a group that cannot be decoded from its own key frame: more than are reordered."""
+
 ROUNDING_S = 1e-4
 """Seconds by which a time may be before its frame, as times that were rounded are."""
 _SINGLE_ROUNDING = 2.0**-24  # of the time: half of the spacing of single-precision numbers
@@ -123,10 +126,17 @@ class PacketIndex:
         begin = int(part["offset"].min())
         return begin, int((part["offset"] + part["size"]).max())
 
-    def mappings(self) -> str:
-        """Return the frames in the JSON that torchcodec takes."""
-        columns = (self.frames[name].tolist() for name in ("pts", "duration", "key"))
-        rows = zip(*columns, strict=True)
+    def mappings(self, from_earlier: int | None = None) -> str:
+        """Return the frames in the JSON that torchcodec takes.
+
+        Args:
+            from_earlier: number of a group of pictures to decode from an earlier key frame than its own.
+        """
+        keys = self.frames["key"].copy()
+        if from_earlier is not None:
+            earlier = int(np.searchsorted(self.groups, self.groups[from_earlier] - _LEAD, side="right")) - 1
+            keys[self.groups[max(earlier, 0) + 1 : from_earlier + 1]] = 0
+        rows = zip(self.frames["pts"].tolist(), self.frames["duration"].tolist(), keys.tolist(), strict=True)
         return '{"frames":[' + ",".join(f'{{"pts":{p},"duration":{d},"key_frame":{int(k)}}}' for p, d, k in rows) + "]}"
 
     def to_bytes(self, identity: bytes) -> bytes:
