@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +27,7 @@ class Kind(NamedTuple):
     suffix: str
     codec: str
     options: dict[str, str]
-    container: dict[str, str] = {}  # never changed
+    container: Mapping[str, str] = MappingProxyType({})
     lengths: tuple[int, ...] | None = None
 
 
@@ -60,7 +62,7 @@ def make_video(path: Path, kind: str = "h264", frames: int = 40, side: int = SID
 
     suffix, codec, options, container, lengths = KINDS[kind]
     path = path.with_suffix(suffix)
-    with av.open(str(path), "w", options=container) as output:
+    with av.open(str(path), "w", options=dict(container)) as output:
         stream = output.add_stream(codec, rate=30, options=options)
         stream.width = stream.height = side
         stream.pix_fmt = "yuv420p"

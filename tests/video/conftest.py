@@ -1,26 +1,12 @@
-"""Videos for the tests, which need PyAV, torchcodec and FFmpeg's shared libraries."""
+"""Videos for the tests, and a cache folder for each."""
 
 import pytest
 
 from tests.video.clips import KINDS, make_video
 
 
-@pytest.fixture(scope="session")
-def codecs():
-    """Skips where the libraries are missing, and names them."""
-    pytest.importorskip("av", reason="av is not installed here: make frameworks")
-    try:
-        import torchcodec.decoders  # noqa: F401
-    except ModuleNotFoundError:
-        pytest.skip("torchcodec is not installed here: make frameworks")
-    except Exception as error:
-        pytest.skip(
-            f"torchcodec finds no shared libraries of FFmpeg (Debian: libavfilter8, libavdevice59): {error!r:.80}"
-        )
-
-
 @pytest.fixture(autouse=True)
-def own_cache(codecs, tmp_path_factory, monkeypatch):
+def own_cache(tmp_path_factory, monkeypatch):
     """A cache folder of its own for each test."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
@@ -28,7 +14,7 @@ def own_cache(codecs, tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def videos(codecs, tmp_path_factory):
+def videos(tmp_path_factory):
     """A function that returns the path of a video of a kind, which is made once."""
     folder = tmp_path_factory.mktemp("videos")
     made = {}

@@ -13,6 +13,8 @@ from feedline.errors import DataError, SchemaError
 from feedline.video.packet_cache import packets_of, version_of
 from tests.video.clips import SIDE, decode_all, make_video, packets, picture
 
+pytestmark = pytest.mark.frameworks("av", "torchcodec")
+
 SIZE = (SIDE, SIDE)
 
 

@@ -13,6 +13,8 @@ from feedline.video.packets import list_packets
 from tests.effort import examples
 from tests.video.clips import decode_all, make_video, packets
 
+pytestmark = pytest.mark.frameworks("av", "torchcodec")
+
 IDENTITY = bytes(range(16))
 
 

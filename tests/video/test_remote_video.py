@@ -9,12 +9,14 @@ from feedline.errors import DataError
 from tests.servers.web import WebServer
 from tests.video.clips import KINDS, decode_all, make_video
 
+pytestmark = pytest.mark.frameworks("av", "torchcodec")
+
 SIDE = 128
 SIZE = (SIDE, SIDE)
 
 
 @pytest.fixture(scope="module")
-def files(codecs, tmp_path_factory):
+def files(tmp_path_factory):
     """Four videos of one episode each, of some hundred kilobytes."""
     folder = tmp_path_factory.mktemp("episodes")
     KINDS["large"] = KINDS["h264"]._replace(options={**KINDS["h264"].options, "crf": "14", "x264-params": "keyint=10"})
@@ -93,7 +95,7 @@ def test_a_store_that_stops_to_answer_is_an_error_of_the_store(web, files, tmp_p
         corpus, seed=1, max_sweeps=1, transforms=[decode], on_error=fl.Quarantine(tmp_path / "skipped")
     )
     web.before = lambda asked: (503, {})
-    with pytest.raises(DataError, match="503|deadline|answer"):
+    with pytest.raises(DataError, match=r"503|deadline|answer"):
         source.next_minibatch(5)
     assert not (tmp_path / "skipped").exists()
     web.before = lambda asked: None

@@ -20,6 +20,8 @@ from feedline.video.packet_cache import packets_of, version_of
 from tests.video.clips import KINDS, SIDE, decode_all, make_video, packets
 from tests.warm import Python
 
+pytestmark = pytest.mark.frameworks("av", "torchcodec")
+
 SIZE = (SIDE, SIDE)
 
 
