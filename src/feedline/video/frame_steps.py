@@ -44,12 +44,12 @@ class FrameSteps:
         self.dtype: np.dtype[Any] = np.dtype(np.uint8 if normalize is None else np.float32)
 
     def apply(
-        self, frames: NDArray[np.uint8], which: Ints, keys: DrawKeys, rows: NDArray[Any], places: Ints
+        self, frames: Sequence[NDArray[np.uint8]], which: Ints, keys: DrawKeys, rows: NDArray[Any], places: Ints
     ) -> dict[int, str]:
         """Fill rows with frames.
 
         Args:
-            frames: uint8 (frames, height, width, 3), pixels of one size.
+            frames: uint8 (height, width, 3) each, pixels of one size.
             which: int64 (n,), the frame for each row.
             keys: keys of the draws, one for each of the n rows.
             rows: rows of `shape`.
@@ -59,10 +59,11 @@ class FrameSteps:
             By index, why a step cannot be applied.
         """
         if self._are_none:
-            rows[places] = frames[which]
+            for place, frame in zip(places.tolist(), which.tolist(), strict=True):
+                rows[place] = frames[frame]
             return {}
         refused: dict[int, str] = {}
-        sizes = np.tile(np.array([frames.shape[2], frames.shape[1]], np.int64), (len(which), 1))
+        sizes = np.tile(np.array([frames[0].shape[1], frames[0].shape[0]], np.int64), (len(which), 1))
         pixels = {i: frames[frame] for i, frame in enumerate(which.tolist())}
         mean, scale = self._numbers
         for number, view in enumerate(self._views):

@@ -8,7 +8,7 @@ of no use after an error. So a frame is the same, or unreadable, whatever else i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from feedline.errors import DataError
 from feedline.feed.formats.unreadable import reraise_if_transient
 from feedline.feed.protocol import Ints
 from feedline.feed.transforms import DrawKeys, Transformed
+from feedline.video.decoded_frames import DecodedFrames, decoded_frames
 from feedline.video.device_frames import device_value
 from feedline.video.frame_requests import FileRequest, requests_by_number, requests_by_time
 from feedline.video.frame_steps import FrameSteps
@@ -31,6 +32,7 @@ from feedline.video.packet_index import PacketIndex
 
 HINT = 'pass on_error="skip" to the source to skip such sequences and list them'
 
+_AT_ONCE_BYTES = 64 << 20  # of frames that are decoded for later
 _memory = Recycled()
 _PLACE = re.compile(r"^\w+, \S+:\d+, ")  # in the code of torchcodec
 _FAILURES = (RuntimeError, ValueError, IndexError, WrongFrameError)  # of torchcodec, and ours
@@ -145,17 +147,48 @@ class FrameWork:
         self, version: FileVersion, packets: PacketIndex, wanted: Ints, rows: Ints, frame_of: Ints
     ) -> None:
         """Decode frames of one group of pictures, and fill rows with them."""
+        numbers = wanted.tolist()
+        if self._decoding.device is not None:
+            frames = self._decode_now(version, packets, wanted, wanted)
+        else:
+            store = decoded_frames()
+            with store.group_lock(version.identity, int(packets.group_of(wanted[:1])[0])):
+                frames = store.get(version.identity, numbers)
+                if len(frames) < len(numbers):
+                    frames |= self._decode_and_keep(store, version, packets, wanted, frames)
+        if len(frames) == len(numbers):
+            self._fill([frames[number] for number in numbers], rows, frame_of, version.path)
+        else:
+            self._decode_again(version, packets, wanted, rows, frame_of)
+
+    def _decode_and_keep(
+        self, store: DecodedFrames, version: FileVersion, packets: PacketIndex, wanted: Ints, kept: dict[int, Any]
+    ) -> dict[int, Any]:
+        """Return the frames ``wanted`` that are not kept, by number, or none if they cannot be decoded. Keep them, and
+        perhaps the frames of their group before them."""
+        missing = np.array([number for number in wanted.tolist() if number not in kept], np.int64)
+        numbers = missing
+        if store.are_worth():
+            before = packets.frames_before(int(missing[-1]))
+            numbers = np.array([number for number in before if number not in kept], np.int64)
+        decoded = self._decode_now(version, packets, missing, numbers)
+        frames = {number: frame.copy() for number, frame in decoded.items()}
+        store.put(version.identity, frames, set(missing.tolist()))
+        return {number: frames[number] for number in missing.tolist() if number in frames}
+
+    def _decode_now(self, version: FileVersion, packets: PacketIndex, wanted: Ints, numbers: Ints) -> dict[int, Any]:
+        """Return frames of one group of pictures by number, or none if they cannot be decoded: ``numbers``, which
+        include the frames ``wanted``, or only these if the others would take too much memory at a time."""
         device, decoder = self._decoding.device, None
         try:
             decoder = take_decoder(version, packets, device)
             decoder.fetch(*packets.extent(int(wanted[0]), int(wanted[-1])))
-            frames = decoder.decode(wanted)
+            numbers = numbers if len(numbers) * decoder.frame_bytes <= _AT_ONCE_BYTES else wanted
+            frames = decoder.decode(numbers)
         except _FAILURES:
-            del decoder  # its state is undefined
-            self._decode_again(version, packets, wanted, rows, frame_of)
-            return
+            return {}  # the state of the decoder is undefined
         give_back(version, device, decoder)
-        self._fill(frames, rows, frame_of, version.path)
+        return dict(zip(numbers.tolist(), self._each(frames), strict=True))
 
     def _decode_again(
         self, version: FileVersion, packets: PacketIndex, wanted: Ints, rows: Ints, frame_of: Ints
@@ -171,7 +204,7 @@ class FrameWork:
         except _FAILURES:
             pass
         else:
-            self._fill(frames, rows, frame_of, version.path)
+            self._fill(self._each(frames), rows, frame_of, version.path)
             return
         for i in range(len(wanted)):
             at, number = frame_of == i, wanted[i : i + 1]
@@ -180,7 +213,7 @@ class FrameWork:
             except _FAILURES as error:
                 self._fail(rows[at], self._undecodable(version.path, packets, int(number[0]), error))
                 continue
-            self._fill(frames, rows[at], np.zeros(int(at.sum()), np.int64), version.path)
+            self._fill(self._each(frames), rows[at], np.zeros(int(at.sum()), np.int64), version.path)
 
     def _undecodable(self, path: str, packets: PacketIndex, number: int, error: BaseException) -> DataError:
         return DataError(
@@ -206,7 +239,7 @@ class FrameWork:
             what = f"expected a clip that can be decoded, got: {_reason(error)}"
             self._fail(request.rows, DataError(what, stream=self._decoding.stream, hint=HINT))
             return
-        self._fill(frames, request.rows, frame_of.astype(np.int64), None)
+        self._fill(self._each(frames), request.rows, frame_of.astype(np.int64), None)
 
     # ---- rows ----------------------------------------------------------------------------------------
 
@@ -214,10 +247,14 @@ class FrameWork:
         for row in rows.tolist():
             self._errors[row] = error
 
-    def _fill(self, frames: Any, rows: Ints, frame_of: Ints, path: str | None) -> None:
+    def _each(self, frames: Any) -> Sequence[Any]:
+        """Return a tensor of frames one by one: as arrays or, on a device, as tensors."""
+        return list(frames if self._decoding.device is not None else frames.numpy())
+
+    def _fill(self, frames: Sequence[Any], rows: Ints, frame_of: Ints, path: str | None) -> None:
         """Fill ``rows`` with frames, after the steps."""
         decoding = self._decoding
-        height, width = frames.shape[1:3]
+        height, width = frames[0].shape[:2]
         if decoding.size is not None and (width, height) != decoding.size:
             what = f"expected frames of {decoding.size[0]} x {decoding.size[1]}, got {width} x {height}"
             hint = "pass the true size= as (height, width), or a step such as images.Resize((height, width))"
@@ -229,7 +266,7 @@ class FrameWork:
             return
         owners, keys = self._owners[rows], self._keys
         own = DrawKeys(keys.seed, keys.sweeps[owners], keys.ordinals[owners], keys.stage)
-        refused = decoding.steps.apply(frames.numpy(), frame_of, own, self._rows, rows)
+        refused = decoding.steps.apply(frames, frame_of, own, self._rows, rows)
         for i, reason in refused.items():
             self._errors[int(rows[i])] = DataError(reason, path=path, stream=decoding.stream, hint=HINT)
 

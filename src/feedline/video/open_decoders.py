@@ -69,6 +69,11 @@ class FrameDecoder:
     def __len__(self) -> int:
         return len(self._decoder)
 
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a decoded frame, as the file says."""
+        return 3 * (self._decoder.metadata.width or 0) * (self._decoder.metadata.height or 0)
+
     def fetch(self, begin: int, end: int) -> None:
         """Fetch bytes of an object in one request, before they are decoded.
 

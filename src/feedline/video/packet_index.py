@@ -119,6 +119,11 @@ class PacketIndex:
         """Return the group of pictures of each frame, int64 (n,)."""
         return np.searchsorted(self.groups, numbers, side="right") - 1
 
+    def frames_before(self, number: int) -> range:
+        """Return the frames of a group of pictures up to a frame, and this one."""
+        begin = int(self.groups[int(self.group_of(np.array([number]))[0])])
+        return range(max(begin, self.first_key) if number >= self.first_key else begin, number + 1)
+
     def extent(self, first: int, last: int) -> tuple[int, int]:
         """Return begin and end of the bytes of the packets that frames ``first`` to ``last`` of a group need."""
         group = int(self.group_of(np.array([first]))[0])
