@@ -41,6 +41,7 @@ QUESTIONS = (
     "remote",
     "formats",
     "pictures",
+    "video",
     "startup",
     "loader_peers",
     "loader_tiny",

@@ -33,8 +33,8 @@ class Decode(Transform):
 
     torchcodec decodes, and needs FFmpeg's shared libraries. A file is opened with the index of its packets, which is
     made once and kept in the user's cache folder, so that a frame costs the frames from its key frame on. All frames
-    of a minibatch that are in the same group of pictures are decoded together, and equal frames once. Up to 32 files
-    stay open.
+    of a minibatch that are in the same group of pictures are decoded together, and equal frames once. Files stay open,
+    up to 128, and decoded frames are kept for later minibatches, up to 256 MiB.
 
     A packet that cannot be decoded costs the frames from there to the next key frame, and sometimes some before it.
     Their sequences are unreadable.

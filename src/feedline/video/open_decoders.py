@@ -1,11 +1,12 @@
 """Decoders that are kept open, so that a file is opened once for many minibatches.
 
-A decoder is lent to one thread at a time. At most `MOST_OPEN` wait for their next use; the one that has waited longest
-is closed first.
+A decoder is lent to one thread at a time. At most `MOST_OPEN`, of about `MOST_BYTES`, wait for their next use. The one
+that has waited longest is closed first.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -20,8 +21,14 @@ from feedline.video.packet_cache import FileVersion
 from feedline.video.packet_index import PacketIndex
 from feedline.video.ranged_file import RangedFile
 
-MOST_OPEN = 32
+MOST_OPEN = 128
 """Decoders that a process keeps open while no thread uses them."""
+
+MOST_BYTES = 256 << 20
+"""Bytes that they may take together, as estimated from the sizes of their frames."""
+
+
+_REFERRED = 16
 
 
 class WrongFrameError(Exception):
@@ -74,6 +81,11 @@ class FrameDecoder:
         """Bytes of a decoded frame, as the file says."""
         return 3 * (self._decoder.metadata.width or 0) * (self._decoder.metadata.height or 0)
 
+    @property
+    def nbytes(self) -> int:
+        """About the bytes that the decoder takes: its own, and those of the frames that it refers to."""
+        return (1 << 20) + _REFERRED * self.frame_bytes // 2  # two chroma samples for four pixels
+
     def fetch(self, begin: int, end: int) -> None:
         """Fetch bytes of an object in one request, before they are decoded.
 
@@ -121,6 +133,7 @@ class _OpenDecoders:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()  # the least recently used first
+        self._bytes = 0
 
     def take(self, version: FileVersion, device: str | None) -> FrameDecoder | None:
         with self._lock:
@@ -128,17 +141,33 @@ class _OpenDecoders:
                 if self._waiting[at][:2] == (version, device):
                     decoder = self._waiting[at].decoder
                     del self._waiting[at]
+                    self._bytes -= decoder.nbytes
                     return decoder
         return None
 
     def give_back(self, version: FileVersion, device: str | None, decoder: FrameDecoder) -> None:
+        closed = []
         with self._lock:
             self._waiting.append(_Waiting(version, device, decoder))
-            closed = self._waiting.popleft() if len(self._waiting) > MOST_OPEN else None
+            self._bytes += decoder.nbytes
+            while self._bytes > MOST_BYTES or len(self._waiting) > MOST_OPEN:
+                closed.append(self._waiting.popleft())
+                self._bytes -= closed[-1].decoder.nbytes
         del closed  # without the lock, as closing takes time
+
+    def clear(self) -> None:
+        with self._lock:
+            closed, self._waiting, self._bytes = self._waiting, deque(), 0
+        del closed
 
 
 _open: PerProcess[_OpenDecoders] = PerProcess(_OpenDecoders)
+
+
+@atexit.register
+def _close_all() -> None:
+    # While modules are taken down, files and clients of stores can no longer be closed in order.
+    _open.get().clear()
 
 
 def take_decoder(version: FileVersion, packets: PacketIndex, device: str | None) -> FrameDecoder:

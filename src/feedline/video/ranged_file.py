@@ -78,6 +78,11 @@ class RangedFile:
         """Close the file."""
         self._file.close()
 
+    def __del__(self) -> None:
+        file = getattr(self, "_file", None)  # missing if it could not be opened
+        if file is not None:
+            file.close()
+
 
 class TablesOfFile(RangedFile):
     """An MP4 file whose media read as zeros, so that only its tables are read.
