@@ -12,6 +12,7 @@ FACADES = ("cntk", "mxnet")  # their names are the originals' names
 #: Names that still occur twice. A name leaves this list for good when its second class is renamed.
 TWICE = {
     "Summary",  # graph (public), train (public)
+    "Decode",  # of each kind of media (public)
     # Learners, and MXNet's optimizers in stores, whose names its scripts and pickles hold.
     "SGD", "Adam", "RMSProp", "AdaGrad",
 }  # fmt: skip
