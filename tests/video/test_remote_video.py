@@ -87,8 +87,11 @@ def test_a_few_frames_fetch_their_groups_only(web, files, tmp_path):
     corpus.close()
 
 
-def test_a_store_that_stops_to_answer_is_an_error_of_the_store(web, files, tmp_path):
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_store_that_stops_to_answer_is_an_error_of_the_store(web, files, tmp_path, indexed):
     """It makes no frame unreadable, as the frames may be read later."""
+    if indexed:  # so that no table was fetched before the decoder is opened
+        opened(web, [files[0].name], tmp_path / "others").close()
     corpus = fl.open_corpus([f"{web.url}/{files[0].name}"], remote=fl.Remote(tmp_path / "objects", deadline_s=1))
     decode = video.Decode("frame", size=SIZE)
     source = fl.MinibatchSource(

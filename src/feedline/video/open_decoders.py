@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +45,7 @@ class FrameDecoder:
 
     Raises:
         RuntimeError: torchcodec cannot decode it.
+        DataError: a store does not deliver its bytes.
     """
 
     def __init__(
@@ -64,13 +64,8 @@ class FrameDecoder:
         if isinstance(source, FileVersion):
             self._file = RangedFile(source.path) if source.is_remote else None
             opened = source.path if self._file is None else self._file
-        self._decoder = self._calling(
-            torchcodec().VideoDecoder,
-            opened,
-            dimension_order="NHWC",
-            num_ffmpeg_threads=1,
-            device=device or "cpu",
-            **options,
+        self._decoder = torchcodec().VideoDecoder(
+            opened, dimension_order="NHWC", num_ffmpeg_threads=1, device=device or "cpu", **options
         )
 
     def __len__(self) -> int:
@@ -102,7 +97,7 @@ class FrameDecoder:
             RuntimeError: they cannot be decoded. The decoder is of no more use then.
             WrongFrameError: the file has other frames at these times.
         """
-        frames = self._calling(self._decoder.get_frames_at, numbers.tolist())
+        frames = self._decoder.get_frames_at(numbers.tolist())
         if self._packets is not None:
             expected = self._packets.begins[numbers]
             wrong = np.flatnonzero(frames.pts_seconds.numpy() != expected)
@@ -112,15 +107,6 @@ class FrameDecoder:
                     f"expected a frame at {float(expected[at])!r} s, got one at {float(frames.pts_seconds[at])!r} s"
                 )
         return frames.data
-
-    def _calling(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call torchcodec. If a store did not deliver bytes that it read, raise why, as this is no damage."""
-        try:
-            return call(*arguments, **options)
-        except Exception:
-            if self._file is not None and self._file.failure is not None:
-                raise self._file.failure from None
-            raise
 
 
 class _Waiting(NamedTuple):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from feedline.errors import DataError
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import pread, remote_of
 
@@ -22,13 +21,10 @@ class RangedFile:
 
     Attributes:
         size: bytes of the file.
-        failure: why a store did not deliver bytes, as libraries that call this object may hide it.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
     """
-
-    failure: DataError | None = None
 
     def __init__(self, path: str) -> None:
         self._file: BinaryIO = open_regular(path, 0)
@@ -43,11 +39,7 @@ class RangedFile:
             return pread(self._file, size, begin)
         data = bytearray(size)
         if size:
-            try:
-                self._remote.read(begin, memoryview(data))
-            except DataError as error:
-                self.failure = error
-                raise
+            self._remote.read(begin, memoryview(data))
         return bytes(data)
 
     def fetch(self, begin: int, end: int) -> None:
