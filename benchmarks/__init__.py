@@ -42,6 +42,7 @@ QUESTIONS = (
     "formats",
     "audio",
     "pictures",
+    "video",
     "startup",
     "loader_peers",
     "loader_tiny",

@@ -264,6 +264,7 @@ FIXED = {
     "base64 images": "a single text, whose end decides its digest",
     "mixture": "its order depends on the sizes of its parts",
     "npy": "as a folder of them",
+    "video": "files of a folder are in the order of their paths",
 }
 
 

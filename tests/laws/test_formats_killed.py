@@ -32,6 +32,7 @@ from tests.oracles.cntk_files import htk
 from tests.oracles.recordio import packed, write
 from tests.oracles.tfrecord import example, tfrecords
 from tests.servers.hub import Hub
+from tests.video.clips import make_video
 from tests.warm import Python
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -240,6 +241,13 @@ def write_tfrecord(folder: Path) -> Path:
     return folder
 
 
+def write_video(folder: Path) -> Path:
+    pytest.importorskip("av", reason="av is not installed: the extra video")
+    for i, rows in enumerate(HALVES):
+        make_video(folder / str(i), frames=len(Y[rows]))
+    return folder
+
+
 def write_mixture(folder: Path) -> Path:
     parts = {}
     for i, rows in enumerate(HALVES):
@@ -275,6 +283,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "base64 images": (write_base64, {}),
     "htk": (write_htk, {}),
     "mixture": (write_mixture, {}),
+    "video": (write_video, {}),
     "mlf": (write_mlf, {"labels": fl.Stream(4, sparse=True)}),
 }
 

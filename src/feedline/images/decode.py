@@ -98,7 +98,7 @@ class Decode(Transform):
             torch_pictures().jpeg_decoder(device)  # raise errors now, not in the first minibatch
         self.steps = steps
         views, stacked, normalize = views_of(steps)
-        width, height = _one_size(views)
+        width, height = one_size(views)
         self._decoding = Decoding(
             stream=stream,
             mask=mask,
@@ -219,15 +219,15 @@ def views_of(steps: Sequence[PictureStep]) -> tuple[list[list[tuple[int, Picture
     return views, True, normalize
 
 
-def _one_size(views: list[list[tuple[int, PictureStep]]]) -> tuple[int, int]:
-    """Return the width and height that all pictures have after the last step.
+def one_size(views: list[list[tuple[int, PictureStep]]], before: FixedSize = None) -> tuple[int, int]:
+    """Return the width and height that all pictures have after the last step, from what they have ``before``.
 
     Raises:
         SchemaError: sizes differ.
     """
     sizes = []
     for view in views:
-        size: FixedSize = None
+        size = before
         for _, step in view:
             size = step.fixed_size(size)
         if size is None:

@@ -304,6 +304,14 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".array_record", ".arrayrecord"),
     ),
     Format(
+        "video",
+        "a video",
+        "feedline.video.video_files:open_videos",
+        matches_file=lambda path, head: head[4:8] == b"ftyp" or head.startswith(b"\x1a\x45\xdf\xa3"),
+        multiple_files=True,
+        suffixes=(".mp4", ".m4v", ".mov", ".mkv", ".webm"),
+    ),
+    Format(
         "tokens",
         "a file of tokens",
         f"{_HERE}tokens:open_files",
