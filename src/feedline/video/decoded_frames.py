@@ -70,15 +70,15 @@ class DecodedFrames:
             self._asked += 1
             return self._in_advance < _TRIED or self._used >= _WORTH * self._in_advance or self._asked % _SAMPLE == 0
 
-    def put(self, identity: bytes, frames: dict[int, Frame], wanted: set[int]) -> None:
-        """Keep frames by number, of which ``wanted`` are requested now."""
+    def put(self, identity: bytes, frames: dict[int, Frame], numbers: set[int]) -> None:
+        """Keep frames by number, of which ``numbers`` are requested now."""
         with self._lock:
             for number, frame in frames.items():
                 if (identity, number) in self._frames:
                     continue
-                self._frames[identity, number] = _Kept(frame, number not in wanted)
+                self._frames[identity, number] = _Kept(frame, number not in numbers)
                 self._bytes += frame.nbytes
-                self._in_advance += number not in wanted
+                self._in_advance += number not in numbers
             while self._bytes > MEMORY_BYTES:
                 self._bytes -= self._frames.popitem(last=False)[1].frame.nbytes
             if self._in_advance > 4 * _TRIED:  # forget slowly, as another window may be different
