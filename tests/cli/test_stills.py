@@ -13,6 +13,7 @@ import pytest
 import feedline as fl
 from tests.cli.shell import feedline
 from tests.runs.logs import Page
+from tests.video.clips import make_video
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -132,6 +133,40 @@ def test_a_sound_is_a_spectrogram(program):
     levels = pixels(link).astype(int).sum(-1).mean(1)
     frequency = 8_000 * (1 - (levels.argmax() + 0.5) / len(levels))
     assert frequency == pytest.approx(2_000, abs=8_000 / len(levels))
+
+
+@pytest.mark.frameworks("soundfile", "soxr")
+def test_segments_of_recordings_are_marked(program):
+    import soundfile
+
+    t = np.arange(32_000) / 16_000
+    soundfile.write("tone.wav", np.sin(2 * np.pi * 2_000 * t), 16_000)
+    lines = [{"audio": f"tone.wav#t={begin},{begin + 0.5}"} for begin in (0.0, 1.0)] + [{"audio": "lost.wav"}]
+    (program / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    about, _, cards = sheet("a.jsonl", 3)
+    assert about["unreadable"] == 1
+    marks = [re.search(r"left:([\d.]+)%;width:([\d.]+)%", card) for card in cards]
+    assert [tuple(map(float, mark.groups())) for mark in marks[:2]] == [(0, 25), (50, 25)]
+    assert "lost.wav" in cards[2]
+
+
+@pytest.mark.frameworks("av", "torchcodec")
+def test_frames_of_videos_are_strips(program):
+    make_video(program / "clip", frames=30)
+    lines = [{"number": i, "frame": f"clip.mp4#t={i / 30!r}"} for i in range(30)]
+    (program / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (program / "moving.py").write_text(
+        "import feedline as fl\n"
+        "streams = {'frame': fl.Stream(dtype='str'), 'number': fl.Stream(dtype='int64')}\n"
+        "rows = fl.JSONLinesDeserializer('a.jsonl', streams)\n"
+        "windows = fl.TimeWindows(rows, {'frame': (-2, 0)}, within=[30])\n"
+    )
+    _, _, cards = sheet("moving:windows", 30)
+    strips = [re.findall(r'<li class="(\w*)"><img src="([^"]+)"', card) for card in cards]
+    assert [style for style, _ in strips[0]] == ["padded", "now"]
+    blues = [[pixels(link)[..., 2].mean() for _, link in strip] for strip in strips]
+    assert blues[10][0] == pytest.approx(blues[8][1])
+    assert [before < now for before, now in blues] == [False] + [True] * 29
 
 
 def test_unreadable_sequences_say_why(program):
