@@ -215,6 +215,13 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
         """Return the paths of the Parquet files."""
         return [file.path for file in self._files]
 
+    def rows_of_files(self) -> list[int]:
+        """Return the rows of each file."""
+        rows = dict.fromkeys(self._files, 0)
+        for group in self._groups:
+            rows[group.file] += group.rows
+        return list(rows.values())
+
     def digest(self) -> str:
         """Return 32 hex digits over row counts, sizes and three blocks of each file, including its footer."""
         return list(self.digests())[-1][1]
