@@ -34,8 +34,9 @@ class Policy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.look = nn.Sequential(
-            nn.Conv2d(3, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 8, 1)
-        )
+            nn.Conv2d(3, 16, 5, stride=2, padding=2), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+            nn.Conv2d(16, 8, 1),
+        )  # fmt: skip
         self.act = nn.Sequential(
             nn.Linear(2 * 8 * 2 + 4 + len(TASKS), 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
             nn.Linear(128, HORIZON * 2),
@@ -45,8 +46,8 @@ class Policy(nn.Module):
         count = len(states)
         pixels = pictures.flatten(0, 1).movedim(-1, -3).float() / 255
         # Where in the picture is what each channel looks for? The mean place, weighted by a softmax over all places.
-        weights = self.look(pixels).flatten(2).softmax(-1).unflatten(-1, (SIDE, SIDE))
-        axis = torch.linspace(-1, 1, SIDE)
+        weights = self.look(pixels).flatten(2).softmax(-1).unflatten(-1, (SIDE // 2, SIDE // 2))
+        axis = torch.linspace(-1, 1, SIDE // 2)
         places = torch.stack([weights.sum(-2) @ axis, weights.sum(-1) @ axis], dim=-1).reshape(count, -1)
         named = nn.functional.one_hot(tasks, len(TASKS)).float()
         actions: Tensor = self.act(torch.cat([places, states.flatten(1), named], dim=1))

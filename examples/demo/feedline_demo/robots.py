@@ -55,7 +55,8 @@ class Plane:
 
     def expert(self) -> NDArray[np.float64]:
         """Return the action of the expert: a step towards the disc."""
-        return np.clip(self.discs[self.task] - self.position, -STEP, STEP)
+        action: NDArray[np.float64] = np.clip(self.discs[self.task] - self.position, -STEP, STEP)
+        return action
 
     def move(self, action: Sequence[float] | NDArray[Any]) -> None:
         """Move the robot by an action (2,)."""
@@ -87,11 +88,12 @@ def write_episodes(folder: Path | str, episodes: int, *, seed: int = 0, camera: 
     for begin in range(0, episodes, EPISODES_PER_FILE):
         numbers = range(begin, min(begin + EPISODES_PER_FILE, episodes))
         place = begin // EPISODES_PER_FILE
-        tables, pictures = [], []
+        tables: list[Any] = []
+        pictures: list[NDArray[np.uint8]] = []
         for number in numbers:
             columns, seen = _episode(seed, number, first, pictures=camera != "none")
             length = len(columns["index"])
-            video = {"chunk_index": 0, "file_index": place}
+            video: dict[str, float] = {"chunk_index": 0, "file_index": place}
             video |= {"from_timestamp": len(pictures) / FPS, "to_timestamp": (len(pictures) + length) / FPS}
             rows.append(
                 {
@@ -120,7 +122,9 @@ def _episode(
 ) -> tuple[dict[str, NDArray[Any]], list[NDArray[np.uint8]]]:
     """Return the columns of an episode, and its pictures."""
     plane = Plane(seed, number)
-    states, actions, seen = [], [], []
+    states: list[NDArray[Any]] = []
+    actions: list[NDArray[Any]] = []
+    seen: list[NDArray[np.uint8]] = []
     while not actions or plane.distance > STEP / 2:
         states.append(plane.position)
         actions.append(plane.expert())
@@ -162,7 +166,7 @@ def _png(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def _write_video(path: Path, pictures: list[NDArray[np.uint8]]) -> None:
-    import av
+    import av  # type: ignore[import-not-found, unused-ignore]
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:

@@ -316,7 +316,8 @@ def test_a_run_goes_on_with_other_sizes_and_ranks(robot):
 def test_pictures_are_decoded_by_transforms_from_the_metadata(tmp_path):
     pytest.importorskip("PIL", reason="Pillow is not installed")
     robot = write_robot(tmp_path, pictures=True)
-    corpus = fl.open_corpus(tmp_path, streams={"eye": fl.Stream(dtype="bytes", field=PICTURE)})
+    streams = {"eye": fl.Stream(dtype="bytes", field=PICTURE), "task": fl.Stream(dtype="str")}
+    corpus = fl.open_corpus(tmp_path, streams=streams)
     loader = fl.DataLoader(corpus, batch_size=8, shuffle=False, transforms=corpus.decoders())
     decoded = torch.cat([batch["eye"] for batch in loader])
     assert decoded.numpy().tolist() == [pixels(i).tolist() for i in range(sum(robot.lengths))]

@@ -48,9 +48,10 @@ _DECODERS = {"video": "feedline.video:Decode", "image": "feedline.images:Decode"
 
 
 class LeRobotDeserializer(Forwarding, Fetchable, PickledByArguments):
-    """A folder in LeRobot's layout, of version 2.0, 2.1 or 3.0. A frame is a sequence, and row groups are chunks.
+    """A folder in LeRobot's layout, of version 2.0, 2.1 or 3.0. A frame is a sequence.
 
-    Streams have the names of features, and that of the text of a frame's task is ``task``.
+    Chunks are row groups of a file, or several small ones. Streams have the names of features, and that of the text of
+    a frame's task is ``task``.
 
     =================================  ====================================================
     feature                            stream
@@ -97,7 +98,7 @@ class LeRobotDeserializer(Forwarding, Fetchable, PickledByArguments):
         self.fps, self.episode_lengths = info.fps, self._episodes.lengths
         self.tasks = read_tasks(info) if _TASK_INDEX in info.features else {}
         self.stats = read_statistics(info.folder / "meta")
-        table = ParquetDeserializer(
+        table = _FrameTables(
             [str(file) for file in self._episodes.files],
             _columns(info, self._features),
             memory=memory,
@@ -146,7 +147,7 @@ class LeRobotDeserializer(Forwarding, Fetchable, PickledByArguments):
         """
         transforms: list[Any] = []
         for name, (feature, described) in self._features.items():
-            if not described.kind:
+            if described.kind not in _DECODERS:
                 continue
             if described.size is None:
                 raise SchemaError(
@@ -192,11 +193,13 @@ class LeRobotDeserializer(Forwarding, Fetchable, PickledByArguments):
     def _addresses(self, feature: str, frame_s: float, episodes: Ints, times: NDArray[np.float64]) -> Value:
         """Return the addresses of frames of video."""
         files, begins_s = self._episodes.videos[feature]
-        # A text of 40 characters for each frame: the path is escaped once for each episode.
-        paths = {episode: str(MediaAddress(str(files[episode]))) for episode in np.unique(episodes).tolist()}
+        # There is a text for each frame: paths are escaped once for each episode, and all are encoded as they are made.
+        paths = {episode: str(MediaAddress(str(files[episode]))).encode() for episode in np.unique(episodes).tolist()}
         shown_s = begins_s[episodes] + times + frame_s / 2
         pairs = zip(episodes.tolist(), shown_s.tolist(), strict=True)
-        return Value.from_bytes([f"{paths[episode]}#t={time!r}" for episode, time in pairs], "str")
+        texts = [b"%b#t=%a" % (paths[episode], time) for episode, time in pairs]
+        bounds = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        return Value.from_buffer(b"".join(texts), bounds, "str")
 
     def _texts(self, indices: Ints) -> tuple[Value, NDArray[np.bool_]]:
         """Return the texts of tasks, and which are unknown."""
@@ -204,6 +207,12 @@ class LeRobotDeserializer(Forwarding, Fetchable, PickledByArguments):
         known = np.array([index in self.tasks for index in distinct.tolist()], np.bool_)
         texts = Value.from_bytes([self.tasks.get(index, "") for index in distinct.tolist()], "str")
         return texts.select(places), ~known[places]
+
+
+class _FrameTables(ParquetDeserializer):
+    """The tables of frames. Each episode is a row group, which is small."""
+
+    _joined_rows = 1 << 12
 
 
 _Features = dict[str, tuple[str, RobotFeature]]
