@@ -69,7 +69,7 @@ def train(folder: Path, sweeps: int) -> Policy:
     policy = Policy()
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.003)
     decode = images.Decode(CAMERA, images.CenterCrop(SIDE))
-    loader = fl.DataLoader(open_windows(folder), batch_size=64, shuffle=True, seed=1, transforms=[decode])
+    loader = fl.DataLoader(open_windows(folder), batch_size=32, shuffle=True, seed=1, transforms=[decode])
     for sweep in range(sweeps):
         losses = []
         for batch in loader:
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Train, and return the share of new episodes in which the policy reaches the disc."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=400, help="episodes to imitate")
-    parser.add_argument("--sweeps", type=int, default=12, help="passes over them")
+    parser.add_argument("--sweeps", type=int, default=8, help="passes over them")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         robots.write_episodes(Path(name, "robot"), options.episodes)

@@ -146,7 +146,9 @@ def _write_v3(folder, columns, bounds, videos, per_file, group):
         write_video(folder / f"videos/{CAMERA}/chunk-000/file-{place // 3:03d}.mp4", frames)
     _save(pa.Table.from_pylist(rows), folder / "meta/episodes/chunk-000/file-000.parquet")
     tasks = pa.table({"task_index": np.arange(len(TASKS)), "__index_level_0__": pa.array(TASKS, pa.large_string())})
-    _save(tasks, folder / "meta/tasks.parquet")
+    index = {"name": None, "field_name": "__index_level_0__", "pandas_type": "unicode", "numpy_type": "object"}
+    pandas = {"index_columns": ["__index_level_0__"], "columns": [index], "column_indexes": [], "pandas_version": "2"}
+    _save(tasks.replace_schema_metadata({"pandas": json.dumps(pandas)}), folder / "meta/tasks.parquet")
     _write_json(folder / "meta/stats.json", statistics_of(columns, 0, int(bounds[-1])))
 
 

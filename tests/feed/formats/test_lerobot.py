@@ -326,6 +326,43 @@ def test_pictures_are_decoded_by_transforms_from_the_metadata(tmp_path):
         fl.LeRobotDeserializer(tmp_path).decoders()
 
 
+@pytest.mark.frameworks("av", "torchcodec")
+@versions
+def test_frames_of_video_are_decoded_where_they_belong(tmp_path, version):
+    """Pixels are those of torchcodec for the whole file, and near to what was encoded for this frame."""
+    from torchcodec.decoders import VideoDecoder
+
+    robot = write_robot(tmp_path, version, (7, 4, 9, 1, 5), videos=True)
+    files = sorted((tmp_path / "videos").rglob("*.mp4"))
+    frames = torch.cat([VideoDecoder(str(file), dimension_order="NHWC")[:] for file in files])
+    assert len(frames) == sum(robot.lengths)
+    for number, frame in enumerate(frames):
+        assert abs(frame.numpy().astype(int) - pixels(number)).mean() < 6
+    firsts = np.repeat(np.cumsum([0, *robot.lengths])[:-1], robot.lengths)
+    places = np.maximum(np.arange(len(frames))[:, None] + np.array([-1, 0]), firsts[:, None])
+    corpus = fl.open_corpus(tmp_path)
+    windows = fl.TimeWindows(corpus, {CAMERA: (-1, 0)}, within=corpus.episode_lengths)
+    loader = fl.DataLoader(windows, batch_size=8, shuffle=True, seed=2, transforms=corpus.decoders())
+    for _ in range(2):
+        batches = list(loader)
+        decoded, at = (torch.cat([batch[name] for batch in batches]) for name in (CAMERA, "index"))
+        assert at.tolist() != sorted(at.tolist()) and sorted(at.tolist()) == list(range(len(frames)))
+        assert torch.equal(decoded, frames[torch.from_numpy(places)[at]])
+
+
+@pytest.mark.frameworks("av", "torchcodec")
+def test_a_damaged_video_costs_its_frames(tmp_path):
+    robot = write_robot(tmp_path, "v2.1", videos=True)
+    path = tmp_path / f"videos/chunk-000/{CAMERA}/episode_000001.mp4"
+    path.write_bytes(b"no video" * 20)
+    corpus = fl.LeRobotDeserializer(tmp_path)
+    source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, on_error="skip", transforms=corpus.decoders())
+    delivered = [index for m in source.minibatches(5) for index in m["index"].rows.tolist()]
+    assert delivered == [i for i in range(sum(robot.lengths)) if not 7 <= i < 11]
+    with pytest.raises(fl.DataError, match=path.name):
+        list(fl.DataLoader(corpus, batch_size=5, shuffle=False, transforms=corpus.decoders()))
+
+
 # ---- damage -------------------------------------------------------------------------------------------
 
 
