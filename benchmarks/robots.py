@@ -5,7 +5,7 @@ cameras. A window has 50 actions and the last two frames of each camera. Unit: w
 threads, in minibatches of 256.
 
 - Without decoding, from the second sweep on, when tables are in memory. Peer: NumPy's indexing of the same arrays by
-  places that are known, from memory: actions, and addresses of one length.
+  places that are known, from memory: actions, addresses of one length, and masks.
 - Without decoding, the first sweep included. Peer: `LeRobotDataset` in torch's loader, without cameras, which it cannot
   leave undecoded.
 - With two cameras, 256 × 256, H.264, in a smaller dataset. Peer: the same, with torchcodec.
@@ -56,8 +56,10 @@ def in_memory(stage: Stage) -> Answer:
     source = fl.MinibatchSource(windows, seed=1)
     steps = episodes * FRAMES // BATCH
     frames = np.arange(episodes * FRAMES)
-    places = np.minimum(frames[:, None] + np.arange(ACTIONS), (frames // FRAMES * FRAMES + FRAMES - 1)[:, None])
-    past = np.maximum(frames[:, None] + np.array([-1, 0]), (frames // FRAMES * FRAMES)[:, None])
+    first = (frames // FRAMES * FRAMES)[:, None]
+    ahead, behind = frames[:, None] + np.arange(ACTIONS), frames[:, None] + np.array([-1, 0])
+    masks = [ahead < first + FRAMES, behind >= first, behind >= first]
+    places, past = np.minimum(ahead, first + FRAMES - 1), np.maximum(behind, first)
     chunks = [windows.corpus.corpus.read(number) for number in range(len(windows.corpus.corpus.chunks()))]
     actions = np.concatenate([chunk["action"].rows for chunk in chunks])
     addresses = [np.array([text for chunk in chunks for text in chunk[name].samples()], "S") for name in CAMERAS]
@@ -69,7 +71,7 @@ def in_memory(stage: Stage) -> Answer:
     def indexed() -> float:
         for k in range(steps):
             rows = order[k * BATCH : (k + 1) * BATCH]
-            _ = actions[places[rows]], [column[past[rows]] for column in addresses]
+            _ = actions[places[rows]], [column[past[rows]] for column in addresses], [mask[rows] for mask in masks]
         return steps * BATCH
 
     ran = race({"feedline": fed, "indexing": indexed}, stage.rounds(5), "process", warm_up=2)
@@ -97,7 +99,7 @@ def decoded(stage: Stage) -> Answer:
     deltas = {"action": [k / FPS for k in range(ACTIONS)], **{name: [-1 / FPS, 0] for name in CAMERAS}}
     peer = _lerobot(folder, deltas, 2 if stage.quick else 6)
     corpus = fl.LeRobotDeserializer(folder)
-    offsets = {"action": range(ACTIONS), **{name: (-1, 0) for name in CAMERAS}}
+    offsets = {"action": range(ACTIONS), **dict.fromkeys(CAMERAS, (-1, 0))}
     windows = fl.TimeWindows(corpus, offsets, within=corpus.episode_lengths)
     loader = fl.DataLoader(windows, batch_size=32, shuffle=True, seed=1, transforms=corpus.decoders())
 

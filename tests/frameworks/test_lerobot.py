@@ -31,8 +31,9 @@ def as_lerobot(pixels):
 def dataset(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    import tests.frameworks.vision  # noqa: F401
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    import tests.frameworks.vision  # noqa: F401
 
     robot = write_robot(tmp_path / "robot", lengths=(7, 4, 9, 2, 5), videos=True, pictures=True)
     return lambda **options: LeRobotDataset("made/here", root=robot.folder, **options)

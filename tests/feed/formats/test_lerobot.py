@@ -346,7 +346,8 @@ def test_frames_of_video_are_decoded_where_they_belong(tmp_path, version):
     for _ in range(2):
         batches = list(loader)
         decoded, at = (torch.cat([batch[name] for batch in batches]) for name in (CAMERA, "index"))
-        assert at.tolist() != sorted(at.tolist()) and sorted(at.tolist()) == list(range(len(frames)))
+        assert at.tolist() != sorted(at.tolist())
+        assert sorted(at.tolist()) == list(range(len(frames)))
         assert torch.equal(decoded, frames[torch.from_numpy(places)[at]])
 
 
@@ -481,14 +482,13 @@ EPISODES_V3 = {
     "a length": lambda c: c["length"].__setitem__(1, 5),
     "a negative length": lambda c: c["length"].__setitem__(1, -4),
     "a span": lambda c: c["dataset_to_index"].__setitem__(1, 2**62),
-    "a place": lambda c: c["dataset_from_index"].__setitem__(1, 2),
+    "a place": lambda c: (c["dataset_from_index"].__setitem__(1, 8), c["dataset_to_index"].__setitem__(1, 12)),
     "one twice": lambda c: c["episode_index"].__setitem__(1, 0),
     "no number": lambda c: c.update(length=[str(n) for n in c["length"]]),
     "half a frame": lambda c: c.update(length=[n + 0.5 if n < 9 else 1e300 for n in c["length"]]),
     "a null": lambda c: c["length"].__setitem__(1, None),
     "a column missing": lambda c: c.pop("dataset_from_index"),
     "another file": lambda c: c["data/file_index"].__setitem__(1, 1),
-    "a file between": lambda c: c["data/file_index"].__setitem__(4, 0),
     "a negative file": lambda c: c["data/file_index"].__setitem__(0, -1),
     "a video's file": lambda c: c[f"videos/{CAMERA}/file_index"].__setitem__(0, 9),
     "a time": lambda c: c[f"videos/{CAMERA}/from_timestamp"].__setitem__(0, float("nan")),
@@ -509,6 +509,34 @@ def test_episodes_that_are_wrong_are_an_error(tmp_path, version, what):
     with pytest.raises((fl.DataError, fl.SchemaError)) as caught:
         fl.LeRobotDeserializer(tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_episodes_of_a_file_follow_each_other(tmp_path):
+    write_robot(tmp_path, lengths=(4, 4, 4), per_file=1)
+    episodes = tmp_path / "meta/episodes/chunk-000/file-000.parquet"
+    change_table(episodes, lambda columns: columns["data/file_index"].__setitem__(2, 0))
+    with pytest.raises(fl.DataError, match="the episodes of a file one after the other"):
+        fl.LeRobotDeserializer(tmp_path)
+
+
+def test_files_outside_of_the_folder_are_not_read(tmp_path):
+    write_robot(tmp_path / "robot")
+    shutil.copytree(tmp_path / "robot" / "data", tmp_path / "others")
+    inside = "chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+    change(tmp_path / "robot/meta/info.json", lambda info: info.update(data_path=f"data/../../others/{inside}"))
+    with pytest.raises(fl.DataError, match="a path within the folder as data_path"):
+        fl.LeRobotDeserializer(tmp_path / "robot")
+
+
+def test_lists_of_any_length_are_no_numbers(tmp_path):
+    write_robot(tmp_path, lengths=(4, 3))
+    path = tmp_path / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    lists = pa.array([[1.0] * (i % 3) for i in range(7)], pa.list_(pa.float32()))
+    at = table.column_names.index("next.reward")
+    pq.write_table(table.set_column(at, "next.reward", lists), path)
+    with pytest.raises(fl.SchemaError, match="the shapes of the metadata"):
+        fl.LeRobotDeserializer(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -526,15 +526,13 @@ class _ParquetFile:
 
     def _leaves(self, fields: Sequence[ColumnPath]) -> Ints:
         """Return the numbers of the leaf columns of ``fields``."""
+        paths = [path for path in fields if path not in self.lacking and path.column not in self._constants]
+        if self._laid_out:
+            return _leaves_of(self.schema, tuple(paths))
         leaves: set[int] = set()
-        for path in fields:
-            if path in self.lacking or path.column in self._constants:
-                continue
-            if self._laid_out:
-                leaves.update(range(*leaf_span(self.schema, path)))
-            else:  # as all that is below the column's name
-                parts = (path.column, f"{path.column}.")
-                leaves |= {i for i, leaf in enumerate(self._paths) if leaf == parts[0] or leaf.startswith(parts[1])}
+        for path in paths:  # as all that is below the column's name
+            parts = (path.column, f"{path.column}.")
+            leaves |= {i for i, leaf in enumerate(self._paths) if leaf == parts[0] or leaf.startswith(parts[1])}
         return np.array(sorted(leaves), np.int64)
 
     def _decoded_bytes(self, number: int, leaves: Ints, values: Ints) -> int:
@@ -620,6 +618,15 @@ class _ParquetFile:
             path=self.path,
             hint="raise memory=, choose fewer columns, or write the file with smaller row groups",
         )
+
+
+@functools.lru_cache(maxsize=256)
+def _leaves_of(schema: Any, paths: tuple[ColumnPath, ...]) -> Ints:
+    """Return the numbers of the leaf columns at paths. Files of one schema, and reading each, ask for the same ones."""
+    leaves: set[int] = set()
+    for path in paths:
+        leaves.update(range(*leaf_span(schema, path)))
+    return np.array(sorted(leaves), np.int64)
 
 
 def _list_files(path: PathLike | Sequence[PathLike], split: str | None) -> list[str]:
