@@ -401,6 +401,14 @@ def test_missing_files_are_errors_when_opened(tmp_path, version):
         shutil.rmtree(tmp_path / "part")
 
 
+def test_a_folder_that_no_text_can_name_is_an_error(tmp_path):
+    with_videos(tmp_path / "a")
+    folder = (tmp_path / "a").rename(tmp_path / os.fsdecode(b"\xff"))
+    with pytest.raises(fl.DataError, match="named in UTF-8"):
+        fl.LeRobotDeserializer(folder)
+    assert read_all(fl.LeRobotDeserializer(folder, ["action"]))[1] == 0
+
+
 def test_streams_without_video_need_no_videos(tmp_path):
     with_videos(tmp_path)
     shutil.rmtree(tmp_path / "videos")
@@ -451,6 +459,7 @@ INFO = {
     "path with an attribute": lambda info: info.update(data_path="data/{episode_index.__class__}.parquet"),
     "path of any width": lambda info: info.update(data_path="data/{episode_index:0999999999d}.parquet"),
     "path outside": lambda info: info.update(data_path="../{episode_index}.parquet"),
+    "path of half a surrogate": lambda info: info.update(data_path="data/\ud800.parquet"),
     "absolute path": lambda info: info.update(video_path="/etc/passwd"),
     "no path of videos": lambda info: info.update(video_path=None),
     "rate of a video": lambda info: info["features"][CAMERA].update(info={"video.fps": -1}),
@@ -547,6 +556,7 @@ def test_lists_of_any_length_are_no_numbers(tmp_path):
         ("meta/episodes.jsonl", "{}\n" + "[" * 100_000),
         ("meta/episodes.jsonl", "7"),
         ("meta/tasks.jsonl", '{"task_index": 0, "task": 5}'),
+        ("meta/tasks.jsonl", '{"task_index": 0, "task": "\\ud800"}'),
         ("meta/tasks.jsonl", '{"task_index": 0, "task": "a"}\n{"task_index": 0, "task": "b"}'),
         ("meta/episodes_stats.jsonl", '{"episode_index": 0, "stats": 3}'),
         ("meta/episodes_stats.jsonl", '{"episode_index": 0, "stats": {"action": {"mean": [1.5]}}}'),

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.data import Chunk, Schema, Stream, Value
+from feedline.data.schema import encodable
 from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.media_address import MediaAddress
@@ -290,9 +291,11 @@ def _video_sizes(folder: Path, episodes: RobotEpisodes) -> dict[str, int]:
     """Return the sizes of the videos by their paths in the folder.
 
     Raises:
-        DataError: a file is missing.
+        DataError: a file is missing, or addresses cannot name it.
     """
     sizes: dict[str, int] = {}
+    if episodes.videos and not encodable(str(folder)):
+        raise DataError("expected a folder named in UTF-8, as addresses of frames are texts", path=str(folder))
     for name, videos in episodes.videos.items():
         for file in dict.fromkeys(videos.files):
             try:

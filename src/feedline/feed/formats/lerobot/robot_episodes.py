@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.data.schema import encodable
 from feedline.errors import DataError
 from feedline.feed.formats.lerobot.robot_info import HINT, RobotInfo
 from feedline.feed.formats.lerobot.robot_tables import (
@@ -94,7 +95,7 @@ def read_tasks(info: RobotInfo) -> dict[int, str]:
         for row, error in json_lines(path):
             numbers.append(integer(row, "task_index", error))
             text = row.get("task")
-            if not isinstance(text, str):
+            if not isinstance(text, str) or not encodable(text):
                 raise error("a text as task", text)
             tasks[numbers[-1]] = text
     if len(tasks) != len(numbers):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedline.data import Stream
+from feedline.data.schema import encodable
 from feedline.errors import DataError, shown
 from feedline.feed.formats.arrow.hugging_face import read_json
 
@@ -102,7 +103,7 @@ class RobotInfo:
 
         path = _FIELD.sub(fill, template)
         parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts or "\0" in path or not parts.parts:
+        if parts.is_absolute() or ".." in parts.parts or not parts.parts or "\0" in path or not encodable(path):
             raise self.error(f"a path within the folder as {key}", path)
         return self.folder / parts
 

@@ -69,7 +69,10 @@ class TableColumns:
         for part in self._parts[name]:
             if not isinstance(part, BytesValue) or not part.text or not part.one_sample_each:
                 raise self._error("texts", name, part)
-            texts += part.tolist()
+            try:
+                texts += part.tolist()
+            except UnicodeDecodeError as error:
+                raise self._error("texts in UTF-8", name, error.object) from error
         return texts
 
     def _numbers(self, name: str) -> NDArray[Any]:
