@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 import feedline as fl
@@ -31,12 +33,10 @@ def as_lerobot(pixels):
 def dataset(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
-    import tests.frameworks.vision  # noqa: F401
-
+    importlib.import_module("tests.frameworks.vision")  # before lerobot, which imports torchvision
+    module = importlib.import_module("lerobot.datasets.lerobot_dataset")
     robot = write_robot(tmp_path / "robot", lengths=(7, 4, 9, 2, 5), videos=True, pictures=True)
-    return lambda **options: LeRobotDataset("made/here", root=robot.folder, **options)
+    return lambda **options: module.LeRobotDataset("made/here", root=robot.folder, **options)
 
 
 @pytest.mark.parametrize("windows", [False, True])
