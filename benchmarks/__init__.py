@@ -12,6 +12,7 @@ QUESTIONS = (
     "cntk_formats",
     "json_lines",
     "token_rows",
+    "robots",
     "dense_shuffled",
     "arrow",
     "column_statistics",

@@ -69,6 +69,7 @@ from feedline.feed.formats.images import Base64ImageDeserializer as Base64ImageD
 from feedline.feed.formats.images import ImageFolderDeserializer as ImageFolderDeserializer
 from feedline.feed.formats.images import ImageMapDeserializer as ImageMapDeserializer
 from feedline.feed.formats.jsonl import JSONLinesDeserializer as JSONLinesDeserializer
+from feedline.feed.formats.lerobot.lerobot import LeRobotDeserializer as LeRobotDeserializer
 from feedline.feed.formats.litdata import LitDataDeserializer as LitDataDeserializer
 from feedline.feed.formats.recordio import RecordIODeserializer as RecordIODeserializer
 from feedline.feed.formats.shards.arrayrecord import ArrayRecordDeserializer as ArrayRecordDeserializer

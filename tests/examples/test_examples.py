@@ -34,6 +34,7 @@ TESTED = {
     "language_model",
     "keyword_spotter",
     "vision_language_model",
+    "robot_policy",
 }
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out of reach of a test of the wheel")
@@ -171,6 +172,12 @@ def test_language_model(main, monkeypatch, capsys):
 def test_faces_of_made_up_persons(main):
     pytest.importorskip("PIL", reason="Pillow is not installed")
     assert main(["--persons", "6", "--pictures", "16", "--epochs", "4"]) < 0.4  # by chance: 0.83
+
+
+@example("robot_policy")
+def test_a_robot_that_imitates(main):
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    assert main(["--episodes", "80", "--sweeps", "6"]) > 0.25  # without learning: 0.05
 
 
 @pytest.mark.slow

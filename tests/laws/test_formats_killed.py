@@ -27,6 +27,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.formats.detect import FORMATS
+from tests.feed.formats.robot_datasets import write_robot
 from tests.feed.formats.shard_writers import write_litdata, write_mds
 from tests.oracles.cntk_files import htk
 from tests.oracles.recordio import packed, write
@@ -163,6 +164,11 @@ def write_lance(folder: Path) -> Path:
     return folder / "both.lance"
 
 
+def write_lerobot(folder: Path) -> Path:
+    write_robot(folder / "robot", lengths=(7, 4, 9, 20, 1, 19), group=5)
+    return folder / "robot"
+
+
 def write_images(folder: Path) -> Path:
     for y in Y.tolist():
         place = folder / "images" / str(y % 3)
@@ -263,6 +269,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "npz": (write_npz, {}),
     "arrow": (write_arrow, {}),
     "parquet": (write_parquet, {}),
+    "lerobot": (write_lerobot, {}),
     "ctf": (write_ctf, {"x": fl.Stream(3), "y": fl.Stream(1)}),
     "cbf": (write_cbf, {}),
     "jsonl": (write_jsonl, NUMBERS),

@@ -106,6 +106,12 @@ FORMATS: tuple[Format, ...] = (
         matches_folder=lambda path: (path / MANIFEST).is_file(),
     ),
     Format(
+        "lerobot",
+        "a robot dataset",
+        f"{_HERE}lerobot.lerobot:LeRobotDeserializer",
+        matches_folder=lambda path: (path / "meta" / "info.json").is_file() and (path / "data").is_dir(),
+    ),
+    Format(
         "zarr",
         "a Zarr store",
         f"{_HERE}hdf5_zarr.zarr:ZarrDeserializer",
