@@ -7,6 +7,10 @@ first-fit and best-fit, where it is installed. It makes segments and positions, 
 packing again. Also: how full rows are (cut documents fill all but the last row of a chunk), the store evicted from the
 page cache, on the wall clock, and, for 20,000,000 documents, the time to go to a row and plan it (limit 10 ms), and
 the time to open the corpus.
+
+Two rates: the documents have half as many tokens, and a patch of 48 bytes for each quarter token of cost. Compared with
+one rate, in which each token has the same number of bytes beside it. Unit: cost of documents a second of processor
+time.
 """
 
 from __future__ import annotations
@@ -78,7 +82,45 @@ def run(stage: Stage) -> list[Answer]:
         )
         packed.close()
     answers.append(coldly(stage, "packing from a store, best-fit", "tokens/s", opening(store, minibatches), store))
-    return [*answers, *far_away(stage)]
+    return [*answers, two_rates(stage, np.minimum(lengths[: 2_000 if stage.quick else 20_000], ROW)), *far_away(stage)]
+
+
+def two_rates(stage: Stage, costs: NDArray[np.int64]) -> Answer:
+    """Packing tokens and patches, against one rate of the same bytes."""
+    stored = {
+        "two rates": {"tokens": (costs // 2, ()), "patches": (4 * (costs - costs // 2), (48,))},
+        "one rate": {"tokens": (costs, ()), "patches": (costs, (96,))},
+    }
+    contenders, sources = {}, []
+    minibatches = 2 if stage.quick else 30
+    for name, streams in stored.items():
+        store = stage.data / f"bench-{name.replace(' ', '-')}-{len(costs)}.store"
+        values = {
+            stream: fl.Value.from_dense(
+                np.ones((lengths.sum(), *shape), np.uint8 if shape else np.int32),
+                np.concatenate([[0], np.cumsum(lengths)]),
+            )
+            for stream, (lengths, shape) in streams.items()
+        }
+        fl.convert(fl.ArrayDeserializer(values), store, overwrite=True)
+        cost = {"tokens": 1, "patches": 0.25} if name == "two rates" else None
+        sources.append(fl.MinibatchSource(fl.Packed(fl.open_corpus(store), ROW, cost=cost), seed=3))
+        contenders[name] = packing(sources[-1], minibatches)
+    ran = race(contenders, stage.rounds(7), "process")
+    for source in sources:
+        source.close()
+    rates = ran.rates("two rates")
+    return Answer(
+        question="packing two rates, patches of 48 bytes",
+        unit="M of cost/s",
+        ours=statistics.median(rates) / 1e6,
+        peer="one rate of the same bytes",
+        peer_value=ran.rate("one rate") / 1e6,
+        ratio=ran.ratio("two rates", "one rate"),
+        target=Target("ratio", ">=", 0.5, "0.5 x"),
+        spread=spread(rates),
+        note="half of the cost is tokens",
+    )
 
 
 def drawn(count: int) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ The manifest is NeMo's or Lhotse's, such as those that NeMo makes of AN4, whose 
 Without one, it makes recordings of three "words", gliding tones in noise, of which the rising one is the keyword. The
 durations in the manifest put recordings of like length into one minibatch, before any is decoded.
 
-It needs soundfile and soxr: pip install 'feedline[audio]'.
+It needs soundfile and soxr: pip install '.[audio]'.
 """
 
 from __future__ import annotations

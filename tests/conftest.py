@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import multiprocessing
@@ -86,6 +87,19 @@ def pytest_runtest_setup(item):
             # Of a package only: the search for a submodule imports its package, and Ray has to be imported by ours.
             if importlib.util.find_spec(module.partition(".")[0]) is None:
                 pytest.skip(f"{module} is not installed here: make frameworks")
+            if module == "torchcodec" and (reason := without_ffmpeg()):
+                pytest.skip(reason)
+
+
+@functools.cache
+def without_ffmpeg() -> str:
+    """Return why torchcodec, which is installed, cannot be imported, or nothing."""
+    try:
+        importlib.import_module("torchcodec.decoders")
+    except Exception as error:  # of many kinds
+        reason = str(error).strip().partition("\n")[0]
+        return f"torchcodec finds no shared libraries of FFmpeg (Debian: libavdevice59, libavfilter8): {reason:.80}"
+    return ""
 
 
 def pytest_collection_finish():

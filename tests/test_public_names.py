@@ -67,7 +67,7 @@ def test_the_reference_has_all_names_in_the_order_of_the_index():
 
 def test_the_reference_has_all_names_of_the_other_modules():
     pytest.importorskip("torch", reason="torch is not installed")
-    for module in ("train", "kvstore", "audio", "images", "testing"):
+    for module in ("train", "kvstore", "audio", "images", "video", "testing"):
         text = (ROOT / "docs" / "reference" / f"{module}.md").read_text("utf-8")
         names = importlib.import_module(f"feedline.{module}").__all__
         assert sorted(re.findall(rf"^::: feedline\.{module}\.(\w+)$", text, re.MULTILINE)) == sorted(names)
@@ -120,6 +120,7 @@ def test_a_loader_comes_without_what_only_corpora_and_workers_need():
         "feed.workers.process_pool",
         "audio",
         "images",
+        "video",
         "graph",
     )
     names = [f"feedline.{name}" for name in absent]

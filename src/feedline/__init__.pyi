@@ -44,6 +44,7 @@ from feedline.feed.composed.filtered import Filtered as Filtered
 from feedline.feed.composed.frames import Frames as Frames
 from feedline.feed.composed.join import Join as Join
 from feedline.feed.composed.key_folds import folds as folds
+from feedline.feed.composed.picture_tokens import PictureTokens as PictureTokens
 from feedline.feed.composed.skipping import Skipping as Skipping
 from feedline.feed.composed.take import Take as Take
 from feedline.feed.composed.tokenized import Tokenized as Tokenized
@@ -68,6 +69,7 @@ from feedline.feed.formats.images import Base64ImageDeserializer as Base64ImageD
 from feedline.feed.formats.images import ImageFolderDeserializer as ImageFolderDeserializer
 from feedline.feed.formats.images import ImageMapDeserializer as ImageMapDeserializer
 from feedline.feed.formats.jsonl import JSONLinesDeserializer as JSONLinesDeserializer
+from feedline.feed.formats.lerobot.lerobot import LeRobotDeserializer as LeRobotDeserializer
 from feedline.feed.formats.litdata import LitDataDeserializer as LitDataDeserializer
 from feedline.feed.formats.recordio import RecordIODeserializer as RecordIODeserializer
 from feedline.feed.formats.shards.arrayrecord import ArrayRecordDeserializer as ArrayRecordDeserializer

@@ -13,6 +13,7 @@ import pytest
 import feedline as fl
 from tests.cli.shell import feedline
 from tests.runs.logs import Page
+from tests.video.clips import make_video
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -41,6 +42,12 @@ windows = fl.TimeWindows(rows, {"camera": (-1, 0), "action": range(4)}, within="
 def packed():
     documents = fl.ArrayDeserializer({"tokens": fl.Value.from_dense(np.arange(20), [0, 3, 8, 12, 20])})
     return fl.MinibatchSource(fl.Packed(documents, 16), max_sweeps=1)
+
+def rates():
+    tokens = fl.Value.from_dense(np.arange(20), [0, 3, 8, 12, 20])
+    patches = fl.Value.from_dense(np.ones((20, 2)), [0, 8, 8, 16, 20])
+    documents = fl.ArrayDeserializer({"tokens": tokens, "patches": patches})
+    return fl.MinibatchSource(fl.Packed(documents, 16, cost={"tokens": 1, "patches": 0.25}), max_sweeps=1)
 
 def tone():
     t = np.arange(16_000) / 16_000
@@ -110,12 +117,56 @@ def test_packed_rows_are_bars_of_documents(program):
     assert bars == runs
 
 
+def test_packed_rows_of_several_rates_have_a_bar_for_each(program):
+    _, _, cards = sheet("robot:rates", 9)
+    assert all(re.findall("<h3>([^<]+)", card) == ["tokens", "patches", "document"] for card in cards)
+    bars = [re.findall(r"<title>document (\d+): (\d+) (\w+)", card) for card in cards]
+    assert sum(int(count) for bar in bars for _, count, name in bar if name == "tokens") == 20
+    assert sum(int(count) for bar in bars for _, count, name in bar if name == "patches") == 20
+    documents = [{name: [k for k, _, of in bar if of == name] for name in ("tokens", "patches")} for bar in bars]
+    assert all(set(each["patches"]) <= set(each["tokens"]) for each in documents)
+
+
 def test_a_sound_is_a_spectrogram(program):
     _, _, (card,) = sheet("robot:tone")
     (link,) = re.findall(r'<div class="heat"><img src="([^"]+)"', card)
     levels = pixels(link).astype(int).sum(-1).mean(1)
     frequency = 8_000 * (1 - (levels.argmax() + 0.5) / len(levels))
     assert frequency == pytest.approx(2_000, abs=8_000 / len(levels))
+
+
+@pytest.mark.frameworks("soundfile", "soxr")
+def test_segments_of_recordings_are_marked(program):
+    import soundfile
+
+    t = np.arange(32_000) / 16_000
+    soundfile.write("tone.wav", np.sin(2 * np.pi * 2_000 * t), 16_000)
+    lines = [{"audio": f"tone.wav#t={begin},{begin + 0.5}"} for begin in (0.0, 1.0)] + [{"audio": "lost.wav"}]
+    (program / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    about, _, cards = sheet("a.jsonl", 3)
+    assert about["unreadable"] == 1
+    marks = [re.search(r"left:([\d.]+)%;width:([\d.]+)%", card) for card in cards]
+    assert [tuple(map(float, mark.groups())) for mark in marks[:2]] == [(0, 25), (50, 25)]
+    assert "lost.wav" in cards[2]
+
+
+@pytest.mark.frameworks("av", "torchcodec")
+def test_frames_of_videos_are_strips(program):
+    make_video(program / "clip", frames=30)
+    lines = [{"number": i, "frame": f"clip.mp4#t={i / 30!r}"} for i in range(30)]
+    (program / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (program / "moving.py").write_text(
+        "import feedline as fl\n"
+        "streams = {'frame': fl.Stream(dtype='str'), 'number': fl.Stream(dtype='int64')}\n"
+        "rows = fl.JSONLinesDeserializer('a.jsonl', streams)\n"
+        "windows = fl.TimeWindows(rows, {'frame': (-2, 0)}, within=[30])\n"
+    )
+    _, _, cards = sheet("moving:windows", 30)
+    strips = [re.findall(r'<li class="(\w*)"><img src="([^"]+)"', card) for card in cards]
+    assert [style for style, _ in strips[0]] == ["padded", "now"]
+    blues = [[pixels(link)[..., 2].mean() for _, link in strip] for strip in strips]
+    assert blues[10][0] == pytest.approx(blues[8][1])
+    assert [before < now for before, now in blues] == [False] + [True] * 29
 
 
 def test_unreadable_sequences_say_why(program):

@@ -44,6 +44,7 @@ FRAMEWORKS = {
     ROOT / "docs" / "how-to" / "kvstore-async.md": "ray",
     ROOT / "docs" / "how-to" / "ray-workers.md": "ray",
     ROOT / "docs" / "how-to" / "torchtitan.md": "torchtitan",
+    ROOT / "docs" / "how-to" / "video.md": "torchcodec",
 }
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Commands run in another directory than the tests, for which a relative PYTHONPATH would be wrong.

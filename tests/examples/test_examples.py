@@ -33,6 +33,8 @@ TESTED = {
     "data_parallel_lstm",
     "language_model",
     "keyword_spotter",
+    "vision_language_model",
+    "robot_policy",
 }
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples are out of reach of a test of the wheel")
@@ -172,6 +174,12 @@ def test_faces_of_made_up_persons(main):
     assert main(["--persons", "6", "--pictures", "16", "--epochs", "4"]) < 0.4  # by chance: 0.83
 
 
+@example("robot_policy")
+def test_a_robot_that_imitates(main):
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    assert main(["--episodes", "80", "--sweeps", "6"]) > 0.25  # without learning: 0.05
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("PIL") is None, reason="Pillow is not installed")
 def test_picture_classifier():
@@ -186,3 +194,11 @@ def test_async_lstm():
     found = re.findall(r"worker (\d) of 2: ([\d.]+)% of the sentences wrong", run("async_lstm"))
     assert sorted(rank for rank, _ in found) == ["0", "1"]
     assert all(float(wrong) < 5 for _, wrong in found)
+
+
+@example("vision_language_model")
+def test_vision_language_model(main):
+    """Colours and patterns of pictures that it has not seen. One in four colours and one in two patterns is right by
+    chance."""
+    pytest.importorskip("PIL", reason="Pillow is not installed")
+    assert main(["--documents", "400", "--sweeps", "8", "--rows", "2"]) < 0.2

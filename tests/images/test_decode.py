@@ -333,13 +333,39 @@ def test_a_batch_of_nothing_but_damage():
     assert done.values["image"].num_sequences == N
 
 
-def test_a_sequence_is_one_picture():
+@pytest.mark.parametrize("ahead", [False, True])
+def test_sequences_of_several_pictures_stay_so(ahead):
+    """Each picture is as it is alone, with the random numbers of its sequence."""
+    decode = images.Decode("image", *RANDOM)
+    lists = [[0, 1], [], [2, 2, 0], [1]]
+    given = values(range(4))
+    given["image"] = fl.Value.from_bytes([[PICTURES[i] for i in numbers] for numbers in lists], "bytes")
+    keys = places(range(4))
+    done = decode.start(SCHEMA, given, keys).result() if ahead else decode.run_all(SCHEMA, given, keys)
+    assert not done.errors
+    assert done.values["image"].lengths.tolist() == [2, 0, 3, 1]
+    for sequence, numbers in enumerate(lists):
+        for at, number in enumerate(numbers):
+            alone = decode.run_all(SCHEMA, values([number]), places([sequence]))
+            assert (done.values["image"].sequences()[sequence][at] == alone.values["image"].rows[0]).all()
+    assert decode.run_all(SCHEMA, {name: value.slice(1, 2) for name, value in given.items()}, places([1])).errors == {}
+
+
+def test_a_damaged_picture_costs_its_sequence():
     given = values(range(3))
-    given["image"] = fl.Value.from_bytes([[PICTURES[0]], [], [PICTURES[1], PICTURES[2]]], "bytes")
+    given["image"] = fl.Value.from_bytes([[PICTURES[0]], [PICTURES[1], b"junk"], [PICTURES[2]] * 2], "bytes")
     done = images.Decode("image", images.CenterCrop(9)).run_all(SCHEMA, given, places(range(3)))
-    assert sorted(done.errors) == [1, 2]
-    assert "one picture in a sequence of stream `image`, got 2" in done.errors[2].what
-    assert (done.values["image"].rows[0] == rows(images.Decode("image", images.CenterCrop(9)), [0])[0]).all()
+    assert (list(done.errors), done.values["image"].lengths.tolist()) == ([1], [1, 2, 2])
+
+
+def test_with_boxes_a_sequence_is_one_picture():
+    given = values(range(2))
+    given["image"] = fl.Value.from_bytes([[PICTURES[0]], [PICTURES[1], PICTURES[2]]], "bytes")
+    given["box"] = fl.Value.from_dense(np.zeros((2, 4), np.float32))
+    schema = fl.Schema({**SCHEMA, "box": fl.Stream(4)})
+    done = images.Decode("image", images.CenterCrop(9), boxes="box").run_all(schema, given, places(range(2)))
+    assert sorted(done.errors) == [1]
+    assert "one picture in a sequence of stream `image`, got 2" in done.errors[1].what
 
 
 def test_a_step_that_breaks_its_word_is_an_error():

@@ -262,8 +262,10 @@ FORMS = {
 #: Formats that do not grow, and why.
 FIXED = {
     "base64 images": "a single text, whose end decides its digest",
+    "lerobot": "its metadata count all frames, and are part of its digest",
     "mixture": "its order depends on the sizes of its parts",
     "npy": "as a folder of them",
+    "video": "files of a folder are in the order of their paths",
 }
 
 

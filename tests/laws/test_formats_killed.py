@@ -27,11 +27,13 @@ import pytest
 
 import feedline as fl
 from feedline.feed.formats.detect import FORMATS
+from tests.feed.formats.robot_datasets import write_robot
 from tests.feed.formats.shard_writers import write_litdata, write_mds
 from tests.oracles.cntk_files import htk
 from tests.oracles.recordio import packed, write
 from tests.oracles.tfrecord import example, tfrecords
 from tests.servers.hub import Hub
+from tests.video.clips import make_video
 from tests.warm import Python
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -162,6 +164,11 @@ def write_lance(folder: Path) -> Path:
     return folder / "both.lance"
 
 
+def write_lerobot(folder: Path) -> Path:
+    write_robot(folder / "robot", lengths=(7, 4, 9, 20, 1, 19), group=5)
+    return folder / "robot"
+
+
 def write_images(folder: Path) -> Path:
     for y in Y.tolist():
         place = folder / "images" / str(y % 3)
@@ -240,6 +247,13 @@ def write_tfrecord(folder: Path) -> Path:
     return folder
 
 
+def write_video(folder: Path) -> Path:
+    pytest.importorskip("av", reason="av is not installed: the extra video")
+    for i, rows in enumerate(HALVES):
+        make_video(folder / str(i), frames=len(Y[rows]))
+    return folder
+
+
 def write_mixture(folder: Path) -> Path:
     parts = {}
     for i, rows in enumerate(HALVES):
@@ -255,6 +269,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "npz": (write_npz, {}),
     "arrow": (write_arrow, {}),
     "parquet": (write_parquet, {}),
+    "lerobot": (write_lerobot, {}),
     "ctf": (write_ctf, {"x": fl.Stream(3), "y": fl.Stream(1)}),
     "cbf": (write_cbf, {}),
     "jsonl": (write_jsonl, NUMBERS),
@@ -275,6 +290,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "base64 images": (write_base64, {}),
     "htk": (write_htk, {}),
     "mixture": (write_mixture, {}),
+    "video": (write_video, {}),
     "mlf": (write_mlf, {"labels": fl.Stream(4, sparse=True)}),
 }
 

@@ -517,6 +517,7 @@ PLANTS = (
     Plant("errors of nobody, images", "hostile-images", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, index", "hostile-index", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, LitData", "hostile-litdata", ("foreign",), _errors_of_nobody),
+    Plant("errors of nobody, LeRobot", "hostile-lerobot", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, logs", "hostile-logs", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, manifests", "hostile-manifests", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, MDS", "hostile-mds", ("foreign",), _errors_of_nobody),

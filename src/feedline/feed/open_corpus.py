@@ -52,6 +52,7 @@ def open_corpus(
     folder of class folders         ``image`` and ``label``, see `ImageFolderDeserializer`
     image map, base64 file          the same, see `ImageMapDeserializer`, `Base64ImageDeserializer`
     Parquet                         columns, see `ParquetDeserializer`
+    LeRobot (a folder)              features, see `LeRobotDeserializer`
     Lance (a folder)                columns, see `LanceDeserializer`
     ``.npz``, folder of ``.npy``    one stream per array, one sample per sequence
     ``.npy``                        one stream ``x``

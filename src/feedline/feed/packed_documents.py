@@ -58,7 +58,8 @@ class PackedDocuments:
         counts = np.zeros(len(ids), np.int64)
         parts: list[tuple[Ints, Ints, Ints]] = []
         for chunk in distinct(chunks).tolist():
-            ordinals, _, bounds = self._chunks.get(chunk)
+            documents = self._chunks.get(chunk)
+            ordinals, bounds = documents.ordinals, documents.bounds
             at = np.flatnonzero(chunks == chunk)
             rows = ids[at] - self._starts[chunk & CHUNK_MASK]
             counts[at] = bounds[rows + 1] - bounds[rows]
@@ -79,4 +80,4 @@ class PackedDocuments:
 
 
 def _cost(documents: DocumentsOfRows) -> int:
-    return sum(array.nbytes for array in documents)
+    return sum(array.nbytes for array in (*documents[:3], *documents.lengths_in.values()))

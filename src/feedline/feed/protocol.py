@@ -387,11 +387,13 @@ class DocumentsOfRows(NamedTuple):
         ordinals: int64 (m,), ordinal of each document in the corpus that the rows are from.
         lengths: int64 (m,), samples of it in its row.
         bounds: int64 (rows + 1,): row k has the documents ``bounds[k]`` to ``bounds[k + 1]``.
+        lengths_in: the same lengths in the streams in which they differ, by stream.
     """
 
     ordinals: NDArray[np.int64]
     lengths: NDArray[np.int64]
     bounds: NDArray[np.int64]
+    lengths_in: Mapping[str, NDArray[np.int64]] = {}
 
 
 class RowsOfDocuments:

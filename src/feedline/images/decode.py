@@ -19,6 +19,7 @@ from feedline.feed.transforms import Begun, BegunWork, DrawKeys, Transform, Tran
 from feedline.images.color import Normalize
 from feedline.images.decoders import COLORS
 from feedline.images.picture_batch import Decoding, PictureWork, torch_pictures
+from feedline.images.picture_sequences import PictureSequences
 from feedline.images.step import FixedSize, PictureStep
 from feedline.images.views import MultiView
 
@@ -35,11 +36,12 @@ class Decode(Transform):
 
     It decodes JPEG, PNG, WebP, GIF, BMP, TIFF and all other formats that Pillow knows. `feedline.images.decoders`
     documents the decoders, and the treatment of alpha, palettes and 16 bits. The stream of bytes becomes a dense stream
-    of one sample a sequence: uint8 (height, width, channels), or float32 in the layout of `Normalize`. With `MultiView`
+    of as many samples: uint8 (height, width, channels), or float32 in the layout of `Normalize`. With `MultiView`
     the shape is (views, ...). The steps must lead to one size for all pictures.
 
     Args:
-        stream: the stream of encoded pictures, one for each sequence.
+        stream: the stream of encoded pictures. Sequences of several, such as windows, stay so, and get the same random
+            numbers for all of them. With masks, boxes or a device a sequence has one.
         steps: steps to apply to pictures, in this order. `Normalize` can only be the last.
         mask: a stream of encoded masks, of the sizes of their pictures (after the pictures were turned upright), which
             become uint8 (height, width). They are cut, mirrored and resized with their pictures, by nearest neighbours.
@@ -98,7 +100,7 @@ class Decode(Transform):
             torch_pictures().jpeg_decoder(device)  # raise errors now, not in the first minibatch
         self.steps = steps
         views, stacked, normalize = views_of(steps)
-        width, height = _one_size(views)
+        width, height = one_size(views)
         self._decoding = Decoding(
             stream=stream,
             mask=mask,
@@ -175,14 +177,26 @@ class Decode(Transform):
         if len(keys.ordinals) == 0:
             decoding = self._decoding
             empty = {name: Value.empty(after[name]) for name in (decoding.stream, decoding.mask) if name is not None}
+            if self._has_several(values):
+                empty[decoding.stream] = Value.empty(after[decoding.stream], ragged=True)
             if decoding.boxes is not None:
                 empty[decoding.boxes] = Value.empty(after[decoding.boxes], not values[decoding.boxes].one_sample_each)
             return Transformed({name: empty.get(name, values[name]) for name in after})
-        return PictureWork(self._decoding, list(after), values, keys).result()
+        return self._work(after, values, keys).result()
 
     def start(self, before: Schema, values: dict[str, Value], keys: DrawKeys) -> Begun:
         """Begin `run_all` in other threads, on at least one sequence. See `Transform.start`."""
-        return BegunWork(PictureWork(self._decoding, list(self.schema(before)), values, keys))
+        return BegunWork(self._work(self.schema(before), values, keys))
+
+    def _work(self, after: Schema, values: dict[str, Value], keys: DrawKeys) -> PictureWork | PictureSequences:
+        work = PictureSequences if self._has_several(values) else PictureWork
+        return work(self._decoding, list(after), values, keys)
+
+    def _has_several(self, values: dict[str, Value]) -> bool:
+        """Return whether sequences may have several pictures, or none."""
+        decoding = self._decoding
+        alone = decoding.mask is None and decoding.boxes is None and decoding.device is None
+        return alone and not values[decoding.stream].one_sample_each
 
     def result_bytes(self, before: Schema, sequences: int) -> int:
         """Return the bytes of the decoded pictures and masks of ``sequences`` sequences."""
@@ -219,15 +233,15 @@ def views_of(steps: Sequence[PictureStep]) -> tuple[list[list[tuple[int, Picture
     return views, True, normalize
 
 
-def _one_size(views: list[list[tuple[int, PictureStep]]]) -> tuple[int, int]:
-    """Return the width and height that all pictures have after the last step.
+def one_size(views: list[list[tuple[int, PictureStep]]], before: FixedSize = None) -> tuple[int, int]:
+    """Return the width and height that all pictures have after the last step, from what they have ``before``.
 
     Raises:
         SchemaError: sizes differ.
     """
     sizes = []
     for view in views:
-        size: FixedSize = None
+        size = before
         for _, step in view:
             size = step.fixed_size(size)
         if size is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import gzip
 import io
 import json
 import os
@@ -579,3 +580,70 @@ def test_a_file_that_is_cut_while_it_is_in_use(shards, tmp_path, shuffle):
     with pytest.raises(fl.DataError, match="truncated"):
         source.next_minibatch(60)
     assert source.state_dict() == state
+
+
+# ---- any number of members ------------------------------------------------------------------------------
+
+
+def with_several(path):
+    """Samples of no to four pictures, and the expected ones by sample."""
+    rng, members, expected = np.random.default_rng(2), [], []
+    for i in range(40):
+        pictures = [rng.bytes(rng.integers(0, 2000)) for _ in range(i % 5)]
+        expected.append(pictures)
+        members.append((f"d/{i:03}.txt", f"{i}".encode()))
+        members += [(f"d/{i:03}.{k}.JPG", picture) for k, picture in enumerate(pictures)]
+        members.append((f"d/{i:03}.jpg.json", b"[]"))
+    return written(path, members), expected
+
+
+SEVERAL = {"n": fl.Stream((), "int64", field="txt"), "image": fl.Stream(dtype="bytes", field="*.jpg")}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_pattern_has_all_members_that_match(tmp_path, packed):
+    path, expected = with_several(tmp_path / "a.tar")
+    if packed:
+        path = tmp_path / "a.tar.gz"
+        path.write_bytes(gzip.compress((tmp_path / "a.tar").read_bytes()))
+    corpus = fl.TarDeserializer(path, SEVERAL, chunk_size=4000)
+    assert len(corpus.chunks()) > 3
+    with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1) as source:
+        minibatches = list(source.minibatches(7))
+    assert [m.num_samples for m in minibatches] == [7] * 5 + [5]
+    assert [pictures for m in minibatches for pictures in m["image"].tolist()] == expected
+    assert [n for m in minibatches for n in m["n"].rows.tolist()] == list(range(40))
+    fl.convert(corpus, tmp_path / "store")
+    stored = fl.open_corpus(tmp_path / "store")
+    assert sum(info.samples for info in stored.chunks()) == 40
+    assert corpus.select(np.array([33, 4, 4])).values["image"].tolist() == [expected[33], expected[4], expected[4]]
+
+
+def test_a_member_that_matches_twice_or_is_cut_costs_its_sample(tmp_path):
+    path, expected = with_several(tmp_path / "a.tar")
+    with tarfile.open(path) as archive:
+        last = next(info for info in archive.getmembers() if info.name == "d/038.2.JPG")
+    data = path.read_bytes()
+    path.write_bytes(data[: last.offset_data + last.size // 2])
+    doubled = written(tmp_path / "b.tar", [("a.txt", b"7"), ("a.0.jpg", b"x"), ("a.0.jpg", b"y")])
+    chunk = fl.TarDeserializer([path, doubled], SEVERAL).read(0)
+    assert list(chunk.errors) == [38]
+    kept = chunk.take(np.arange(38)).values["image"].tolist()
+    assert kept == expected[:38]
+    chunk = fl.TarDeserializer(doubled, SEVERAL).read(0)
+    with pytest.raises(fl.DataError, match=r"different names in sample `a`, got one twice"):
+        raise chunk.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("streams", "message"),
+    [
+        ({"image": SEVERAL["image"]}, "one member a sample to define the size.*got none"),
+        (SEVERAL | {"image": fl.Stream(dtype="bytes", field="*.jpg", defines_size=True)}, "define the size.*got image"),
+        (SEVERAL | {"image": fl.Stream((), "int64", field="*.jpg")}, "`bytes` or `str` for stream `image`"),
+    ],
+)
+def test_a_pattern_needs_another_stream_and_bytes(tmp_path, streams, message):
+    path, _ = with_several(tmp_path / "a.tar")
+    with pytest.raises(fl.SchemaError, match=message):
+        fl.TarDeserializer(path, streams)

@@ -23,6 +23,7 @@ from tests.torture.scenarios.hostile_hdf5 import HostileHDF5
 from tests.torture.scenarios.hostile_images import HostileImages
 from tests.torture.scenarios.hostile_index import HostileIndex
 from tests.torture.scenarios.hostile_lance import HostileLance
+from tests.torture.scenarios.hostile_lerobot import HostileLeRobot
 from tests.torture.scenarios.hostile_litdata import HostileLitData
 from tests.torture.scenarios.hostile_logs import HostileLogs
 from tests.torture.scenarios.hostile_manifests import HostileManifests
@@ -76,6 +77,7 @@ ALL: list[Scenario] = [
     HostileImages(),
     HostileIndex(),
     HostileLance(),
+    HostileLeRobot(),
     HostileLitData(),
     HostileLogs(),
     HostileManifests(),

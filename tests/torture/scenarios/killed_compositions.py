@@ -22,7 +22,7 @@ from tests.torture.scenarios.killed_mixtures import ALIKE, FOLDERS
 
 MOST = 500
 """Number of sequences at which a source without end is left."""
-PACKED = ("tokens", "labels", "segment", "positions", "document")
+PACKED = ("tokens", "labels", "segment", "positions", "document", "patches", "patches_segment")
 METHODS = ("best-fit", "first-fit", "split")
 
 Tree = dict[str, Any]
@@ -38,7 +38,10 @@ class KilledCompositions(Scenario):
     def run(self, case: Case) -> None:
         world = drawn(case.rng)
         for name, tokens in world["tokens"].items():
-            corpus = fl.ArrayDeserializer(tokens=[document(name, i, n) for i, n in enumerate(tokens)])
+            streams = {"tokens": [document(name, i, n) for i, n in enumerate(tokens)]}
+            if name in world["patches"]:
+                streams["patches"] = [document(name, i, n)[:, None] for i, n in enumerate(world["patches"][name])]
+            corpus = fl.ArrayDeserializer(streams)
             fl.convert(corpus, case.folder / f"{name}.store", chunk_bytes=512)
         for name, lengths in world["episodes"].items():
             rows = 100_000 * int(name[1:]) + np.arange(sum(lengths), dtype=np.float64)
@@ -60,9 +63,9 @@ def document(name: str, i: int, length: int) -> np.ndarray:
 
 def drawn(rng: random.Random) -> Tree:
     """Draw a corpus and the settings of its source."""
-    world: Tree = {"tokens": {}, "episodes": {}, "seed": rng.randrange(1 << 64)}
-    leaf = rng.choice([_packed] * 5 + [_windowed] * 2 + [_sequences] * 3)
-    rows = leaf is _packed
+    world: Tree = {"tokens": {}, "patches": {}, "episodes": {}, "seed": rng.randrange(1 << 64)}
+    leaf = rng.choice([_packed] * 3 + [_rated] * 2 + [_windowed] * 2 + [_sequences] * 3)
+    rows = leaf in (_packed, _rated)
     row, kinds = rng.randint(8, 60), rng.choice(ALIKE)
     tree = _nested(rng, lambda: leaf(rng, world, row, kinds), rng.choice([0, 1, 1, 2]))
     if rng.random() < 0.35:
@@ -112,6 +115,13 @@ def _packed(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
     return {"packed": name, "row": row, "method": rng.choice(METHODS), "long": rng.choice(["split", "drop"])}
 
 
+def _rated(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
+    tree = _packed(rng, world, row, kinds)
+    tokens = world["tokens"][tree["packed"]]
+    world["patches"][tree["packed"]] = [rng.choice([0, 0, 1, 4, 30]) for _ in tokens[:-12]] + [1] * 12
+    return tree | {"method": rng.choice(METHODS[:2]), "long": "drop", "cost": {"tokens": 1, "patches": 0.25}}
+
+
 def _windowed(rng: random.Random, world: Tree, row: int, kinds: Any) -> Tree:
     name = f"e{len(world['episodes'])}"
     world["episodes"][name] = [rng.randint(1, 25) for _ in range(rng.randint(2, 12))]
@@ -146,7 +156,7 @@ def made(tree: Tree, corpora: Path, folder: Path) -> fl.Deserializer:
 
     if "packed" in tree:
         store = fl.StoreDeserializer(folder / f"{tree['packed']}.store")
-        return fl.Packed(store, tree["row"], method=tree["method"], long=tree["long"])
+        return fl.Packed(store, tree["row"], method=tree["method"], long=tree["long"], cost=tree.get("cost"))
     if "windows" in tree:
         store = fl.StoreDeserializer(folder / f"{tree['windows']}.store")
         lengths = tree["lengths"]
@@ -195,7 +205,7 @@ def make(world: Tree, corpora: Path, folder: Path, **speed: Any) -> fl.Minibatch
 def items_of(minibatch: Any) -> list[data.Item]:
     """Return a name of each sequence, and a digest of its content."""
     sources = minibatch.source.tolist() if minibatch.source is not None else [0] * minibatch.num_sequences
-    columns = {name: minibatch[name].sequences() for name in minibatch if name != "cu_seqlens"}
+    columns = {name: minibatch[name].sequences() for name in minibatch if not name.endswith("cu_seqlens")}
     found = []
     for i, (ordinal, source) in enumerate(zip(minibatch.ids.tolist(), sources, strict=True)):
         h = hashlib.blake2b(digest_size=8)

@@ -16,7 +16,7 @@ from feedline.data import Value
 from feedline.data.value import BytesValue, DenseValue
 
 MAX_FRAMES = 24
-_FRAME_SIDE = 160
+FRAME_SIDE = 160
 _WORDS = 200
 _NUMBERS, _CURVES = 8, 6
 _SOUND = 2_000  # samples of shape () from which a stream of floats is shown as sound
@@ -154,7 +154,7 @@ def heat(levels: NDArray[Any], label: str, segment: tuple[float, float] | None =
 
 def thumbnail(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return fewer pixels of a picture."""
-    step = max(1, -(-max(pixels.shape[:2]) // _FRAME_SIDE))
+    step = max(1, -(-max(pixels.shape[:2]) // FRAME_SIDE))
     return pixels[::step, ::step]
 
 

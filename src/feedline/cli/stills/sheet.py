@@ -6,18 +6,21 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline._version import __version__
 from feedline.cli.bench_loader import call_factory
 from feedline.cli.console import show_count, use_option_names
-from feedline.cli.stills.drawn import Marks, drawn, spans
+from feedline.cli.stills.drawn import Marks, drawn, heat, spans, spectrogram
+from feedline.cli.stills.media import decoded, share
 from feedline.data import Value
 from feedline.data.schema import PRESENT
 from feedline.errors import DataError
 from feedline.feed.composed.windows.time_windows import TimeWindows
+from feedline.feed.files.media_address import MediaAddress
 from feedline.feed.protocol import Deserializer, finish_of
 from feedline.feed.remote.stores import is_address
 from feedline.feed.source import MinibatchSource
@@ -26,6 +29,23 @@ from feedline.runs import page
 
 SEGMENT = "segment"
 _OF_ROWS = frozenset({SEGMENT, "positions", "labels", "cu_seqlens"})  # of packed rows, which spans show
+_OF_RATES = (f"_{SEGMENT}", "_cu_seqlens")  # ends of such names, where streams have their own lengths
+
+
+class Sequence(NamedTuple):
+    """A sequence on the page.
+
+    Attributes:
+        ordinal: number in the corpus.
+        values: its streams.
+        segments: what part of its recording it is, by stream, which has the whole recording.
+        error: why it is unreadable, or None.
+    """
+
+    ordinal: int
+    values: Mapping[str, Value] = {}
+    segments: Mapping[str, MediaAddress] = {}
+    error: DataError | None = None
 
 
 def is_factory(path: str) -> bool:
@@ -58,39 +78,45 @@ def write_stills(target: Deserializer | MinibatchSource, count: int, out: Path) 
         corpus, sequences = target, _selected(target, count)
         lead = f"{len(sequences)} sequences of {show_count(sum(info.sequences for info in corpus.chunks()))}."
     cards = []
-    for ordinal, sequence in sequences:
-        if isinstance(sequence, DataError):
-            body = f'<p class="error">{escape(use_option_names(str(sequence)))}</p>'
+    for sequence in sequences:
+        if sequence.error is not None:
+            body = f'<p class="error">{escape(use_option_names(str(sequence.error)))}</p>'
         else:
             body = _stills(corpus, sequence)
-        cards.append(f'<li class="card"><h2>sequence {show_count(ordinal)}</h2>{body}</li>')
+        cards.append(f'<li class="card"><h2>sequence {show_count(sequence.ordinal)}</h2>{body}</li>')
     out.write_text(_page(corpus.name, lead, cards), encoding="utf-8", errors="backslashreplace")
     return {
         "page": str(out),
         "sequences": len(cards),
-        "unreadable": sum(isinstance(each, DataError) for _, each in sequences),
+        "unreadable": sum(each.error is not None for each in sequences),
     }
 
 
-def _selected(corpus: Deserializer, count: int) -> list[tuple[int, Mapping[str, Value] | DataError]]:
-    """Return sequences spread over a corpus: the ordinal, and the streams or the error of each."""
+def _selected(corpus: Deserializer, count: int) -> list[Sequence]:
+    """Return sequences spread over a corpus, with sounds and frames decoded."""
     sequences = sum(info.sequences for info in corpus.chunks())
     ordinals = np.unique(np.linspace(0, sequences - 1, min(count, sequences)).round().astype(np.int64))
     chunk = corpus.select(ordinals)
     good = np.array([i for i in range(len(ordinals)) if i not in chunk.errors], np.int64)
     values: Mapping[str, Value] = chunk.take(good).values
+    schema = corpus.schema
     if (finish := finish_of(corpus)) is not None:
         keys = DrawKeys(0, np.zeros(len(good), np.int64), ordinals[good], 0)
-        values = finish.run_all(corpus.schema, dict(values), keys).values
-    readable = dict(zip(good.tolist(), _each(values, len(good)), strict=True))
-    return [(ordinal, readable[i] if i in readable else chunk.errors[i]) for i, ordinal in enumerate(ordinals.tolist())]
+        values, schema = finish.run_all(schema, dict(values), keys).values, finish.schema(schema)
+    media = decoded(schema, values, len(good))
+    shown = {i: Sequence(int(ordinals[i]), error=error) for i, error in chunk.errors.items()}
+    for k, (i, streams) in enumerate(zip(good.tolist(), _each(media.values, len(good)), strict=True)):
+        segments = {name: addresses[k] for name, addresses in media.segments.items()}
+        shown[i] = Sequence(int(ordinals[i]), streams, segments, media.errors.get(k))
+    return [shown[i] for i in range(len(ordinals))]
 
 
-def _delivered(source: MinibatchSource, count: int) -> list[tuple[int, Mapping[str, Value] | DataError]]:
-    """Return the first sequences that a source delivers, as `_selected` does."""
-    sequences: list[tuple[int, Mapping[str, Value] | DataError]] = []
+def _delivered(source: MinibatchSource, count: int) -> list[Sequence]:
+    """Return the first sequences that a source delivers."""
+    sequences: list[Sequence] = []
     while len(sequences) < count and (minibatch := source.next_minibatch(1)):
-        sequences += zip(minibatch.ids.tolist(), _each(minibatch, minibatch.num_sequences), strict=True)
+        streams = _each(minibatch, minibatch.num_sequences)
+        sequences += [Sequence(*pair) for pair in zip(minibatch.ids.tolist(), streams, strict=True)]
     return sequences[:count]
 
 
@@ -101,22 +127,33 @@ def _each(values: Mapping[str, Value], count: int) -> Iterator[dict[str, Value]]
         yield {name: value.slice(i, i + 1) for name, value in values.items() if value.num_sequences == count}
 
 
-def _stills(corpus: Deserializer, values: Mapping[str, Value]) -> str:
+def _stills(corpus: Deserializer, sequence: Sequence) -> str:
+    values = sequence.values
     offsets = _offsets(corpus)
     packed = SEGMENT in values
     parts = []
     for name, value in values.items():
-        if (packed and name in _OF_ROWS) or (name.removesuffix(PRESENT) in offsets and name not in offsets):
+        if (packed and (name in _OF_ROWS or name.endswith(_OF_RATES))) or (
+            name.removesuffix(PRESENT) in offsets and name not in offsets
+        ):
             continue
         mask = values.get(name + PRESENT) if name in offsets else None
         marks = Marks(offsets.get(name, ()), None if mask is None else np.asarray(mask.dense().rows).ravel())
-        segments = np.asarray(values[SEGMENT].dense().rows).ravel() if packed else None
-        if segments is not None and value.num_samples == len(segments):
+        of_stream = values.get(f"{name}_{SEGMENT}", values.get(SEGMENT))
+        segments = None if of_stream is None else np.asarray(of_stream.dense().rows).ravel()
+        if name in sequence.segments:
+            still = _sound(np.asarray(value.dense().rows), sequence.segments[name])
+        elif segments is not None and value.num_samples == len(segments):
             still = spans(segments, name)
         else:
             still = drawn(value, marks)
         parts.append(f"<h3>{escape(name)}</h3>{still}")
     return "".join(parts)
+
+
+def _sound(samples: NDArray[np.float32], address: MediaAddress) -> str:
+    """Return the spectrogram of a recording, with the segment that the address has."""
+    return heat(spectrogram(samples), str(address), share(address, len(samples)))
 
 
 def _offsets(corpus: Any) -> dict[str, tuple[float, ...]]:

@@ -62,6 +62,11 @@ class DocumentCuts:
         self._cut, self._corpus = cut, corpus
         rows = finish_of(corpus)
         self._packed = rows if isinstance(rows, Unpacking) else None
+        if self._packed is not None and self._packed.others:
+            raise SchemaError(
+                f"expected rows whose streams all have a sample for each token to cut, got {corpus.name}, in which "
+                f"`{self._packed.others[0]}` has a length of its own; leave out cut=, or pack without cost="
+            )
         padding = {} if self._packed is None else self._packed.padding(corpus.schema)
         padding |= cut.streams
         self._padding = {name: value for name, value in padding.items() if value is not None}

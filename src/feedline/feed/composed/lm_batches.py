@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from feedline import _native
 from feedline.data import Schema, Stream, Value
 from feedline.data.value import DenseValue
-from feedline.errors import SchemaError
+from feedline.errors import DataError, SchemaError
+from feedline.feed.protocol import Ints
 from feedline.feed.transforms import DrawKeys, Transform, Transformed
 
-#: Stream of the pieces of rows, one sample each: ordinal of the document, first token of it, number of tokens, and the
-#: token that follows in the document, or `NONE`.
+#: Stream of the pieces of rows, one sample each: ordinal of the document, first token of it, number of tokens, token
+#: that follows in the document, or `NONE`, and the number of samples in each stream that has a length of its own.
 PIECES = "pieces"
 NONE = -(2**63)
 
 _MADE = {"labels": "int64", "segment": "int32", "positions": "int32", "cu_seqlens": "int32", "document": "int64"}
-_OF_DOCUMENTS = ("cu_seqlens", "document")
+_BOUNDS, _SEGMENT = "cu_seqlens", "segment"
+_OF_DOCUMENTS = (_BOUNDS, "document")
 
 
 class Unpacking(Transform):
@@ -28,12 +31,13 @@ class Unpacking(Transform):
         tokens: name of the stream of tokens.
         row: tokens of a row.
         pad, ignore: token of padding, and label of places without one.
+        others: streams with a length of their own, which is not padded.
     """
 
-    flat = ("cu_seqlens",)
-
-    def __init__(self, tokens: str, row: int, *, pad: int, ignore: int) -> None:
+    def __init__(self, tokens: str, row: int, *, pad: int, ignore: int, others: Sequence[str] = ()) -> None:
         self.tokens, self.row, self.pad, self.ignore = tokens, row, pad, ignore
+        self.others = tuple(others)
+        self.flat = (_BOUNDS, *(f"{name}_{_BOUNDS}" for name in self.others))
 
     @property
     def name(self) -> str:
@@ -52,11 +56,12 @@ class Unpacking(Transform):
             SchemaError: a stream has the name of an added one.
         """
         streams = {name: stream for name, stream in before.items() if name != PIECES}
-        if taken := [name for name in _MADE if name in streams]:
+        made = {**_MADE, **{f"{name}_{each}": _MADE[each] for name in self.others for each in (_SEGMENT, _BOUNDS)}}
+        if taken := [name for name in made if name in streams]:
             raise SchemaError(
                 f"expected documents without a stream `{taken[0]}`, which {self.name} makes; open them with other names"
             )
-        added = {name: Stream((), dtype) for name, dtype in _MADE.items()}
+        added = {name: Stream((), dtype) for name, dtype in made.items()}
         first = streams.pop(self.tokens)
         # The tokens define the size, as there are fewer bounds and documents.
         counted = Stream(first.shape, first.dtype, defines_size=True)
@@ -79,36 +84,74 @@ class Unpacking(Transform):
         pieces, tokens = values[PIECES], values[self.tokens]
         assert isinstance(pieces, DenseValue)
         assert isinstance(tokens, DenseValue)
-        document, first, length, following = (np.ascontiguousarray(column) for column in pieces.rows.T)
+        document, first, length, following, *others = (np.ascontiguousarray(column) for column in pieces.rows.T)
         rows = np.repeat(np.arange(count), pieces.lengths)
         before_piece = np.cumsum(length) - length
         offsets = before_piece - before_piece[np.minimum(pieces.offsets[rows], max(len(length) - 1, 0))]
         starts = rows * self.row + offsets
+        with_tokens = slice(None) if length.all() else length > 0
         _, labels, segment, positions, bounds, sequences, _ = _native.packed_rows(
             tokens.rows,
-            rows,
-            offsets,
-            starts=starts,
-            lengths=length,
-            positions=first,
+            rows[with_tokens],
+            offsets[with_tokens],
+            starts=starts[with_tokens],
+            lengths=length[with_tokens],
+            positions=first[with_tokens],
             count=count,
             row=self.row,
             pad=self.pad,
             ignore=self.ignore,
         )
         assert labels is not None
-        labels = labels.reshape(-1)
+        labels, segment = labels.reshape(-1), segment.reshape(-1)
         cut = np.flatnonzero(following != NONE)
         labels[starts[cut] + length[cut] - 1] = following[cut]
         every = tokens.offsets
         ends = np.append(sequences[:-1], len(bounds))  # the last row also has the end of all bounds
+        number = (np.arange(len(length)) - pieces.offsets[rows] + 1).astype(np.int32)
+        padding = self.row - np.bincount(rows, length, count).astype(np.int64)
+        ends_of_documents = DenseValue(bounds, ends)
+        if not length.all():  # the kernel knows documents with tokens only
+            segment[segment > 0] = np.repeat(number, length)
+            ends_of_documents = _bounds(self.tokens, length, pieces, padding, padding)
         added = {
             "labels": DenseValue(labels, every),
-            "segment": DenseValue(segment.reshape(-1), every),
+            _SEGMENT: DenseValue(segment, every),
             "positions": DenseValue(positions.reshape(-1), every),
-            "cu_seqlens": DenseValue(bounds, ends),
+            _BOUNDS: ends_of_documents,
             "document": DenseValue(document, pieces.offsets),
         }
-        others = [name for name in before if name not in (PIECES, self.tokens)]
-        outputs = {name: added[name] if name in added else values[name] for name in (self.tokens, *others, *_MADE)}
-        return Transformed(outputs, seconds=time.perf_counter() - began)
+        for name, lengths in zip(self.others, others, strict=True):
+            added[f"{name}_{_SEGMENT}"] = DenseValue(np.repeat(number, lengths), values[name].offsets)
+            added[f"{name}_{_BOUNDS}"] = _bounds(name, lengths, pieces, padding, np.zeros_like(padding))
+        outputs = {**values, **added}
+        return Transformed({name: outputs[name] for name in self.schema(before)}, seconds=time.perf_counter() - began)
+
+
+def _bounds(name: str, lengths: Ints, pieces: Value, padding: Ints, padded: Ints) -> DenseValue:
+    """Return the beginnings of documents and padding in the concatenated rows of a stream, and the end.
+
+    The bounds of all streams have the same places, so that two of them are queries and keys of the same documents.
+
+    Args:
+        name: name of the stream.
+        lengths: int64 (n,), samples of each document.
+        pieces: a value with the documents of each row.
+        padding: int64 (rows,), padding of tokens. Where there is some, all streams have a place for it.
+        padded: int64 (rows,), padding of this stream.
+
+    Raises:
+        DataError: there are too many samples for int32.
+    """
+    has_padding = padding > 0
+    every = np.insert(lengths, pieces.offsets[1:][has_padding], padded[has_padding])
+    bounds = np.concatenate([[0], np.cumsum(every)])
+    if bounds[-1] >= 1 << 31:
+        raise DataError(
+            f"expected fewer than 2**31 samples in a minibatch, for bounds of int32, got {bounds[-1]}",
+            stream=name,
+            hint="make smaller minibatches",
+        )
+    offsets = pieces.offsets + np.concatenate([[0], np.cumsum(has_padding)])
+    offsets[-1] += 1  # the last row also has the end of all bounds
+    return DenseValue(bounds.astype(np.int32), offsets)

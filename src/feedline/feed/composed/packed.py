@@ -5,15 +5,20 @@ partition and mixtures work as for any corpus. Where lengths are unknown before 
 the rows of a chunk are counted when it is read. Every sweep draws which documents share a row: chunk numbers of the
 order carry the sweep. Reading returns the tokens of rows and the origins of their pieces. Segments, positions and
 labels are made with minibatches (`lm_batches`), so that windows do not hold them.
+
+Documents whose streams have lengths of their own are packed whole, by their cost (`document_costs`). Tokens have
+padding in a row, as labels must not be padded by others with zeros. Other streams have none, so that rows take no more
+memory than their documents.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,7 +28,9 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import DenseValue
 from feedline.errors import DataError, SchemaError
 from feedline.feed.composed.concat import check_corpus, lengths_of
+from feedline.feed.composed.document_costs import LONGEST_ROW, DocumentCosts
 from feedline.feed.composed.lm_batches import NONE, PIECES, Unpacking
+from feedline.feed.joined_values import in_sequences
 from feedline.feed.protocol import (
     CHUNK_BITS,
     CHUNK_MASK,
@@ -44,6 +51,7 @@ from feedline.feed.protocol import (
     is_sized,
     num_chunks,
     require,
+    stream_lengths,
     verified,
     whole_number,
 )
@@ -57,10 +65,13 @@ _log = logging.getLogger("feedline")
 
 METHODS = ("best-fit", "first-fit", "split")
 LONG = ("split", "drop", "error")
-LONGEST_ROW = 1 << 24
 
 # Level of the key that shuffles the documents of a chunk. docs/explanation/order.md lists all levels.
 COMPANIONS = 12
+
+
+#: Lengths of documents by stream, int64 (n,) each.
+Lengths = Mapping[str, Ints]
 
 
 class _Pieces(NamedTuple):
@@ -109,9 +120,17 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
       end, as flash attention's functions of variable length take them: ``minibatch["cu_seqlens"].rows``.
     - ``document``: int64, ordinal of each document in a row.
 
+    With ``cost``, a row has whole documents that cost at most ``row`` together, and ``row / cost`` tokens with their
+    padding. Other streams with a cost have no padding in a row, but all samples of its documents in order, any number.
+    For each such stream there are:
+
+    - ``<name>_segment``: number of the document of each sample in ``segment``, int32.
+    - ``<name>_cu_seqlens``: beginnings of documents, and the end, int32. They have the same number of bounds as those
+      of the tokens, so that two streams can be queries and keys. Padding of tokens and absent samples are empty.
+
     Every sweep draws which documents share a row, by ``seed``, except with ``"first-fit"``. A row with an
     unreadable document is unreadable, or if nothing is known of its length the row of the document after it. Documents
-    without tokens are left out.
+    without tokens, or with ``cost`` those that cost nothing, are left out.
 
     Documents whose lengths are unknown before reading, such as `Tokenized` texts, are packed as they are read. The rows
     are those of the same documents in a store with the same chunks, in the order of the same `Window` of chunks.
@@ -120,28 +139,33 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
     index``, and an unreadable document costs no other one its row.
 
     Args:
-        corpus: documents: one stream of integers with shape (), and others of the same length.
-        row: tokens of a row, up to 2^24.
+        corpus: documents: one stream of integers with shape (), and others of the same length, or with a cost.
+        row: tokens of a row, or what its documents cost, up to 2^24.
         method: ``"best-fit"``: documents of a chunk by decreasing length, each into the fullest row that has room. The
             number of rows does not depend on the draw. ``"first-fit"``: in the order of the corpus, each into the first
             row that has room. ``"split"``: in random order, one after another, cut at the ends of rows. Only the last
             row of a chunk has padding.
         long: treatment of documents longer than a row. ``"split"``: they are cut into rows and a remainder, and the
             last label of a piece is the next token. ``"drop"``: they are left out, with a warning, and ``dropped``
-            counts them. ``"error"``: a DataError. Not for ``method="split"``.
+            counts them. ``"error"``: a DataError. Not for ``method="split"``. None: ``"split"``, or ``"error"`` with
+            ``cost``, as a cut would not part the streams of a document at the same moment.
+        cost: cost of a sample by stream, such as ``{"tokens": 1, "patches": 0.25}``, at least 0. Numbers are what
+            their decimal text says, so 0.1 is a tenth. Streams with a cost have their own lengths in a document, and
+            all but the tokens any kind of samples. Streams that cost 0 are packed with the others. None: all streams
+            are as long as the tokens.
         tokens: name of the stream of tokens, if there are several streams of integers.
         pad: token of padding.
         ignore: label of places without one.
         seed: seed of the draw.
 
     Attributes:
-        row: tokens of a row.
+        row: tokens of a row, or what its documents cost.
 
     Raises:
         DataError: no tokens, no documents but those that are left out, or with ``long="error"`` a document longer
             than a row: when it is read, if lengths are unknown before.
-        SchemaError: no stream of tokens, or a stream of another kind.
-        ValueError: an argument out of range.
+        SchemaError: no stream of tokens, or a stream of another kind, or one that does not exist.
+        TypeError, ValueError: an argument of another kind or out of range, or documents to be cut with ``cost``.
     """
 
     swept = True
@@ -152,7 +176,8 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         row: int,
         *,
         method: str = "best-fit",
-        long: str = "split",
+        long: str | None = None,
+        cost: Mapping[str, Any] | None = None,
         tokens: str | None = None,
         pad: int = 0,
         ignore: int = -100,
@@ -161,8 +186,15 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         check_corpus(corpus, "Packed")
         if method not in METHODS:
             raise ValueError(f"expected method of Packed to be one of {', '.join(map(repr, METHODS))}, got {method!r}")
+        long = ("split" if cost is None else "error") if long is None else long
         if long not in LONG:
             raise ValueError(f"expected long of Packed to be one of {', '.join(map(repr, LONG))}, got {long!r}")
+        if cost is not None and "split" in (method, long):
+            raise ValueError(
+                "expected whole documents with cost= of Packed, as a cut would not part their streams at the same "
+                f'moment, got {"method" if method == "split" else "long"}="split"; use method="best-fit" and '
+                'long="drop" or "error"'
+            )
         self.row = whole_number("row of Packed", row, 1)
         if self.row > LONGEST_ROW:
             raise ValueError(f"expected row of Packed of at most {LONGEST_ROW} tokens, got {row}")
@@ -172,14 +204,21 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
                 "corpus, and mix the rows"
             )
         self._corpus, self._method, self._long, self._seed = corpus, method, long, check_seed(seed)
-        self._tokens = _tokens_of(corpus, tokens)
+        self._tokens = _tokens_of(corpus, tokens, () if cost is None else cost)
+        self._costs = DocumentCosts(self.row, self._tokens, cost, corpus.schema)
+        self._has_costs, others = cost is not None, self._costs.names[1:]
         dtype = corpus.schema[self._tokens].dtype
         info = np.iinfo(dtype)
         if not info.min <= pad <= info.max:
             raise ValueError(f"expected pad of Packed as {dtype}, got {pad!r}")
-        self.finish = Unpacking(self._tokens, self.row, pad=int(pad), ignore=int(ignore))
-        streams = {name: Stream(stream.shape, stream.dtype, unit=stream.unit) for name, stream in corpus.schema.items()}
-        self.schema = Schema({**streams, PIECES: Stream((4,), "int64")})
+        places = self._costs.places
+        self.finish = Unpacking(self._tokens, places, pad=int(pad), ignore=int(ignore), others=others)
+        counted = self._tokens if others else None  # no other stream may be longer
+        streams = {
+            name: Stream(stream.shape, stream.dtype, stream.sparse, defines_size=name == counted, unit=stream.unit)
+            for name, stream in corpus.schema.items()
+        }
+        self.schema = Schema({**streams, PIECES: Stream((4 + len(others),), "int64")})
         self.finish.schema(self.schema)  # refuses the names of streams that it adds
         self.name = f"{corpus.name}, packed"
         self._left_out: dict[int, int] = {}  # documents by chunk, of the chunks whose lengths are known
@@ -187,7 +226,8 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         self._warned = False
         self._documents: ChunkTable | None = None
         self._infos: list[ChunkInfo] | None = None
-        if is_sized(corpus):
+        self._lengths_in = self._functions_of_lengths()
+        if self._lengths_in:
             self._documents = ChunkTable(corpus.chunks())
             self._infos = self._count_rows(self._documents)
             if not any(info.sequences for info in self._infos):
@@ -217,14 +257,14 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
 
     @property
     def fill(self) -> float:
-        """Share of all places that hold a token.
+        """Share of all places that hold a token, or of the cost of all rows that documents cost.
 
         Raises:
             ValueError: the lengths of documents are unknown before reading.
         """
         if self._infos is None:
             raise self._unknown("the share of padding")
-        return self._kept / (sum(info.sequences for info in self._infos) * self.row)
+        return self._kept / (sum(info.sequences for info in self._infos) * self._costs.row)
 
     @property
     def dropped(self) -> int:
@@ -238,10 +278,17 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         if not self.dropped:
             return DataError("expected documents with tokens to pack, got none", path=self._corpus.name)
         return DataError(
-            f"expected documents of at most {self.row} tokens, got none: {self.dropped} are longer and left out",
+            f"expected documents {self._limit()}, got none: {self.dropped} are longer and left out",
             path=self._corpus.name,
-            hint='pack them with long="split", or into longer rows',
+            hint="pack them into longer rows"
+            if self._has_costs
+            else 'pack them with long="split", or into longer rows',
         )
+
+    def _limit(self) -> str:
+        if self._has_costs:
+            return f"that cost at most {self.row} by {self._costs}"
+        return f"of at most {self.row} tokens"
 
     def _unknown(self, figure: str) -> ValueError:
         return ValueError(
@@ -252,7 +299,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
     def digest(self) -> str:
         """Return 32 hex digits over the corpus and the settings."""
         settings = [self._corpus.digest(), self.row, self._method, self._long, self._tokens, self._seed]
-        settings += [self.finish.pad, self.finish.ignore]
+        settings += [self.finish.pad, self.finish.ignore, *([str(self._costs)] if self._has_costs else [])]
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def paths(self) -> Sequence[str]:
@@ -260,8 +307,8 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         return self._corpus.paths()
 
     def lengths(self, ordinals: Ints) -> Ints:
-        """Return ``row`` for each row."""
-        return np.full(len(ordinals), self.row, np.int64)
+        """Return the number of tokens of each row with its padding."""
+        return np.full(len(ordinals), self._costs.places, np.int64)
 
     def own_order(self, seed: int, shuffle: bool, window: Window | None, order_of: Callable[..., Timeline]) -> Timeline:
         """Return the order of rows. See `Ordered.own_order`."""
@@ -278,59 +325,75 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
             else:
                 pieces = self._cut(c, self._lengths_of(table, c))
                 fit = _native.first_fit if self._method == "first-fit" else _native.best_fit
-                rows, tokens = (fit(pieces.length, self.row)[2] if len(pieces.length) else 0), int(pieces.length.sum())
+                rows = fit(pieces.length, self._costs.row)[2] if len(pieces.length) else 0
+                tokens = int(pieces.length.sum())
             self._kept += tokens
-            infos.append(ChunkInfo(rows, rows * self.row, stored))
+            infos.append(ChunkInfo(rows, rows * self._costs.places, stored))
         return infos
 
     # ---- packing ----------------------------------------------------------------------------------
 
-    def _lengths_of(self, table: ChunkTable, number: int) -> Ints:
+    def _functions_of_lengths(self) -> dict[str, Callable[[Ints], Ints]]:
+        """Return functions from ordinals to lengths by stream, or none if lengths are unknown before reading."""
+        if not is_sized(self._corpus):
+            return {}
+        if not self._has_costs:
+            return {self._tokens: functools.partial(lengths_of, self._corpus)}
+        functions = {name: stream_lengths(self._corpus, name) for name in self._costs.names}
+        known = {name: function for name, function in functions.items() if function is not None}
+        return known if len(known) == len(functions) else {}
+
+    def _lengths_of(self, table: ChunkTable, number: int) -> Lengths:
         first, stop = table.starts[number : number + 2].tolist()
-        return lengths_of(self._corpus, np.arange(first, stop, dtype=np.int64))
+        ordinals = np.arange(first, stop, dtype=np.int64)
+        return {name: lengths(ordinals) for name, lengths in self._lengths_in.items()}
 
     def _first(self, number: int) -> int:
         """Return the ordinal of the first document of a chunk."""
         return number << INDEX_BITS if self._documents is None else int(self._documents.starts[number])
 
-    def _cut(self, number: int, lengths: Ints) -> _Pieces:
-        """Return the pieces of documents of these lengths, in the order of documents and without rows."""
-        longer = lengths > self.row
+    def _cut(self, number: int, lengths: Lengths) -> _Pieces:
+        """Return the pieces of documents of these lengths, in the order of documents and without rows. With costs,
+        lengths of pieces are costs in units."""
+        sizes, row = self._costs.of(lengths) if self._has_costs else lengths[self._tokens], self._costs.row
+        longer = sizes > row
         if self._long == "error" and longer.any():
             at = int(np.flatnonzero(longer)[0])
             raise DataError(
-                f"expected documents of at most {self.row} tokens, got one of {lengths[at]}",
+                f"expected documents {self._limit()}, got one of {self._costs.exact(lengths, at)}",
                 path=self._corpus.name,
                 sequence=self._first(number) + at,
-                hint='pack with long="split" or "drop"',
+                hint='pack with long="drop"' if self._has_costs else 'pack with long="split" or "drop"',
             )
         if self._long == "drop":
-            lengths = np.where(longer, 0, lengths)
+            sizes = np.where(longer, 0, sizes)
             self._left_out[number] = int(longer.sum())
-        counts = -(-lengths // self.row)
-        document = np.repeat(np.arange(len(lengths)), counts)
+        counts = -(-sizes // row)
+        document = np.repeat(np.arange(len(sizes)), counts)
         nth = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
-        first = nth * self.row
-        length = np.minimum(lengths[document] - first, self.row)
+        first = nth * row
+        length = np.minimum(sizes[document] - first, row)
         return _Pieces(np.empty(0, np.int64), document, first, length)
 
-    def _pack(self, chunk: int, lengths: Ints) -> _Pieces:
+    def _pack(self, chunk: int, lengths: Lengths) -> _Pieces:
         """Return the pieces of all rows of a chunk with documents of these lengths, in the sweep that its number
         carries."""
         sweep, number = chunk >> CHUNK_BITS, chunk & CHUNK_MASK
         key = _native.hash_key([self._seed, sweep, COMPANIONS, number])
         if self._method == "split":
-            return self._lay_out(key, lengths)
+            return self._lay_out(key, lengths[self._tokens])
         pieces = self._cut(number, lengths)
         count = len(pieces.length)
         if not count:
             return pieces
         if self._method == "first-fit":
-            row, offset, rows = _native.first_fit(pieces.length, self.row)
+            row, offset, rows = _native.first_fit(pieces.length, self._costs.row)
         else:
-            row, offset, rows = _native.best_fit(pieces.length, self.row, _native.fisher_yates(key, count))
+            row, offset, rows = _native.best_fit(pieces.length, self._costs.row, _native.fisher_yates(key, count))
         _, order = _native.row_contents(row, offset, rows)
-        return _Pieces(row[order], pieces.document[order], pieces.first[order], pieces.length[order])
+        document = pieces.document[order]
+        length = lengths[self._tokens][document] if self._has_costs else pieces.length[order]
+        return _Pieces(row[order], document, pieces.first[order], length)
 
     def _lay_out(self, key: int, lengths: Ints) -> _Pieces:
         """Return documents in random order, cut at the ends of rows."""
@@ -352,8 +415,10 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         if self._documents is None:
             raise self._unknown("the documents of the rows")
         number = chunk & CHUNK_MASK
-        pieces = self._pack(chunk, self._lengths_of(self._documents, number))
-        return DocumentsOfRows(pieces.document + self._first(number), pieces.length, pieces.bounds())
+        lengths = self._lengths_of(self._documents, number)
+        pieces = self._pack(chunk, lengths)
+        lengths_in = {name: lengths[name][pieces.document] for name in self.finish.others}
+        return DocumentsOfRows(pieces.document + self._first(number), pieces.length, pieces.bounds(), lengths_in)
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -373,8 +438,9 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         number = chunk & CHUNK_MASK
         unreadable = list(documents.errors)
         if self._documents is None:
-            lengths = documents.values[self._tokens].lengths.copy()
-            lengths[unreadable] = 0
+            readable = np.ones(documents.num_sequences, np.int64)
+            readable[unreadable] = 0
+            lengths: Lengths = {name: documents.values[name].lengths * readable for name in self._costs.names}
         else:
             lengths = self._lengths_of(self._documents, number)
         self._check(documents, number, lengths)
@@ -386,29 +452,36 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         before = np.concatenate([[0], np.cumsum(pieces.length)])
         offset = before[:-1] - before[bounds[pieces.row]]
         # Unreadable documents may have no tokens to copy.
-        readable = ~np.isin(pieces.document, unreadable)
+        copied = ~np.isin(pieces.document, unreadable) & (pieces.length > 0)
         errors = self._errors(documents, pieces, number, rows)
-        every = np.arange(rows + 1, dtype=np.int64) * self.row
+        places = self._costs.places
+        every = np.arange(rows + 1, dtype=np.int64) * places
         if empty := sum(row >= rows for row in errors):
             every, bounds = np.append(every, [every[-1]] * empty), np.append(bounds, [bounds[-1]] * empty)
         values: dict[str, Any] = {}
         for name, value in documents.values.items():
+            if name in self.finish.others:
+                selected = value.select(pieces.document)
+                values[name] = in_sequences(selected, selected.offsets[bounds])
+                continue
             assert isinstance(value, DenseValue)
             starts = value.offsets[pieces.document] + pieces.first
             fill = np.array(self.finish.pad if name == self._tokens else 0, value.rows.dtype)
             packed = _native.packed_values(
                 value.rows,
-                pieces.row[readable],
-                offset[readable],
-                starts[readable],
-                pieces.length[readable],
+                pieces.row[copied],
+                offset[copied],
+                starts[copied],
+                pieces.length[copied],
                 count=rows,
-                row=self.row,
+                row=places,
                 fill=fill,
             )
-            values[name] = DenseValue(packed.reshape(rows * self.row, *value.rows.shape[1:]), every)
+            values[name] = DenseValue(packed.reshape(rows * places, *value.rows.shape[1:]), every)
         following = _following(documents.values[self._tokens], pieces)
-        table = np.stack([pieces.document + self._first(number), pieces.first, pieces.length, following], axis=1)
+        columns = [pieces.document + self._first(number), pieces.first, pieces.length, following]
+        columns += [lengths[name][pieces.document] for name in self.finish.others]
+        table = np.stack(columns, axis=1)
         values[PIECES] = DenseValue(np.ascontiguousarray(table, np.int64), bounds)
         return Chunk(self.schema, values, errors)
 
@@ -448,9 +521,10 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
                 errors.setdefault(row, DocumentError.of(error, self._first(number) + document, self._corpus))
         return errors
 
-    def _check(self, documents: Chunk, number: int, expected: Ints) -> None:
+    def _check(self, documents: Chunk, number: int, lengths: Lengths) -> None:
         """Check that a chunk has documents of these lengths, in all streams."""
         for name, value in documents.values.items():
+            expected = lengths.get(name, lengths[self._tokens])
             wrong = np.flatnonzero(value.lengths != expected)
             wrong = wrong[~np.isin(wrong, list(documents.errors))]
             if len(wrong):
@@ -460,6 +534,7 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
                     path=self._corpus.name,
                     sequence=self._first(number) + at,
                     stream=name,
+                    hint=f'if it has a length of its own, pack with cost={{"{self._tokens}": 1, "{name}": ...}}',
                 )
 
     def verified(self) -> Deserializer:
@@ -473,14 +548,14 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
         self._corpus.close()
 
 
-def _tokens_of(corpus: Deserializer, requested: str | None) -> str:
-    """Return the name of the stream of tokens.
+def _tokens_of(corpus: Deserializer, requested: str | None, with_costs: Iterable[str]) -> str:
+    """Return the name of the stream of tokens. Streams with costs may have any kind of samples.
 
     Raises:
         SchemaError: there is no such stream, or several.
     """
     for name, stream in corpus.schema.items():
-        if stream.sparse or stream.is_bytes:
+        if (stream.sparse or stream.is_bytes) and name not in with_costs:
             raise SchemaError(f"expected dense streams of numbers to pack, got {stream} as `{name}`")
     integers = [
         name

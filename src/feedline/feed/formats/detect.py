@@ -106,6 +106,12 @@ FORMATS: tuple[Format, ...] = (
         matches_folder=lambda path: (path / MANIFEST).is_file(),
     ),
     Format(
+        "lerobot",
+        "a robot dataset",
+        f"{_HERE}lerobot.lerobot:LeRobotDeserializer",
+        matches_folder=lambda path: (path / "meta" / "info.json").is_file() and (path / "data").is_dir(),
+    ),
+    Format(
         "zarr",
         "a Zarr store",
         f"{_HERE}hdf5_zarr.zarr:ZarrDeserializer",
@@ -303,6 +309,14 @@ FORMATS: tuple[Format, ...] = (
         multiple_files=True,
         ignores_other_files=True,
         suffixes=(".array_record", ".arrayrecord"),
+    ),
+    Format(
+        "video",
+        "a video",
+        "feedline.video.video_files:open_videos",
+        matches_file=lambda path, head: head[4:8] == b"ftyp" or head.startswith(b"\x1a\x45\xdf\xa3"),
+        multiple_files=True,
+        suffixes=(".mp4", ".m4v", ".mov", ".mkv", ".webm"),
     ),
     Format(
         "tokens",

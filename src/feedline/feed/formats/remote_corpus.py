@@ -194,7 +194,8 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
     Attributes:
         placeholders: the objects, and the cache of parts of them.
         format: name of their format, see `detect.FORMATS`.
-        nested_paths: the paths of the values within structs, as of `ParquetDeserializer`.
+
+    Other attributes are those of the corpus, such as `LeRobotDeserializer.fps`.
     """
 
     def __init__(
@@ -208,7 +209,6 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
     ) -> None:
         super().__init__(corpus)
         self.name = shown_path(corpus.name)
-        self.nested_paths = getattr(corpus, "nested_paths", [])
         self.placeholders, self.format, self._reopen = placeholders, format, reopen
         self._owner, self._closed = owner, False
         # Chunks keep their extents, as the bytes of extents may arrive after the files are complete.
@@ -279,6 +279,11 @@ class RemoteCorpus(Forwarding, Sliceable, Fetchable):
         return fetched_chunk(views, files, _read_extents(extents))
 
     # ---------------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._corpus, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._reopen

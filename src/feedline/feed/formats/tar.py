@@ -8,6 +8,8 @@ copied once, into the minibatch. Numbers are decoded in Python, chunk by chunk (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,6 +44,8 @@ from feedline.feed.protocol import (
 
 KEY = "__key__"
 """Field of a stream that delivers the keys of samples."""
+
+_ANY = "*"
 
 _FAULT = np.dtype([("byte", "<i8"), ("sample", "<i4"), ("field", "<i4"), ("code", "<i4"), ("zero", "<i4")])
 _NAMES = {code: name for name, code in _native.TAR_ERRORS.items()}
@@ -81,6 +85,9 @@ class TarDeserializer(MappedCorpus, Keyed):
     The key of ``train/0017.seg.png`` is ``train/0017``, its suffix ``seg.png``: everything up to the first dot of the
     base name, and the rest in lower case. Members without a dot are skipped. A sample is unreadable if it lacks a
     stream's suffix, has it twice, or is cut off.
+
+    A suffix with ``*``, such as ``*.jpg``, is a pattern: its stream has all members of a sample that match, any number
+    of byte strings, in the order of the archive. Another stream, one without a pattern, then defines the size.
 
     Args:
         path: an archive, also compressed by gzip or Zstandard, a list of them (read one after the other), a folder, or
@@ -122,8 +129,9 @@ class TarDeserializer(MappedCorpus, Keyed):
         self._index(
             IndexKind(self._chunk_size, "tar", HeaderScan, _index_error, scan, packing=packing_of_text), progress
         )
-        self.schema = Schema(declared_streams(streams, stream_kwargs) or self._infer_streams())
-        self._fields = _fields(self.schema)
+        schema = Schema(declared_streams(streams, stream_kwargs) or self._infer_streams())
+        self._fields = _fields(schema)
+        self.schema = _sized_by_one_sample(schema, self._fields)
 
     # ---- description ------------------------------------------------------------------------------
 
@@ -147,7 +155,7 @@ class TarDeserializer(MappedCorpus, Keyed):
         count = len(part.begin)
         needed = count * sum(s.size * s.dtype.itemsize for s in self.schema.values() if not s.is_bytes)
         check_memory(needed, self._memory_bytes, part.path)
-        fields = [field for field in self._fields.values() if field != KEY]
+        fields = [field for field in self._fields.values() if field != KEY and _ANY not in field]
         spans, faults, bounds, keys = _native.tar_members(
             part.memory, part.begin, part.size, [field.encode() for field in fields], KEY in self._fields.values()
         )
@@ -157,7 +165,9 @@ class TarDeserializer(MappedCorpus, Keyed):
         mapped = False
         for name, stream in self.schema.items():
             field = self._fields[name]
-            if field == KEY:
+            if _ANY in field:
+                values[name] = self._matching(part, name, errors)
+            elif field == KEY:
                 assert bounds is not None
                 assert keys is not None
                 values[name] = BytesValue(bounds, keys, None, text=stream.is_text)
@@ -172,6 +182,28 @@ class TarDeserializer(MappedCorpus, Keyed):
         if not seals:  # private memory: a map has seals
             without_gaps(values, part.memory)
         return Chunk(self.schema, values, errors, seals=seals if mapped else ())
+
+    def _matching(self, part: ArchivePart, name: str, errors: dict[int, DataError]) -> BytesValue:
+        """Return the members of a stream with a pattern. Samples with one of them twice are added to ``errors``."""
+        spans: list[tuple[int, int]] = []
+        counts = [0]
+        for i, (begin, size) in enumerate(zip(part.begin.tolist(), part.size.tolist(), strict=True)):
+            members = [] if i in errors else _native.tar_suffixes(part.memory[begin : begin + size])
+            matching = [
+                (suffix, begin + first, begin + stop)
+                for suffix, first, stop in members
+                if fnmatchcase(suffix.decode("utf-8", "replace"), self._fields[name])
+            ]
+            suffixes = [suffix for suffix, _, _ in matching]
+            if len(set(suffixes)) < len(suffixes):
+                key, _ = self._members(part, i)
+                what = f"expected members `.{self._fields[name]}` of different names in sample `{key}`, got one twice"
+                errors[i] = part.error(i, what, begin, name)
+                matching = []
+            spans += [(first, stop) for _, first, stop in matching]
+            counts.append(len(matching))
+        one_each = ScatteredBytes(np.array(spans, np.int64).reshape(-1, 2), part.memory, text=False)
+        return BytesValue(one_each.bounds, one_each.data, np.cumsum(counts), text=self.schema[name].is_text)
 
     def _fault_error(self, part: ArchivePart, fault: Any, fields: list[str]) -> DataError:
         kind, sample = _NAMES[int(fault["code"])], int(fault["sample"])
@@ -239,7 +271,28 @@ def _fields(schema: Schema) -> dict[str, str]:
         field = (name if stream.field is None else stream.field).encode().lower().decode()  # ASCII, as members' are
         if field == KEY and not stream.is_bytes:
             raise SchemaError(f"expected `str` or `bytes` for stream `{name}` of keys, got {stream}")
+        if _ANY in field and not stream.is_bytes:
+            raise SchemaError(f"expected `bytes` or `str` for stream `{name}` of all members `.{field}`, got {stream}")
         if field != KEY and not stream.is_bytes:
             number_files.check_stream(name, stream, field)
         fields[name] = field
     return fields
+
+
+def _sized_by_one_sample(schema: Schema, fields: Mapping[str, str]) -> Schema:
+    """Return the schema, in which a stream of one sample a sequence defines the size if others have any number.
+
+    Raises:
+        SchemaError: there is no such stream, or another one defines the size.
+    """
+    several = [name for name, field in fields.items() if _ANY in field]
+    if not several:
+        return schema
+    sizing = schema.size_stream or next((name for name in schema if name not in several), None)
+    if sizing is None or sizing in several:
+        raise SchemaError(
+            f"expected a stream of one member a sample to define the size, beside `{several[0]}` of all members "
+            f"`.{fields[several[0]]}`, got {schema.size_stream or 'none'}; declare one, such as "
+            f"key=fl.Stream(dtype='str', field='{KEY}')"
+        )
+    return Schema({**schema, sizing: replace(schema[sizing], defines_size=True)})

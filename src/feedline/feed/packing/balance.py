@@ -105,9 +105,8 @@ class Balance:
     def _work_of_rows(self, chunk: int) -> NDArray[np.float64]:
         """Return the work of each row of a chunk."""
         assert self._rows is not None
-        _, lengths, bounds = self._rows.documents(chunk)
-        # All streams of a document have the same length.
-        by_name = dict.fromkeys(self._streams, lengths)
+        _, lengths, bounds, lengths_in = self._rows.documents(chunk)
+        by_name = {name: lengths_in.get(name, lengths) for name in self._streams}
         total = np.concatenate([[0.0], np.cumsum(work_of(self.rule, by_name or lengths))])
         work: NDArray[np.float64] = np.diff(total[bounds])
         return work

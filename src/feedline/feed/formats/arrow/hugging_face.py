@@ -98,7 +98,7 @@ def arrow_dataset(folder: Path, split: str | None) -> Dataset:
 
 
 def _from_dict(folder: Path, split: str | None) -> Dataset:
-    splits = _read_json(folder / DICT).get("splits")
+    splits = read_json(folder / DICT).get("splits")
     names = [name for name in splits if isinstance(name, str)] if isinstance(splits, list) else []
     if not names:
         raise DataError("expected a list of splits, got none", path=str(folder / DICT))
@@ -109,7 +109,7 @@ def _from_dict(folder: Path, split: str | None) -> Dataset:
 
 
 def _saved_dataset(folder: Path, split: str | None) -> Dataset:
-    state = _read_json(folder / STATE)
+    state = read_json(folder / STATE)
     folder_split = state.get("_split")
     if split is not None and split != folder_split:
         raise DataError(f"expected the split {split!r}, got a folder of {folder_split or 'no'} split", path=str(folder))
@@ -136,7 +136,7 @@ def _file_paths(folder: Path, rows: Any) -> list[Path]:
 
 def _cached_dataset(folder: Path, split: str | None) -> Dataset:
     splits: dict[str, list[Path]] = {}
-    declared = _read_json(folder / INFO).get("splits")
+    declared = read_json(folder / INFO).get("splits")
     names = [name for name in declared if isinstance(name, str)] if isinstance(declared, dict) else []
     unmatched = []
     for path in sorted(folder.glob("*.arrow"), key=os.fsencode):
@@ -354,7 +354,12 @@ def _pattern(files: Iterable[Path]) -> str:
     return pattern if set(glob.glob(pattern)) == set(paths) else "a list of its files"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file that describes a dataset.
+
+    Raises:
+        DataError: it cannot be read, is too large, or holds no object.
+    """
     with open_file(path) as file:
         size = status_of(file).st_size
         if size > _MAX_BYTES:

@@ -96,6 +96,8 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
             not filled where files lack it.
     """
 
+    _joined_rows = 0  # up to so many rows of small row groups of a file are one chunk
+
     def __init__(
         self,
         path: PathLike | Sequence[PathLike],
@@ -125,7 +127,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
         self.nested_paths = nested_paths(self._files[0].schema)
         self._used_once = arrow_columns.used_once(self._columns)
         self._fields = list(dict.fromkeys(column.path for column in self._columns.values()))
-        self._groups = [group for file in self._files for group in file.groups(self._fields, memory)]
+        self._groups = [group for file in self._files for group in file.groups(self._fields, memory, self._joined_rows)]
         self._first = np.cumsum([0] + [group.rows for group in self._groups], dtype=np.int64)
         if self._first[-1] == 0:
             raise DataError("expected at least one row, got none", path=self.name)
@@ -190,7 +192,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
         values: dict[str, Value] = {}
         unreadable = arrow_columns.UnreadableRows(self._columns, group.rows, group.file.path, int(self._first[chunk]))
         for name, column in self._columns.items():
-            with group.file.source.converting_errors(f"row group {group.number}, column {column.field!r},"):
+            with group.file.source.converting_errors(f"{group.where}, column {column.field!r},"):
                 try:
                     if column.path in group.file.lacking:
                         rows = lacking_rows(column, group.rows, self._memory_bytes)
@@ -198,7 +200,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
                         array, alone = table.column(column.path.column), column.path.column in self._used_once
                         rows = arrow_columns.decode(array, column, self._memory_bytes, changeable=alone)
                 except TooLargeError as error:
-                    raise group.file.size_error(group.number, error.args[0], self._memory_bytes) from None
+                    raise group.file.size_error(group.where, error.args[0], self._memory_bytes) from None
             rows.into(values, name)
             unreadable.mark(name, rows.bad)
         return Chunk(self.schema, values, unreadable.errors())
@@ -214,6 +216,13 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
     def paths(self) -> list[str]:
         """Return the paths of the Parquet files."""
         return [file.path for file in self._files]
+
+    def rows_of_files(self) -> list[int]:
+        """Return the rows of each file."""
+        rows = dict.fromkeys(self._files, 0)
+        for group in self._groups:
+            rows[group.file] += group.rows
+        return list(rows.values())
 
     def digest(self) -> str:
         """Return 32 hex digits over row counts, sizes and three blocks of each file, including its footer."""
@@ -256,7 +265,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
             shortest=shortest,
             memory_bytes=self._memory_bytes,
             source=group.file.source,
-            what=f"row group {group.number}",
+            what=group.where,
         )
 
     def _all_lengths(self) -> ListLengths | None:
@@ -278,6 +287,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
 
 
 _TAIL_BYTES = 8  # length of the footer, and magic
+_JOINED_BYTES = 16 << 20  # decoded bytes of row groups that are read together
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes between columns in use are read
 _PAGE_HEADER_BYTES, _MAX_PAGE_HEADER_BYTES = 1 << 10, 16 << 20  # of a page's header that are read first, and at most
 
@@ -295,12 +305,19 @@ class _Sizes(NamedTuple):
 
 
 class _RowGroup(NamedTuple):
-    """A row group: its file, its number there, its rows, and compressed bytes of the columns in use."""
+    """A row group, or several that are read together: their file, their numbers there, their rows, and compressed bytes
+    of the columns in use."""
 
     file: _ParquetFile
-    number: int
+    numbers: list[int]
     rows: int
     bytes: int
+
+    @property
+    def where(self) -> str:
+        """Its name in errors."""
+        first, last = self.numbers[0], self.numbers[-1]
+        return f"row group {first}" if first == last else f"row groups {first} to {last}"
 
 
 class _ParquetFile:
@@ -375,7 +392,8 @@ class _ParquetFile:
         """Return the extents of the columns ``fields`` of a row group, clipped to the file."""
         runs: list[list[int]] = []
         leaves = self._leaves(fields)
-        begins, sizes = (getattr(self._sizes, what)[group.number, leaves] for what in ("begin", "compressed"))
+        places = np.ix_(np.array(group.numbers), leaves)
+        begins, sizes = (getattr(self._sizes, what)[places].reshape(-1) for what in ("begin", "compressed"))
         for begin, size in sorted(zip(begins.tolist(), sizes.tolist(), strict=True)):
             end = min(begin + size, self.size)
             if not 0 <= begin < end:
@@ -386,20 +404,28 @@ class _ParquetFile:
                 runs.append([begin, end])
         return [Extent(self.path, begin, end - begin) for begin, end in runs]
 
-    def groups(self, fields: Sequence[ColumnPath], memory_bytes: int) -> list[_RowGroup]:
-        """Return the row groups that have rows.
+    def groups(self, fields: Sequence[ColumnPath], memory_bytes: int, joined_rows: int) -> list[_RowGroup]:
+        """Return the row groups that have rows. Neighbours of together at most ``joined_rows`` rows are one.
 
         Raises:
             DataError: the columns ``fields`` of a row group claim to decode to more than ``memory_bytes`` bytes.
         """
-        groups, sizes = [], self._sizes
-        leaves = self._leaves(fields)
+        groups: list[_RowGroup] = []
+        sizes, leaves, unpacked = self._sizes, self._leaves(fields), 0
         for number in np.flatnonzero(sizes.rows).tolist():
             decoded = self._decoded_bytes(number, leaves, sizes.values[number, leaves])
             if decoded > memory_bytes:
-                raise self.size_error(number, decoded, memory_bytes)
+                raise self.size_error(f"row group {number}", decoded, memory_bytes)
             compressed = int(sizes.compressed[number, leaves].sum(dtype=np.uint64))
-            groups.append(_RowGroup(self, number, int(sizes.rows[number]), compressed))
+            group = _RowGroup(self, [number], int(sizes.rows[number]), compressed)
+            unpacked += int(sizes.uncompressed[number, leaves].sum(dtype=np.uint64))
+            if groups and groups[-1].rows + group.rows <= joined_rows and unpacked <= _JOINED_BYTES:
+                before = groups.pop()
+                rows, size = before.rows + group.rows, before.bytes + group.bytes
+                group = _RowGroup(self, before.numbers + group.numbers, rows, size)
+            else:
+                unpacked = int(sizes.uncompressed[number, leaves].sum(dtype=np.uint64))
+            groups.append(group)
         return groups
 
     @functools.cached_property
@@ -426,7 +452,7 @@ class _ParquetFile:
         return -1 if (nulls < 0).any() else int(nulls.sum())
 
     def decode(self, handle: Pages, group: _RowGroup, fields: Sequence[ColumnPath], memory_bytes: int) -> Any:
-        """Return the columns ``fields`` of a row group, read from ``handle``, as an Arrow table.
+        """Return the columns ``fields`` of row groups, read from ``handle``, as an Arrow table.
 
         Raises:
             DataError: they cannot be read, or decode to more than ``memory_bytes`` bytes.
@@ -435,18 +461,16 @@ class _ParquetFile:
 
         step = self._check_pages(handle, group, fields, memory_bytes)
         names = [self._paths[leaf] for leaf in self._leaves(fields).tolist()]
-        with self.source.converting_errors(f"row group {group.number}"):
+        with self.source.converting_errors(group.where):
             if not names:
                 return self._with_constants(None, group, fields)
             file = pq.ParquetFile(handle, metadata=self.metadata, page_checksum_verification=True)
             if step >= group.rows:
-                table = file.read_row_group(group.number, columns=names, use_threads=False)
+                table = file.read_row_groups(group.numbers, columns=names, use_threads=False)
             else:
                 table = self._in_steps(file, group, names, step=step, memory_bytes=memory_bytes)
         if table.num_rows != group.rows:
-            raise DataError(
-                f"expected {group.rows} rows in row group {group.number}, got {table.num_rows}", path=self.path
-            )
+            raise DataError(f"expected {group.rows} rows in {group.where}, got {table.num_rows}", path=self.path)
         return self._with_constants(table, group, fields)
 
     def _with_constants(self, table: Any, group: _RowGroup, fields: Sequence[ColumnPath]) -> Any:
@@ -472,10 +496,10 @@ class _ParquetFile:
         import pyarrow as pa
 
         batches, total = [], 0
-        for batch in file.iter_batches(step, row_groups=[group.number], columns=names, use_threads=False):
+        for batch in file.iter_batches(step, row_groups=group.numbers, columns=names, use_threads=False):
             total += batch.nbytes
             if total > memory_bytes:
-                raise self.size_error(group.number, total, memory_bytes)
+                raise self.size_error(group.where, total, memory_bytes)
             batches.append(batch)
         return pa.Table.from_batches(batches)
 
@@ -502,15 +526,13 @@ class _ParquetFile:
 
     def _leaves(self, fields: Sequence[ColumnPath]) -> Ints:
         """Return the numbers of the leaf columns of ``fields``."""
+        paths = [path for path in fields if path not in self.lacking and path.column not in self._constants]
+        if self._laid_out:
+            return _leaves_of(self.schema, tuple(paths))
         leaves: set[int] = set()
-        for path in fields:
-            if path in self.lacking or path.column in self._constants:
-                continue
-            if self._laid_out:
-                leaves.update(range(*leaf_span(self.schema, path)))
-            else:  # as all that is below the column's name
-                parts = (path.column, f"{path.column}.")
-                leaves |= {i for i, leaf in enumerate(self._paths) if leaf == parts[0] or leaf.startswith(parts[1])}
+        for path in paths:  # as all that is below the column's name
+            parts = (path.column, f"{path.column}.")
+            leaves |= {i for i, leaf in enumerate(self._paths) if leaf == parts[0] or leaf.startswith(parts[1])}
         return np.array(sorted(leaves), np.int64)
 
     def _decoded_bytes(self, number: int, leaves: Ints, values: Ints) -> int:
@@ -531,29 +553,37 @@ class _ParquetFile:
             The number of rows that are certain to fit: all rows of the group, or fewer if byte strings may repeat a
             part of their page (an entry of a dictionary, a common prefix).
         """
-        sizes, leaves = self._sizes, self._leaves(fields)
-        counts = np.zeros(len(leaves), np.int64)
-        longest = strings = 0
-        for i, leaf in enumerate(leaves.tolist()):
-            total = int(sizes.values[group.number, leaf])
-            at = int(sizes.begin[group.number, leaf])
-            end = at + int(sizes.compressed[group.number, leaf])
-            where = f"row group {group.number}, column {self._paths[leaf]!r}"
-            if end > self.size:
-                raise self._damage_error(f"{where} cannot be read: it ends at byte {end} of {self.size}")
-            while counts[i] < total and at < end:
-                header, compressed, uncompressed, values = self._page(handle, at, end, where)
-                if uncompressed > memory_bytes:
-                    raise self.size_error(group.number, uncompressed, memory_bytes)
-                counts[i] += values
-                at += header + compressed
-                if self._strings[leaf]:
-                    # No string is longer than its page, or the page of its dictionary.
-                    longest, strings = max(longest, uncompressed), max(strings, int(counts[i]))
-        decoded = self._decoded_bytes(group.number, leaves, counts)
-        if decoded > memory_bytes:
-            raise self.size_error(group.number, decoded, memory_bytes)
+        leaves = self._leaves(fields)
+        longest = strings = decoded = 0
+        are_strings = np.array([self._strings[leaf] for leaf in leaves.tolist()], np.bool_)
+        for number in group.numbers:
+            counts = np.zeros(len(leaves), np.int64)
+            for i, leaf in enumerate(leaves.tolist()):
+                for uncompressed, values in self._pages(handle, number, leaf, memory_bytes):
+                    counts[i] += values
+                    if are_strings[i]:
+                        longest = max(longest, uncompressed)  # no string is longer than its page, or its dictionary's
+            strings += int(counts[are_strings].max(initial=0))
+            decoded += self._decoded_bytes(number, leaves, counts)
+            if decoded > memory_bytes:
+                raise self.size_error(group.where, decoded, memory_bytes)
         return group.rows if strings * longest <= memory_bytes else max(1, memory_bytes // (2 * max(longest, 1)))
+
+    def _pages(self, handle: Pages, number: int, leaf: int, memory_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield the uncompressed bytes and the values of each page of a leaf column of a row group."""
+        total, at = int(self._sizes.values[number, leaf]), int(self._sizes.begin[number, leaf])
+        end = at + int(self._sizes.compressed[number, leaf])
+        where = f"row group {number}, column {self._paths[leaf]!r}"
+        if end > self.size:
+            raise self._damage_error(f"{where} cannot be read: it ends at byte {end} of {self.size}")
+        count = 0
+        while count < total and at < end:
+            header, compressed, uncompressed, values = self._page(handle, at, end, where)
+            if uncompressed > memory_bytes:
+                raise self.size_error(f"row group {number}", uncompressed, memory_bytes)
+            count += values
+            at += header + compressed
+            yield uncompressed, values
 
     def _page(self, handle: Pages, at: int, end: int, where: str) -> tuple[int, int, int, int]:
         room = _PAGE_HEADER_BYTES
@@ -582,13 +612,21 @@ class _ParquetFile:
         hint = "the file is damaged or not Parquet; restore it"
         return DataError(f"expected a Parquet file, but its {what}", path=self.path, byte=byte, hint=hint)
 
-    def size_error(self, number: int, decoded: int, memory_bytes: int) -> DataError:
+    def size_error(self, where: str, decoded: int, memory_bytes: int) -> DataError:
         return DataError(
-            f"expected at most {memory_bytes} bytes in a decoded row group (memory), got {decoded} in row group "
-            f"{number}",
+            f"expected at most {memory_bytes} bytes in a decoded row group (memory), got {decoded} in {where}",
             path=self.path,
             hint="raise memory=, choose fewer columns, or write the file with smaller row groups",
         )
+
+
+@functools.lru_cache(maxsize=256)
+def _leaves_of(schema: Any, paths: tuple[ColumnPath, ...]) -> Ints:
+    """Return the numbers of the leaf columns at paths. Files of one schema, and reading each, ask for the same ones."""
+    leaves: set[int] = set()
+    for path in paths:
+        leaves.update(range(*leaf_span(schema, path)))
+    return np.array(sorted(leaves), np.int64)
 
 
 def _list_files(path: PathLike | Sequence[PathLike], split: str | None) -> list[str]:

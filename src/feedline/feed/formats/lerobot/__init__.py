@@ -1,0 +1,1 @@
+"""Datasets of robots in LeRobot's layout: tables of frames, and videos."""
