@@ -148,6 +148,14 @@ def test_damage_is_found(form, damage):
     assert "skip such recordings" in str(error)
 
 
+def test_a_segment_with_a_hole_is_damaged(tmp_path):
+    path = tmp_path / "x.ogg"
+    path.write_bytes(broken(encoded(noise(9 * RATE), form="OGG")))
+    done = run(audio.Decode("x"), TEXT, [address(path, 0.0, 1.0), address(path, 0.5, 6.0)])
+    assert list(done.errors) == [1]
+    assert "without holes" in str(done.errors[1])
+
+
 def test_a_wav_file_of_a_pipe_has_no_size():
     data = bytearray(encoded(noise(500), form="WAV"))
     data[4:8] = data[40:44] = b"\xff" * 4

@@ -84,7 +84,7 @@ def expected(manifest):
     return items
 
 
-@pytest.mark.parametrize(("threads", "size", "world"), zip(THREADS * 2, SIZES * 3, WORLDS * 2, strict=True))
+@pytest.mark.parametrize(("threads", "size", "world"), [*zip(THREADS * 2, SIZES * 3, WORLDS * 2, strict=True)])
 def test_threads_sizes_and_ranks_change_no_bit(manifest, expected, threads, size, world):
     parts = []
     for rank in range(world):

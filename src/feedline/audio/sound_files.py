@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.audio.sound_streams import Samples
+from feedline.audio.sound_streams import Samples, sound_buffer
 from feedline.errors import DataError, install_line
 
 HINT = 'pass on_error="skip" to the source to skip such recordings and list them'
@@ -113,7 +113,7 @@ def _read_blocks(sound: Any, count: int) -> Samples:
     blocks: list[NDArray[np.float32]] = []
     while True:
         wanted = min(most, count)
-        block = sound.read(wanted, dtype="float32", always_2d=True)
+        block = sound.read(out=sound_buffer(wanted, sound.channels), always_2d=True)
         blocks.append(block)
         count -= wanted
         if not count or len(block) < wanted:

@@ -56,7 +56,7 @@ class MelSpectra:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return all recordings in one array with zeros around each, and the number of the first frame of each."""
         around = self._window_samples // 2
-        spans = -(-(lengths + 2 * around) // self._hop)  # in hops
+        spans = -(-(lengths + around) // self._hop)  # in hops: the zeros before a recording are those after another
         first = np.concatenate([[0], np.cumsum(spans)])
         laid = np.zeros(int(first[-1]) * self._hop + self._window_samples, np.float32)
         ends = np.cumsum(lengths)

@@ -235,6 +235,7 @@ FORMATS: tuple[Format, ...] = (
         matches_folder=is_tarred,
         multiple_files=True,
         may_be_compressed=True,
+        lister=f"{_HERE}speech.nemo:files_in_manifest",
     ),
     Format(
         "jsonl",

@@ -13,6 +13,7 @@ from feedline.errors import DataError
 from feedline.feed.files.media_address import MediaAddress
 from feedline.feed.files.paths import PathLike, list_files
 from feedline.feed.formats.indexed.rows import TextRows
+from feedline.feed.formats.jsonl import JSONLinesDeserializer
 from feedline.feed.formats.speech.speech_manifest import RATE, SpeechManifest, Utterance, check_duration
 from feedline.feed.formats.speech.tar_members import TarMembers, sizes_of
 from feedline.feed.protocol import CHUNK_MEMORY
@@ -105,3 +106,20 @@ class NeMoDeserializer(SpeechManifest):
 def archives_in(manifest: Path) -> list[Path]:
     """Return the archives beside a manifest of a tarred dataset."""
     return [file for file in manifest.parent.glob("audio_*.tar") if file.is_file()]
+
+
+def files_in_manifest(path: str) -> list[str]:
+    """Return the paths of the recordings that a manifest names. See `Format.lister`.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    if os.path.basename(path) == TARRED:
+        return []
+    rows = JSONLinesDeserializer(path, {"audio_filepath": Stream(dtype="str", missing="")}, sequences=())
+    try:
+        chunks = [rows.read(number)["audio_filepath"].tolist() for number in range(len(rows.chunks()))]
+    finally:
+        rows.close()
+    names = dict.fromkeys(name for chunk in chunks for name in chunk if name)
+    return [os.path.join(os.path.dirname(path), name) for name in names]
