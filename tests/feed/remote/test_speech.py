@@ -56,7 +56,7 @@ def test_archives(store, opened, lhotse):
 
 
 @pytest.mark.frameworks("soundfile", "soxr")
-def test_files_that_a_manifest_names(store, opened):
+def test_files_that_a_manifest_names(store, opened, tmp_path):
     import soundfile
 
     from feedline import audio
@@ -71,7 +71,7 @@ def test_files_that_a_manifest_names(store, opened):
     rows[3]["audio_filepath"] = "wavs/missing.flac"
     store.put("b/a/train.json", "".join(json.dumps(row) + "\n" for row in rows).encode())
     corpus = opened("a/train.json")
-    options = {"on_error": fl.Quarantine(), "transforms": [audio.Decode("audio")]}
+    options = {"on_error": fl.Quarantine(tmp_path / "bad.jsonl"), "transforms": [audio.Decode("audio")]}
     with fl.MinibatchSource(corpus, seed=1, max_sweeps=1, **options) as source:
         (minibatch,) = source.minibatches(1 << 20)
     assert sorted(minibatch.ids.tolist()) == [i for i in range(COUNT) if i != 3]
