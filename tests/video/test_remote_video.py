@@ -104,3 +104,11 @@ def test_a_store_that_stops_to_answer_is_an_error_of_the_store(web, files, tmp_p
     web.before = lambda asked: None
     assert len(source.next_minibatch(5)["time"].rows) == 5
     corpus.close()
+
+
+def test_a_corpus_that_is_closed_and_opened_again(web, files, tmp_path):
+    """Decoders that stayed open belong to the objects of the closed one."""
+    for name, ordinals in [("one", [5]), ("two", [25, 26]), ("two", [45])]:
+        corpus = opened(web, [files[0].name], tmp_path / name)
+        assert check(rows_of(corpus, ordinals), files) == len(ordinals)
+        corpus.close()

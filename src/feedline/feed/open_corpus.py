@@ -66,6 +66,7 @@ def open_corpus(
     ArrayRecord (Grain)             ``record``, bytes, see `ArrayRecordDeserializer`
     tokens (``.bin``, Megatron)     one, declared: ``{"tokens": fl.Stream(1024, "uint16")}``
     Lhotse's cuts, Shar, NeMo's      ``audio``, ``text``, ``duration``, ``id``, see `LhotseDeserializer`
+    MP4, Matroska, WebM             ``frame``, ``video``, ``time``, see `feedline.video.VideoDeserializer`
     JSON Lines, also packed         inferred from the first rows, see `JSONLinesDeserializer`
     CSV, also packed                one per column, see `CSVDeserializer`
     CTF                             inferred from the first lines, see `infer_ctf_streams`

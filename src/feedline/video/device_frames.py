@@ -8,23 +8,26 @@ from typing import Any
 import numpy as np
 
 from feedline.data.value import DenseValue
+from feedline.feed.protocol import Ints
 from feedline.images.picture_batch import torch_pictures
 
 
-def device_value(frames: list[Any], shape: tuple[int, ...]) -> DenseValue:
-    """Return a value of one sample a sequence, with zeros for frames that are None.
+def device_value(frames: list[Any], shape: tuple[int, ...], offsets: Ints | None) -> DenseValue:
+    """Return a value of decoded frames, with zeros for frames that are None.
 
     Args:
         frames: tensors of one size on a device, or None.
         shape: shape of all samples together.
+        offsets: int64 (sequences + 1,), the samples of each sequence. None: one each.
     """
     places = np.array([at for at, frame in enumerate(frames) if frame is not None], np.int64)
     if not len(places):
-        return DenseValue(np.zeros(shape, np.uint8))
+        return DenseValue(np.zeros(shape, np.uint8), offsets)
     rows = importlib.import_module("torch").stack([frames[at] for at in places.tolist()])
     if len(places) < len(frames):
         rows = torch_pictures().spread(rows, places, len(frames))
-    value: DenseValue = torch_pictures().DeviceValue(rows.reshape(shape))
+    module = importlib.import_module("feedline.interop.device_value")
+    value: DenseValue = module.DeviceValue(rows.reshape(shape), offsets)
     return value
 
 

@@ -47,8 +47,8 @@ class Decode(Transform):
         size: (height, width) that decoded frames must have. It may be left out if steps lead to one size.
         threads: number of threads that decode.
         device: CUDA device, ``"cuda"`` or ``"cuda:1"``, which decodes. The stream then holds tensors on that device,
-            as ``minibatch["x"].torch()`` returns them. There are no steps then, and sequences have one sample. Pixels
-            differ from those of the processor by some levels.
+            as ``minibatch["x"].torch()`` returns them. There are no steps then. Pixels differ from those of the
+            processor by some levels.
 
     Raises:
         SchemaError: neither size nor steps lead to one size, or steps are in a wrong order.
@@ -132,8 +132,6 @@ class Decode(Transform):
         return BegunWork(self._work(self.schema(before), values, keys))
 
     def _work(self, after: Schema, values: dict[str, Value], keys: DrawKeys) -> FrameWork:
-        if self._decoding.device is not None and not values[self._decoding.stream].one_sample_each:
-            raise SchemaError(f"expected sequences of one sample for {self.name} with device=, got several")
         return FrameWork(self._decoding, list(after), values, keys)
 
     def result_bytes(self, before: Schema, sequences: int) -> int:

@@ -274,11 +274,12 @@ class FrameWork:
         """Return the decoded stream, with zeros for unreadable frames."""
         decoding, failed = self._decoding, sorted(self._errors)
         shape = (value.num_samples, *decoding.shape)
+        offsets = None if value.one_sample_each else value.offsets
         if decoding.device is not None:
-            return device_value(self._rows, shape)
+            return device_value(self._rows, shape, offsets)
         if failed:
             self._rows[failed] = 0
-        return DenseValue(self._rows.reshape(shape), None if value.one_sample_each else value.offsets)
+        return DenseValue(self._rows.reshape(shape), offsets)
 
 
 def _by_group(

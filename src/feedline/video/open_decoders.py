@@ -62,7 +62,7 @@ class FrameDecoder:
         self._file: RangedFile | None = None
         opened: Any = source
         if isinstance(source, FileVersion):
-            self._file = RangedFile(source.path) if source.is_remote else None
+            self._file = None if source.remote is None else RangedFile(source.path)
             opened = source.path if self._file is None else self._file
         self._decoder = torchcodec().VideoDecoder(
             opened, dimension_order="NHWC", num_ffmpeg_threads=1, device=device or "cpu", **options

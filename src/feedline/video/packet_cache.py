@@ -17,7 +17,7 @@ from feedline.errors import DataError
 from feedline.feed.files.cache_files import open_cached, user_cache
 from feedline.feed.files.lru import LruCache
 from feedline.feed.files.paths import looking
-from feedline.feed.files.remote import object_at
+from feedline.feed.files.remote import RemoteObject, object_at
 from feedline.video.packet_index import DamagedPacketsError, PacketIndex, from_bytes
 from feedline.video.packets import list_packets
 
@@ -35,12 +35,12 @@ class FileVersion(NamedTuple):
     Attributes:
         path: path of the file, or of the placeholder of an object.
         identity: 16 bytes that change with the file.
-        is_remote: whether it is an object in a store.
+        remote: the object in a store, or None for a local file. Another corpus of the same object has another one.
     """
 
     path: str
     identity: bytes
-    is_remote: bool
+    remote: RemoteObject | None
 
 
 def version_of(path: str) -> FileVersion:
@@ -60,7 +60,7 @@ def version_of(path: str) -> FileVersion:
             raise DataError("expected a regular file", path=path)
         about = [os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev]
     identity = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).digest()
-    return FileVersion(path, identity, remote_object is not None)
+    return FileVersion(path, identity, remote_object)
 
 
 def packets_of(version: FileVersion) -> PacketIndex:
@@ -70,24 +70,26 @@ def packets_of(version: FileVersion) -> PacketIndex:
         DataError: the file cannot be read, or is no video, or the index cannot be written.
         ModuleNotFoundError: PyAV is not installed.
     """
-    return _indexes.get(version)
+    return _indexes.get((version.path, version.identity))
 
 
-def _load(version: FileVersion) -> PacketIndex:
+def _load(key: tuple[str, bytes]) -> PacketIndex:
+    path, identity = key
+
     def write(file: BinaryIO) -> None:
-        file.write(list_packets(version.path).to_bytes(version.identity))
+        file.write(list_packets(path).to_bytes(identity))
 
     def is_usable(file: BinaryIO) -> bool:
-        return _read(file, version.identity) is not None
+        return _read(file, identity) is not None
 
-    name = f"{version.identity.hex()}{SUFFIX}"
+    name = f"{identity.hex()}{SUFFIX}"
     folder: Path = user_cache() / _FOLDER
     for rebuild in (False, True):
         with open_cached(folder, name, is_usable, write, rebuild=rebuild, elsewhere=_CACHE_HINT) as file:
-            index = _read(file, version.identity)
+            index = _read(file, identity)
         if index is not None:
             return index
-    return list_packets(version.path)
+    return list_packets(path)
 
 
 def _read(file: BinaryIO, identity: bytes) -> PacketIndex | None:
@@ -98,4 +100,5 @@ def _read(file: BinaryIO, identity: bytes) -> PacketIndex | None:
         return None
 
 
-_indexes: LruCache[FileVersion, PacketIndex] = LruCache(_load, lambda index: index.nbytes, _MEMORY_BYTES)
+# Without the objects in stores, which would live on after their corpora.
+_indexes: LruCache[tuple[str, bytes], PacketIndex] = LruCache(_load, lambda index: index.nbytes, _MEMORY_BYTES)
