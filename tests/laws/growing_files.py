@@ -263,6 +263,8 @@ FORMS = {
 FIXED = {
     "base64 images": "a single text, whose end decides its digest",
     "lerobot": "its metadata count all frames, and are part of its digest",
+    "lhotse": "cuts of a folder of shards are in the order of their names",
+    "nemo": "as JSON Lines, whose reader it has",
     "mixture": "its order depends on the sizes of its parts",
     "npy": "as a folder of them",
     "video": "files of a folder are in the order of their paths",

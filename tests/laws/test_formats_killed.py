@@ -169,6 +169,36 @@ def write_lerobot(folder: Path) -> Path:
     return folder / "robot"
 
 
+def write_nemo(folder: Path) -> Path:
+    lines = [{"audio_filepath": f"{y}.wav", "duration": 1 + y / 4, "text": f"number {y}"} for y in Y.tolist()]
+    (folder / "train.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder / "train.json"
+
+
+def write_lhotse(folder: Path) -> Path:
+    cuts = [
+        {
+            "id": f"cut-{y}",
+            "start": y / 8,
+            "duration": 1.5,
+            "channel": 0,
+            "supervisions": [],
+            "recording": {
+                "id": f"r{y}",
+                "sources": [{"type": "file", "channels": [0], "source": f"{y}.wav"}],
+                "sampling_rate": 16000,
+                "num_samples": 160_000 + y,
+                "duration": (160_000 + y) / 16_000,
+            },
+            "type": "MonoCut",
+        }
+        for y in Y.tolist()
+    ]
+    with gzip.open(folder / "cuts.jsonl.gz", "wt") as file:
+        file.write("".join(json.dumps(cut) + "\n" for cut in cuts))
+    return folder / "cuts.jsonl.gz"
+
+
 def write_images(folder: Path) -> Path:
     for y in Y.tolist():
         place = folder / "images" / str(y % 3)
@@ -270,6 +300,8 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "arrow": (write_arrow, {}),
     "parquet": (write_parquet, {}),
     "lerobot": (write_lerobot, {}),
+    "lhotse": (write_lhotse, {}),
+    "nemo": (write_nemo, {}),
     "ctf": (write_ctf, {"x": fl.Stream(3), "y": fl.Stream(1)}),
     "cbf": (write_cbf, {}),
     "jsonl": (write_jsonl, NUMBERS),
