@@ -11,7 +11,7 @@ import typer
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, ChunkSize, Jobs, SchemaOption, Streams, parse_count
 from feedline.cli.console import Debug, Json, UsageError, print_facts, print_json, progress, show_bytes, show_count
 from feedline.cli.corpus import open_path
-from feedline.feed.composed.tokenized import Tokenized
+from feedline.feed.composed.texts.tokenized import Tokenized
 from feedline.feed.conversion.convert import ConversionSummary
 from feedline.feed.conversion.convert import convert as convert_corpus
 from feedline.feed.formats.store.compressed import CODECS

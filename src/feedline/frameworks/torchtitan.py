@@ -21,9 +21,9 @@ from torchtitan.components.dataloader import BaseDataLoader
 from feedline.data import Minibatch, Position, Stream
 from feedline.errors import SchemaError, StateError
 from feedline.feed.composed import Packed
-from feedline.feed.composed.chat_template import ChatTemplate
-from feedline.feed.composed.library_tokenizer import library_tokenizer
-from feedline.feed.composed.tokenized import TOOLS, TRAINED, Tokenized
+from feedline.feed.composed.texts.chat_template import ChatTemplate
+from feedline.feed.composed.texts.library_tokenizer import library_tokenizer
+from feedline.feed.composed.texts.tokenized import TOOLS, TRAINED, Tokenized
 from feedline.feed.formats.detect import format_name
 from feedline.feed.formats.jsonl import JSONLinesDeserializer
 from feedline.feed.open_corpus import open_corpus

@@ -72,7 +72,7 @@ def test_a_pickled_copy_has_the_same_tokens(tokenizer, lines, options):
 
 
 def test_small_batches_truncation_and_padding_change_nothing(tokenizer, lines, monkeypatch):
-    monkeypatch.setattr("feedline.feed.composed.tokenized._AT_A_TIME", 64)
+    monkeypatch.setattr("feedline.feed.composed.texts.tokenized._AT_A_TIME", 64)
     cutting = tokenizers.Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(4)
     cutting.enable_padding(length=100)

@@ -14,7 +14,7 @@ from feedline.errors import DataError
 from feedline.feed.composed.concat import Concat
 from feedline.feed.composed.join import Join
 from feedline.feed.composed.packed import Packed
-from feedline.feed.composed.tokenized import Tokenized
+from feedline.feed.composed.texts.tokenized import Tokenized
 from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.protocol import (

@@ -26,10 +26,10 @@ from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
 from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
 from feedline.feed.formats.detect_images import is_base64, is_image_folder, is_map
 from feedline.feed.formats.detect_shards import INDEX, is_litdata, is_mds
-from feedline.feed.formats.detect_speech import is_lhotse, is_nemo, is_shar, is_tarred
 from feedline.feed.formats.detect_tfrecord import is_tfrecord
 from feedline.feed.formats.format import Format, installed_formats
 from feedline.feed.formats.hdf5_zarr.zarr_store import is_zarr, is_zarr_zip
+from feedline.feed.formats.speech.detect_speech import is_lhotse, is_nemo, is_shar, is_tarred
 from feedline.feed.formats.store.manifest import MANIFEST
 
 _HEAD_BYTES = 512  # bytes that are read of the head of a file

@@ -11,7 +11,7 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.composed.tokenized import TRAINED
+from feedline.feed.composed.texts.tokenized import TRAINED
 from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Ordered, Unsized, num_chunks, whole_number
 
 Count = Callable[[int, int], int]

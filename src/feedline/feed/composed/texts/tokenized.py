@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.composed.chat_template import ChatTemplate, Conversation
-from feedline.feed.composed.library_tokenizer import library_tokenizer
+from feedline.feed.composed.texts.chat_template import ChatTemplate, Conversation
+from feedline.feed.composed.texts.library_tokenizer import library_tokenizer
 from feedline.feed.protocol import ChunkInfo, Deserializer, Ordered, Unsized, is_sized, num_chunks
 from feedline.feed.quarantine import DocumentError
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from feedline.errors import DataError
-from feedline.feed.composed.library_tokenizer import library_tokenizer
-from feedline.feed.composed.template_program import TemplateProgram
+from feedline.feed.composed.texts.library_tokenizer import library_tokenizer
+from feedline.feed.composed.texts.template_program import TemplateProgram
 from feedline.feed.files.paths import open_regular
 
 _CONFIG, _JINJA, _TOKENIZER = "tokenizer_config.json", "chat_template.jinja", "tokenizer.json"
