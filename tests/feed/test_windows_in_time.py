@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import numpy as np
@@ -150,14 +151,23 @@ def test_samples_that_a_clock_does_not_have_are_an_error():
     streams = {"x": fl.Value.from_dense(np.arange(5.0), [0, 3, 5]), "t": fl.Value.from_dense(np.arange(5.0), [0, 3, 5])}
     corpus = fl.ArrayDeserializer({**streams, "y": fast, "u": fl.Value.from_dense(np.arange(4.0), [0, 4, 4])})
     windows = fl.TimeWindows(corpus, {"y": (0,)}, seconds={"x": "t", "y": "u"})
-    source = fl.MinibatchSource(windows, max_sweeps=1, shuffle=False)
-    with pytest.raises(fl.DataError, match="got 3"):  # sequences count as their longest stream
-        source.next_minibatch(8)
-    corpus.schema = fl.Schema({**corpus.schema, "x": fl.Stream((), "float64", defines_size=True)})
-    windows = fl.TimeWindows(corpus, {"y": (0,)}, seconds={"x": "t", "y": "u"})
     errors = windows.read(0).errors
     assert list(errors) == [1]
     assert "at least one sample" in str(errors[1])
+
+
+def test_a_format_without_lengths_of_streams_needs_to_know_the_first(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"x": [0, 1], "t": [0, 1], "y": [0, 1, 2], "u": [0, 0.5, 1]}) + "\n")
+    streams = {name: fl.Stream((), "float64", field=f"{name}[]") for name in "xtyu"}
+    clocks = {"x": "t", "y": "u"}
+    windows = fl.TimeWindows(fl.open_corpus(path, streams=streams), {"y": (0,)}, seconds=clocks)
+    with pytest.raises(fl.DataError, match="defines_size=True"):
+        fl.MinibatchSource(windows, max_sweeps=1).next_minibatch(8)
+    streams["x"] = fl.Stream((), "float64", field="x[]", defines_size=True)
+    assert column(fl.TimeWindows(fl.open_corpus(path, streams=streams), {"y": (0,)}, seconds=clocks), "y") == [
+        [[0.0], [2.0]]
+    ]
 
 
 # ---- byte strings and masks ---------------------------------------------------------------------------
@@ -315,3 +325,75 @@ def test_byte_strings_of_sequences_are_refused_with_a_way_out():
 def test_a_mask_needs_its_name():
     with pytest.raises(fl.SchemaError, match="another name"):
         in_samples(rows(x_present=np.arange(COUNT)))
+
+
+# ---- other rates, chunks and times ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_windows_are_around_the_samples_of_the_first_clock_slow_or_fast(tmp_path, stored):
+    fast, slow = [np.arange(9.0), np.arange(2.0)], [np.arange(3.0), np.arange(4.0)]
+    corpus = fl.ArrayDeserializer(
+        {"a": fast, "at": [rows / 9 for rows in fast], "b": slow, "bt": [rows / 3 for rows in slow]}
+    )
+    if stored:
+        fl.convert(corpus, tmp_path / "store")
+        corpus = fl.open_corpus(tmp_path / "store")
+    windows = fl.TimeWindows(corpus, {"b": (0,), "a": (0,)}, seconds={"b": "bt", "a": "at"}, tolerance=0.06)
+    assert sum(info.samples for info in windows.chunks()) == 7
+    assert column(windows, "b") == [[[0.0], [1.0], [2.0]], [[0.0], [1.0], [2.0], [3.0]]]
+    assert column(windows, "a") == [[[0.0], [3.0], [6.0]], [[0.0], [1.0], [1.0], [1.0]]]
+    assert column(windows, "a_present") == [[[True]] * 3, [[True], [False], [False], [False]]]
+
+
+def test_a_row_that_is_unreadable_within_an_episode_does_not_hide_it(tmp_path):
+    path = tmp_path / "a.jsonl"
+    lines = [f'{{"e": {e}, "x": {i}}}\n' for i, e in enumerate(EPISODES)]
+    lines[7] = '{"e": 2, "x": "no number"}\n'
+    path.write_text("".join(lines))
+    streams = {"e": fl.Stream((), "int64"), "x": fl.Stream(())}
+    corpus = fl.JSONLinesDeserializer(path, streams, chunk_size=64)
+    by_name, by_lengths = (fl.TimeWindows(corpus, {"x": (-1, 0)}, within=within) for within in ("e", LENGTHS))
+    options = {"max_sweeps": 1, "shuffle": False, "on_error": "skip"}
+    once, again = (sequences_of(fl.MinibatchSource(each, **options).minibatches(4)) for each in (by_name, by_lengths))
+    assert once == again
+    lines[6] = '{"e": 2, "x": "no number"}\n'  # the first row of an episode
+    path.write_text("".join(lines))
+    with pytest.raises(fl.DataError, match="readable rows where `e` changes") as caught:
+        fl.TimeWindows(fl.JSONLinesDeserializer(path, streams), {"x": (0,)}, within="e")
+    assert "lengths of the sequences" in str(caught.value)
+
+
+@pytest.mark.parametrize("tolerance", [0.012, 0.03])
+def test_windows_in_seconds_do_not_depend_on_other_episodes_of_the_chunk(tolerance):
+    rng = np.random.default_rng(7)
+    episode = np.arange(60) / 30 + rng.uniform(-0.012, 0.012, 60)
+    gap = np.array([0.0, 1.0, 1.4, 2.0, 3.0])
+
+    def windows_of(*times):
+        count = sum(map(len, times))
+        corpus = fl.ArrayDeserializer({"x": np.arange(count), "t": np.concatenate(times)})
+        return fl.TimeWindows(
+            corpus, {"x": (0, 0.5)}, within=[len(each) for each in times], seconds="t", tolerance=tolerance
+        ).read(0)
+
+    alone, beside = windows_of(episode), windows_of(episode, gap)
+    readable = [i for i in range(60) if i not in alone.errors]
+    assert readable == [i for i in range(60) if i not in beside.errors]
+    assert alone["x"].rows[readable].tolist() == beside["x"].rows[readable].tolist()
+    nearest = np.abs(episode - (episode[:, None] + 0.5)).argmin(1)
+    assert all(alone["x"].rows[i, 1] == nearest[i] for i in readable)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", range(6))
+def test_a_timestamp_that_is_not_finite_costs_its_sequence(wrong, place):
+    times = np.array([0, 1, 0, 1, 5, 0.0])
+    times[place] = wrong
+    corpus = fl.ArrayDeserializer(
+        {"x": fl.Value.from_dense(np.arange(6), [0, 2, 4, 5, 6]), "t": fl.Value.from_dense(times, [0, 2, 4, 5, 6])}
+    )
+    windows = fl.TimeWindows(corpus, {"x": (0, 1)}, seconds="t")
+    errors = windows.read(0).errors
+    assert list(errors) == [[0, 0, 1, 1, 2, 3][place]]
+    assert "finite timestamps" in str(next(iter(errors.values())))

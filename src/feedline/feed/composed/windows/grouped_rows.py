@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from feedline.data import Chunk, Value
+from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.composed.filtered import by_columns
 from feedline.feed.composed.frames import take_rows
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.joined_values import in_sequences, join_values
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, chunk_starts, read_slice
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, chunk_starts, num_chunks, read_slice
+
+_PIECE_BYTES = 16 << 20
 
 
 class GroupedRows(Deserializer):
@@ -30,7 +33,7 @@ class GroupedRows(Deserializer):
         bounds: int64 (sequences + 1,): sequence i has the rows ``bounds[i]:bounds[i + 1]`` of the corpus.
 
     Raises:
-        DataError: a sequence is unreadable in the stream ``within``.
+        DataError: a sequence is unreadable where ``within`` changes.
         SchemaError: there is no such stream, it is sparse, or does not have one sample for each sequence.
         ValueError: lengths that are not those of all rows.
     """
@@ -122,25 +125,66 @@ def _one_sample_each(chunk: Chunk, name: str) -> Value:
 
 
 def _bounds_by_value(corpus: Deserializer, name: str, count: int) -> Ints:
-    last: list[Any] = []
-    begins: list[np.ndarray[Any, Any]] = []
+    """Return where the value of a stream changes. Unreadable rows belong to the sequence around them.
 
-    def compare(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if samples.ndim > 1:
-            raise SchemaError(
-                f"expected a stream with shape () for rows that belong together, got `{name}` with "
-                f"shape {samples.shape[1:]}"
-            )
-        differs = np.ones(len(samples), np.bool_)
-        differs[1:] = samples[1:] != samples[:-1]
-        if last and len(samples):
-            differs[0] = last[-1] != samples[0]
-        last[:] = samples[-1:].tolist()
-        begins.append(differs)
-        return differs
+    Raises:
+        DataError: a row is unreadable where the value changes, or is the first or the last one.
+        SchemaError: there is no such stream of single values.
+    """
+    stream = corpus.schema.get(name)
+    if stream is None or stream.sparse or stream.shape:
+        raise SchemaError(
+            f"expected a stream with shape () for rows that belong together, got {stream or 'none'} as `{name}` in "
+            f"{corpus.name}, which has {', '.join(corpus.schema)}"
+        )
+    begins: list[Ints] = []
+    last: tuple[int, Any] = (-1, None)  # the row before, and its value
+    error: DataError | None = None
+    for number in range(num_chunks(corpus)):
+        for first, piece in _pieces(corpus, number):
+            readable = np.array([i for i in range(piece.num_sequences) if i not in piece.errors], np.int64)
+            error = next(iter(piece.errors.values()), error)
+            if not len(readable):
+                continue
+            samples = _single_values(name, piece.take(readable)[name], corpus)
+            rows, before = readable + first, np.append(last[0], readable[:-1] + first)
+            differs = np.append([last[0] < 0 or bool(last[1] != samples[0])], samples[1:] != samples[:-1])
+            if (unclear := differs & (rows - before > 1)).any():
+                raise _unclear(name, corpus, int(rows[unclear][0]) - 1, error)
+            begins.append(rows[differs])
+            last = int(rows[-1]), samples[-1]
+    if last[0] != count - 1:
+        raise _unclear(name, corpus, count - 1, error)
+    return np.concatenate([*begins, [count]]).astype(np.int64)
 
-    by_columns(corpus, {name: compare}, count)
-    return np.append(np.flatnonzero(np.concatenate(begins)), count)
+
+def _pieces(corpus: Deserializer, number: int) -> Iterator[tuple[int, Chunk]]:
+    """Yield pieces of a chunk, with the number of their first row."""
+    first = int(chunk_starts(corpus)[number])
+    for piece in corpus.read(number).pieces(_PIECE_BYTES):  # copies, as views of files must not be looked at
+        yield first, piece
+        first += piece.num_sequences
+
+
+def _single_values(name: str, value: Value, corpus: Deserializer) -> np.ndarray[Any, Any]:
+    if (value.lengths != 1).any():
+        raise SchemaError(f"expected one sample for each sequence in `{name}` of {corpus.name}, got several or none")
+    samples: list[Any] = value.samples() if isinstance(value, BytesValue) else []
+    if not samples:
+        return np.asarray(value.dense().rows)
+    array = np.empty(len(samples), object)
+    array[:] = samples
+    return array
+
+
+def _unclear(name: str, corpus: Deserializer, row: int, error: DataError | None) -> DataError:
+    reason = "" if error is None else f": {error.what}"
+    return DataError(
+        f"expected readable rows where `{name}` changes, to know which rows belong together, got others{reason}",
+        path=corpus.name,
+        sequence=row,
+        hint="pass the lengths of the sequences as within",
+    )
 
 
 def _bounds(lengths: Any, count: int) -> Ints:

@@ -77,8 +77,9 @@ class SampleClock:
         return times
 
     def origin(self, chunk: Chunk, unreadable: Ints) -> Origin:
-        """Return the time of the first readable sample of a chunk."""
+        """Return the first time of a chunk."""
         readable = np.delete(self._numbers(chunk), unreadable)
+        readable = readable[np.isfinite(readable)]
         return Origin(readable[0].item() if len(readable) else 0, self._second)
 
     def _numbers(self, chunk: Chunk) -> NDArray[Any]:
@@ -107,8 +108,13 @@ class SampleClock:
             at, goal = rows + step, times[rows] + offset
             inside = (firsts <= at) & (at < ends)
             early, late = at < firsts, at >= ends
+            distance = np.abs(times[at[inside]] - goal[inside])
+            before, after = np.maximum(at - 1, firsts)[inside], np.minimum(at + 1, ends - 1)[inside]
             if (
-                (np.abs(times[at[inside]] - goal[inside]) > self.tolerance).any()
+                (distance > self.tolerance).any()
+                # Other samples that are as near would be in the window if the chunk had other sequences, too.
+                or ((np.abs(times[before] - goal[inside]) <= distance) & (before != at[inside])).any()
+                or ((np.abs(times[after] - goal[inside]) < distance) & (after != at[inside])).any()
                 or (goal[early] >= times[firsts[early]] - self.tolerance).any()
                 or (goal[late] <= times[ends[late] - 1] + self.tolerance).any()
             ):
@@ -150,8 +156,10 @@ class SampleClock:
         """
         rows = np.delete(np.arange(len(times)), unreadable)
         sequences = np.searchsorted(offsets, rows, side="right") - 1
-        descends = ~(np.diff(times[rows]) > 0) & (np.diff(sequences) == 0)
+        with np.errstate(invalid="ignore"):
+            descends = ~(np.diff(times[rows]) > 0) & (np.diff(sequences) == 0)
+        wrong = np.append(sequences[1:][descends], sequences[~np.isfinite(times[rows])])
         return {
-            i: DataError("expected timestamps that ascend within the sequence, got others", stream=self.stream)
-            for i in np.unique(sequences[1:][descends]).tolist()
+            i: DataError("expected finite timestamps that ascend within the sequence, got others", stream=self.stream)
+            for i in np.unique(wrong).tolist()
         }

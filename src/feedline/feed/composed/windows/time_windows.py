@@ -21,7 +21,7 @@ from feedline.feed.composed.windows.sample_clock import SampleClock
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.formats.missing import Filling, fill
 from feedline.feed.joined_values import in_sequences
-from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, chunk_starts, whole_number
+from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, chunk_starts, stream_lengths, whole_number
 
 
 class TimeWindows(Deserializer):
@@ -41,7 +41,7 @@ class TimeWindows(Deserializer):
             ``(-1, 0)``: in samples or, with ``seconds``, in seconds. Dense streams or, with ``within``, byte strings,
             which become one sample for each offset, with one bool each in the mask.
         within: the sequences of ``corpus`` have one sample each, and consecutive ones with the same value of this
-            stream belong together. The stream is read completely. Instead of its name, the lengths of the sequences
+            stream belong together. All data are read once for that. Instead of its name, the lengths of the sequences
             that they make up, int64 (m,).
         every: number of samples from one window to the next, counted from the beginning of each sequence.
         pad: ``"edge"`` repeats the first or last sample of a sequence beyond its ends, ``"zeros"`` has zeros or empty
@@ -57,7 +57,7 @@ class TimeWindows(Deserializer):
         windows: offsets by stream.
 
     Raises:
-        DataError: there is no window, or a sequence is unreadable in the stream ``within``.
+        DataError: there is no window, or a row is unreadable where ``within`` changes.
         SchemaError: a stream does not exist, is sparse, or is one of byte strings without ``within``.
         TypeError, ValueError: an argument of another kind or out of range, or a corpus of another kind.
     """
@@ -95,7 +95,7 @@ class TimeWindows(Deserializer):
         self.windows = {name: tuple(at.tolist()) for name, at in self._offsets.items()}
         self.schema = self._windowed_schema(corpus.schema)
         self._starts = chunk_starts(self.corpus)
-        self._counts = self._window_counts(lengths_of(self.corpus, np.arange(self._starts[-1])))
+        self._counts = self._window_counts(self._lengths_of(np.arange(self._starts[-1])))
         windows_of = np.diff(np.concatenate([[0], np.cumsum(self._counts)])[self._starts])
         if not self._counts.any():
             raise DataError("expected at least one window, got none: all sequences are shorter", path=corpus.name)
@@ -188,6 +188,14 @@ class TimeWindows(Deserializer):
     def _needs_mask(self, name: str) -> bool:
         return self._pad != "drop" and (bool(self._offsets[name].any()) or name in self._clocks)
 
+    def _lengths_of(self, ordinals: Ints) -> Ints:
+        """Return the samples of sequences around which there are windows."""
+        if self._clock is not None and self._clocks:
+            of_first = stream_lengths(self.corpus, self._clock.stream)
+            if of_first is not None:
+                return of_first(ordinals)
+        return lengths_of(self.corpus, ordinals)
+
     # ---- reading ----------------------------------------------------------------------------------
 
     def _window_counts(self, lengths: Ints) -> Ints:
@@ -209,7 +217,7 @@ class TimeWindows(Deserializer):
         number = int(self._numbers[chunk])
         part, of_rows = self._read_rows(number)
         ordinals = np.arange(self._starts[number], self._starts[number + 1])
-        errors = self._uneven(part, lengths_of(self.corpus, ordinals)) | dict(part.errors)
+        errors = self._uneven(part, self._lengths_of(ordinals)) | dict(part.errors)
         times = _Times(self._clock, self._clocks, part, np.array(sorted(of_rows), np.int64))
         errors = times.disorder() | errors
         counts = self._counts[ordinals]
@@ -250,10 +258,11 @@ class TimeWindows(Deserializer):
         for name, value in chunk.values.items():
             clock = self._clocks.get(name, self._clocks.get(name.removesuffix(PRESENT)))
             expected = lengths if clock is None else chunk[clock.stream].lengths
-            as_in = "the longest stream" if clock is None else f"`{clock.stream}`"
+            as_in = "the sequence" if clock is None else f"`{clock.stream}`"
+            hint = "declare the first stream in seconds with defines_size=True" if self._clocks else None
             for i in np.flatnonzero(value.lengths != expected).tolist():
                 what = f"expected {expected[i]} samples, as {as_in} has, for windows, got {value.lengths[i]}"
-                errors.setdefault(i, DataError(what, stream=name))
+                errors.setdefault(i, DataError(what, stream=name, hint=hint))
             for i in np.flatnonzero(value.lengths == 0).tolist() if clock is not None else ():
                 errors.setdefault(i, DataError("expected at least one sample for windows, got none", stream=name))
         return errors
