@@ -36,6 +36,7 @@ KINDS = {
     "h264": Kind(".mp4", "libx264", {**H264, "g": "12"}),
     "h264 odd groups": Kind(".mp4", "libx264", {**H264, "g": "7", "keyint_min": "3"}),
     "h264 open groups": Kind(".mp4", "libx264", {**H264, "g": "9", "x264-params": "open-gop=1"}),
+    "h264 intra refresh": Kind(".mp4", "libx264", {**H264, "g": "12", "x264-params": "intra-refresh=1"}),
     "h264 variable rate": Kind(".mp4", "libx264", {**H264, "g": "10"}, lengths=(1, 3, 1, 2, 7)),
     "h264 Matroska": Kind(".mkv", "libx264", {**H264, "g": "12"}),
     "h264 fragments": Kind(".mp4", "libx264", {**H264, "g": "12"}, {"movflags": "frag_keyframe+empty_moov"}),

@@ -12,7 +12,6 @@ import feedline as fl
 from feedline import images, video
 from feedline.errors import DataError, SchemaError
 from feedline.video.open_decoders import MOST_OPEN
-from feedline.video.packet_cache import packets_of, version_of
 from tests.video.clips import SIDE, decode_all, make_video, packets, picture
 
 pytestmark = pytest.mark.frameworks("av", "torchcodec")
@@ -170,6 +169,16 @@ def test_frames_of_whole_clips(videos, text):
         np.testing.assert_array_equal(clip, decode_all(paths[number]).frames[[30, 0, 7, 7]])
 
 
+@pytest.mark.parametrize("kind", ["h264 open groups", "h264 intra refresh", "h264 variable rate", "mpeg2"])
+def test_clips_of_bytes_have_the_frames_of_files(videos, kind):
+    path = videos(kind)
+    decoded = decode_all(path)
+    for numbers in ([len(decoded.frames) - 1], [13, 31], [5, 20, 6]):
+        corpus = fl.ArrayDeserializer({"frame": [path.read_bytes()]})
+        source = fl.MinibatchSource(corpus, transforms=[video.Decode("frame", frames=numbers, size=SIZE)])
+        np.testing.assert_array_equal(source.next_minibatch(1)["frame"].rows[0], decoded.frames[numbers])
+
+
 def first_error(corpus, decode):
     source = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, transforms=[decode])
     with pytest.raises(DataError) as error:
@@ -187,7 +196,7 @@ def test_a_clip_that_is_too_short(videos, text):
 
 def test_a_clip_that_is_none():
     corpus = fl.ArrayDeserializer({"frame": [b"no video"]})
-    assert "expected a clip that can be decoded" in first_error(corpus, video.Decode("frame", frames=[0], size=SIZE))
+    assert "expected an encoded clip" in first_error(corpus, video.Decode("frame", frames=[0], size=SIZE))
 
 
 # ---- errors ----------------------------------------------------------------------------------------
@@ -286,20 +295,20 @@ def test_an_unreadable_frame_names_its_place(videos, tmp_path):
     assert f"{copy} (byte {packets(path)[12][2]})" in message
 
 
-def test_an_index_that_does_not_fit_the_file_is_noticed(videos, tmp_path):
-    """Frames are compared by their times, so that no other frame is delivered."""
+def test_a_file_that_is_overwritten_in_place_is_read_again(videos, tmp_path):
+    """Of the same size, and with the time of its last change set back."""
     path = tmp_path / "a.mp4"
     shutil.copy(videos("h264"), path)
-    times = decode_all(videos("h264")).times
-    status = path.stat()
-    packets_of(version_of(str(path)))
-    other = make_video(tmp_path / "b", "h264 variable rate")
-    size = path.stat().st_size
-    with open(path, "r+b") as file:
-        file.write(other.read_bytes()[:size].ljust(size, b"\0"))
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    times = decode_all(path).times
     corpus = fl.ArrayDeserializer({"frame": [f"{path}#t={time!r}" for time in times[1:3]]})
-    assert "expected a frame at" in first_error(corpus, video.Decode("frame", size=SIZE))
+    source = fl.MinibatchSource(corpus, shuffle=False, transforms=[video.Decode("frame", size=SIZE)])
+    np.testing.assert_array_equal(source.next_minibatch(2)["frame"].rows, decode_all(path).frames[1:3])
+    status, other = path.stat(), make_video(tmp_path / "b", frames=30, first=7)
+    with open(path, "r+b") as file:
+        file.write(other.read_bytes().ljust(status.st_size, b"\0"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+    np.testing.assert_array_equal(source.next_minibatch(2)["frame"].rows, decode_all(other).frames[1:3])
 
 
 @pytest.mark.parametrize("kind", ["h264 tables first", "h264 fragments", "h264 Matroska", "vp9"])

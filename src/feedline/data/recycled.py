@@ -61,9 +61,11 @@ class Recycled:
         if self._pid != os.getpid():  # a thread of the parent may have held the lock
             self._lock, self._pid = threading.Lock(), os.getpid()
         with self._lock:
-            for i, memory in enumerate(self._spares):
+            for i, memory in enumerate(list(self._spares)):
                 if memory.nbytes == nbytes:
-                    return self._spares.pop(i)
+                    # A finaliser may have removed the first one meanwhile.
+                    taken = self._spares.pop(i) if i < len(self._spares) else None
+                    return taken if taken is memory else None
         return None
 
     def _take_back(self, memory: NDArray[np.uint8]) -> None:

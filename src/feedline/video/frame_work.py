@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from feedline.video.frame_steps import FrameSteps
 from feedline.video.open_decoders import FrameDecoder, WrongFrameError, give_back, take_decoder
 from feedline.video.packet_cache import FileVersion, packets_of, version_of
 from feedline.video.packet_index import PacketIndex
+from feedline.video.packets import list_packets_of_clip
 
 HINT = 'pass on_error="skip" to the source to skip such sequences and list them'
 
@@ -191,7 +192,7 @@ class FrameWork:
         return dict(zip(numbers.tolist(), self._each(frames), strict=True))
 
     def _decode_again(
-        self, version: FileVersion, packets: PacketIndex, wanted: Ints, rows: Ints, frame_of: Ints
+        self, source: FileVersion | bytes, packets: PacketIndex, wanted: Ints, rows: Ints, frame_of: Ints
     ) -> None:
         """Decode frames of a group of pictures that could not be decoded from its key frame.
 
@@ -199,23 +200,24 @@ class FrameWork:
         earlier key frame leads to them. If the group is damaged, frames are decoded one by one.
         """
         device, group = self._decoding.device, int(packets.group_of(wanted[:1])[0])
+        path = None if isinstance(source, bytes) else source.path
         try:
-            frames = FrameDecoder(version, packets, device, group).decode(wanted)
+            frames = FrameDecoder(source, packets, device, group).decode(wanted)
         except _FAILURES:
             pass
         else:
-            self._fill(self._each(frames), rows, frame_of, version.path)
+            self._fill(self._each(frames), rows, frame_of, path)
             return
         for i in range(len(wanted)):
             at, number = frame_of == i, wanted[i : i + 1]
             try:
-                frames = _decode_frame(version, packets, device, number)
+                frames = _decode_frame(source, packets, device, number)
             except _FAILURES as error:
-                self._fail(rows[at], self._undecodable(version.path, packets, int(number[0]), error))
+                self._fail(rows[at], self._undecodable(path, packets, int(number[0]), error))
                 continue
-            self._fill(self._each(frames), rows[at], np.zeros(int(at.sum()), np.int64), version.path)
+            self._fill(self._each(frames), rows[at], np.zeros(int(at.sum()), np.int64), path)
 
-    def _undecodable(self, path: str, packets: PacketIndex, number: int, error: BaseException) -> DataError:
+    def _undecodable(self, path: str | None, packets: PacketIndex, number: int, error: BaseException) -> DataError:
         return DataError(
             f"expected a frame at {float(packets.begins[number])!r} s that can be decoded, got: {_reason(error)}",
             path=path,
@@ -229,15 +231,20 @@ class FrameWork:
         assert request.numbers is not None
         wanted, frame_of = np.unique(request.numbers, return_inverse=True)
         try:
-            decoder = FrameDecoder(clip, None, self._decoding.device)
-            if wanted[-1] >= len(decoder):
-                what = f"expected a clip of more than {wanted[-1]} frames, got one of {len(decoder)}"
-                self._fail(request.rows, DataError(what, stream=self._decoding.stream, hint=HINT))
-                return
-            frames = decoder.decode(wanted)
-        except _FAILURES as error:
-            what = f"expected a clip that can be decoded, got: {_reason(error)}"
+            packets = list_packets_of_clip(clip)
+        except DataError as error:
+            self._fail(request.rows, DataError(error.what, stream=self._decoding.stream, hint=HINT))
+            return
+        if wanted[-1] >= len(packets):
+            what = f"expected a clip of more than {wanted[-1]} frames, got one of {len(packets)}"
             self._fail(request.rows, DataError(what, stream=self._decoding.stream, hint=HINT))
+            return
+        try:
+            frames = FrameDecoder(clip, packets, self._decoding.device).decode(wanted)
+        except _FAILURES:
+            whole = replace(request, part=0, parts=1)
+            for group in _by_group(packets, request.numbers, request.rows, whole):
+                self._decode_again(clip, packets, *group)
             return
         self._fill(self._each(frames), request.rows, frame_of.astype(np.int64), None)
 
@@ -296,13 +303,13 @@ def _by_group(
         yield wanted, rows[at], frame_of.astype(np.int64)
 
 
-def _decode_frame(version: FileVersion, packets: PacketIndex, device: str | None, number: Ints) -> Any:
+def _decode_frame(source: FileVersion | bytes, packets: PacketIndex, device: str | None, number: Ints) -> Any:
     """Return one frame, decoded from its key frame or, if that fails, from an earlier one."""
     try:
-        return FrameDecoder(version, packets, device).decode(number)
+        return FrameDecoder(source, packets, device).decode(number)
     except _FAILURES:
         group = int(packets.group_of(number)[0])
-        return FrameDecoder(version, packets, device, group).decode(number)
+        return FrameDecoder(source, packets, device, group).decode(number)
 
 
 def _reason(error: BaseException) -> str:

@@ -39,7 +39,7 @@ class FrameDecoder:
 
     Args:
         source: the file, or the bytes of a whole clip.
-        packets: the packets of the file. None: torchcodec looks for them.
+        packets: the packets of the file.
         device: see `feedline.video.Decode`.
         from_earlier: number of a group of pictures to decode from an earlier key frame than its own.
 
@@ -51,14 +51,12 @@ class FrameDecoder:
     def __init__(
         self,
         source: FileVersion | bytes,
-        packets: PacketIndex | None,
+        packets: PacketIndex,
         device: str | None,
         from_earlier: int | None = None,
     ) -> None:
         self._packets = packets
-        options: dict[str, Any] = {}
-        if packets is not None:
-            options = {"custom_frame_mappings": packets.mappings(from_earlier), "stream_index": packets.stream}
+        options = {"custom_frame_mappings": packets.mappings(from_earlier), "stream_index": packets.stream}
         self._file: RangedFile | None = None
         opened: Any = source
         if isinstance(source, FileVersion):
@@ -67,9 +65,6 @@ class FrameDecoder:
         self._decoder = torchcodec().VideoDecoder(
             opened, dimension_order="NHWC", num_ffmpeg_threads=1, device=device or "cpu", **options
         )
-
-    def __len__(self) -> int:
-        return len(self._decoder)
 
     @property
     def frame_bytes(self) -> int:
@@ -98,14 +93,13 @@ class FrameDecoder:
             WrongFrameError: the file has other frames at these times.
         """
         frames = self._decoder.get_frames_at(numbers.tolist())
-        if self._packets is not None:
-            expected = self._packets.begins[numbers]
-            wrong = np.flatnonzero(frames.pts_seconds.numpy() != expected)
-            if len(wrong):
-                at = int(wrong[0])
-                raise WrongFrameError(
-                    f"expected a frame at {float(expected[at])!r} s, got one at {float(frames.pts_seconds[at])!r} s"
-                )
+        expected = self._packets.begins[numbers]
+        wrong = np.flatnonzero(frames.pts_seconds.numpy() != expected)
+        if len(wrong):
+            at = int(wrong[0])
+            raise WrongFrameError(
+                f"expected a frame at {float(expected[at])!r} s, got one at {float(frames.pts_seconds[at])!r} s"
+            )
         return frames.data
 
 

@@ -1,7 +1,7 @@
 """The packet indexes of files, each built once and kept in the user's cache folder.
 
-An index is used only for the file of which it was made: the name of its file is a hash of path, size, time of the last
-change and inode, or of the address, size and ETag of an object. A damaged index is built again.
+An index is used only for the file of which it was made: the name of its file is a hash of path, size, times of the last
+changes and inode, or of the address, size and ETag of an object. A damaged index is built again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def version_of(path: str) -> FileVersion:
             status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise DataError("expected a regular file", path=path)
-        about = [os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev]
+        about = [os.path.abspath(path), status.st_size, status.st_mtime_ns]
+        about += [status.st_ctime_ns, status.st_ino, status.st_dev]
     identity = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).digest()
     return FileVersion(path, identity, remote_object)
 

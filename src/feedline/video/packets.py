@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,24 @@ def list_packets(path: str) -> PacketIndex:
         reraise_if_transient(error)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise DataError(f"expected a video file, got: {reason}", path=path) from error
+
+
+def list_packets_of_clip(clip: bytes) -> PacketIndex:
+    """Return the packets of the best video stream of an encoded clip.
+
+    Raises:
+        DataError: it is no video.
+        ModuleNotFoundError: PyAV is not installed.
+    """
+    av = pyav()
+    try:
+        with av.open(io.BytesIO(clip)) as container:
+            stream = _best(container, None)
+            rows = _rows(container, stream)
+            number, base = stream.index, stream.time_base
+        return PacketIndex(_table(rows), number, (base.numerator, base.denominator), len(clip))
+    except (DamagedPacketsError, OSError, av.FFmpegError, ValueError) as error:
+        raise DataError(f"expected an encoded clip, got: {error}") from error
 
 
 def _from_tables(av: Any, path: str) -> PacketIndex | None:
@@ -70,7 +89,7 @@ def _from_packets(av: Any, path: str) -> PacketIndex:
     return PacketIndex(_table(rows), number, (base.numerator, base.denominator), file.size)
 
 
-def _best(container: Any, path: str) -> Any:
+def _best(container: Any, path: str | None) -> Any:
     stream = container.streams.best("video")
     if stream is None or stream.codec_context is None:
         raise DataError("expected a file with a stream of video, got none that can be read", path=path)

@@ -146,5 +146,6 @@ def _picture_size(shape: list[int], names: Any) -> tuple[int, int] | None:
     """Return height and width. The names of the axes say whether channels come first, as in old datasets."""
     if len(shape) != 3:
         return None
-    first = isinstance(names, list) and names and str(names[0]).startswith("channel")
+    axes = [str(name) for name in names] if isinstance(names, list) else []
+    first = axes[0] in ("c", "channel", "channels") if axes else shape[0] in (1, 3) and shape[2] not in (1, 3)
     return (shape[1], shape[2]) if first else (shape[0], shape[1])
