@@ -83,7 +83,8 @@ def test_a_checkpoint(tmp_path):
     [
         (b'{"feedline": 1}', "expected a state of a MinibatchSource or a DataLoader"),
         (b"\x80not a state", "neither JSON nor a file that torch loads"),
-        (b"[" * 100_000, "neither JSON nor"),
+        (b"[" * 100_000, "RecursionError"),
+        (b'{"a": 1}\n{"a": 2}\n', "Extra data"),
         (None, "No such file"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,21 +42,25 @@ def read_file(path: Path) -> Any:
     """
     path = path / _OF_CHECKPOINT if path.is_dir() else path
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            # Files of torch, which may be large, begin with other bytes.
+            if file.read(1) in (b"{", b"[", b" ", b"\n", b"\xef"):
+                file.seek(0)
+                return json_module.loads(file.read())
     except OSError as error:
         raise DataError(f"expected a file with a state, got {error.strerror}", path=str(path)) from None
-    try:
-        return json_module.loads(data)
-    except (ValueError, RecursionError):
-        pass
+    except (ValueError, RecursionError) as error:
+        got = f"other text: {type(error).__name__}" if isinstance(error, RecursionError) else f"other text: {error}"
+        raise DataError(f"expected a file of JSON or torch, got {got}", path=str(path)) from None
     try:
         import torch
 
         return torch.load(path, map_location="cpu", weights_only=True)
     except ModuleNotFoundError:
         got = "no JSON, and torch is not installed"
-    except Exception:  # of many kinds
-        got = "neither JSON nor a file that torch loads without running code"
+    except Exception as error:  # of many kinds
+        reason = re.search(r"WeightsUnpickler error: .*", str(error))
+        got = f"neither JSON nor a file that torch loads without running code{f': {reason[0]}' if reason else ''}"
     raise DataError(f"expected a file of JSON or torch, got {got}", path=str(path))
 
 

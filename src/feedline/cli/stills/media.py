@@ -18,7 +18,7 @@ from feedline.feed.transforms import DrawKeys, Transform
 
 _SOUND = re.compile(r"\.(aac|aiff?|flac|m4a|mp3|oga|ogg|opus|wav|wv)$", re.IGNORECASE)
 _VIDEO = re.compile(r"\.(avi|m4v|mkv|mov|mp4|mpe?g|ts|webm)$", re.IGNORECASE)
-_SOUND_MAGIC = (b"RIFF", b"fLaC", b"OggS", b"ID3", b"\xff\xfb")
+_SOUND_MAGIC = re.compile(rb"RIFF....WAVE|fLaC|OggS|ID3|\xff\xfb", re.DOTALL)
 _RATE = 16_000
 _LONGEST_S = 600.0
 
@@ -66,7 +66,7 @@ def _transform(name: str, value: Value) -> tuple[Transform | None, list[MediaAdd
     if not samples:
         return None, []
     if isinstance(samples[0], bytes):
-        is_sound = all(sample.startswith(_SOUND_MAGIC) for sample in samples) and value.one_sample_each
+        is_sound = all(_SOUND_MAGIC.match(sample) for sample in samples) and value.one_sample_each
         return (_sound(name), []) if is_sound else (None, [])
     addresses = [address for sample in samples if (address := _address(sample)) is not None]
     if len(addresses) < len(samples):

@@ -165,6 +165,8 @@ class WebClient:
     """
 
     def __init__(self, options: Mapping[str, Any], address: str = "") -> None:
+        self._idle: dict[tuple[_Origin, str], list[_Connection]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         if unknown := [name for name in options if name not in WEB_OPTIONS]:
             raise OptionError(
                 f"expected client_options for a web server, got {unknown[0]!r}",
@@ -172,8 +174,6 @@ class WebClient:
                 hint=f"known ones are {', '.join(WEB_OPTIONS)}",
             )
         self._own: dict[str, str] = {}
-        self._idle: dict[tuple[_Origin, str], list[_Connection]] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
         for name, value in (options.get("default_headers") or {}).items():
             text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
             if re.search(r"[\r\n]", f"{name}{text}"):
