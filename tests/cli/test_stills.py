@@ -54,6 +54,7 @@ def tone():
     samples = np.sin(2 * np.pi * 2_000 * t).astype(np.float32)
     return fl.ArrayDeserializer({"sound": fl.Value.from_dense(samples, [0, 16_000])})
 
+segments = fl.ArrayDeserializer({"segment": np.array([3, -1]), "x": np.arange(2.0), "labels": np.array([7, 8])})
 number = 5
 """
 
@@ -125,6 +126,12 @@ def test_packed_rows_of_several_rates_have_a_bar_for_each(program):
     assert sum(int(count) for bar in bars for _, count, name in bar if name == "patches") == 20
     documents = [{name: [k for k, _, of in bar if of == name] for name in ("tokens", "patches")} for bar in bars]
     assert all(set(each["patches"]) <= set(each["tokens"]) for each in documents)
+
+
+def test_streams_with_the_names_of_packed_rows_are_shown(program):
+    _, text, cards = sheet("robot:segments")
+    assert "<rect" not in text
+    assert [re.findall("<p>([^<]*)</p>", card) for card in cards] == [["3", "0", "7"], ["-1", "1", "8"]]
 
 
 def test_a_sound_is_a_spectrogram(program):

@@ -532,3 +532,11 @@ def test_unreadable_documents_whose_length_is_unknown_are_not_lost_without_a_wor
     assert documents.isdisjoint(bad)
     assert 1 <= len(reasons) <= len(bad)
     assert set(range(35)) - documents >= bad.keys()
+
+
+@pytest.mark.parametrize("name", ["pieces", "segment", "labels", "cu_seqlens"])
+def test_documents_with_the_name_of_an_added_stream_are_refused(name):
+    documents = [np.arange(5, dtype=np.int32)] * 6
+    corpus = fl.ArrayDeserializer({"tokens": documents, name: [np.ones(5, np.float32)] * 6})
+    with pytest.raises(fl.SchemaError, match=f"`{name}`"):
+        fl.Packed(corpus, 64)

@@ -126,6 +126,25 @@ def test_documents_that_do_not_fit_are_unreadable(tmp_path):
             source.next_minibatch(64)
 
 
+def test_a_picture_that_a_function_refuses_costs_its_document():
+    tokens, sizes, pictures = documents()
+
+    def refusing(width, height):
+        if width < 24:
+            raise ValueError("expected pictures of at least 24 pixels")
+        return patches(width, height) if height >= 24 else 0
+
+    corpus = fl.PictureTokens(corpus_of(tokens, pictures), PICTURE, refusing)
+    refused = [any(min(size) < 24 for size in of_document) for of_document in sizes]
+    assert 0 < sum(refused) < len(refused)
+    expected = [
+        repeated(words, [patches(*size) for size in of_document])
+        for words, of_document, is_refused in zip(tokens, sizes, refused, strict=True)
+        if not is_refused
+    ]
+    assert delivered(corpus, "tokens", on_error="skip") == expected
+
+
 def conversations():
     """Records with messages in parts, and pictures."""
     rng, records = np.random.default_rng(1), []
@@ -232,8 +251,8 @@ def test_a_digest_distinguishes_the_settings():
     [
         ((PICTURE, 4), {"pictures": "photo"}, fl.SchemaError, "encoded pictures.* as `photo` in arrays, got none"),
         ((PICTURE, 4), {"tokens": "image"}, fl.SchemaError, "integers with shape"),
-        ((PICTURE, lambda width, height: width // 300), {}, ValueError, "for 1 x 1 pixels of at least 1, got 0"),
-        ((PICTURE, lambda width, height: width / 2), {}, TypeError, "for 1 x 1 pixels as an int, got 0.5"),
+        ((PICTURE, lambda width, height: width // 300), {}, ValueError, "for 224 x 224 pixels of at least 1, got 0"),
+        ((PICTURE, lambda width, height: width / 2), {}, TypeError, "for 224 x 224 pixels as an int, got 112.0"),
         ((PICTURE, 0), {}, ValueError, "repeats of PictureTokens of at least 1"),
         (("<picture>", 4), {}, TypeError, "picture_token of PictureTokens as an int"),
     ],

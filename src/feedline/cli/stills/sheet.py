@@ -19,6 +19,7 @@ from feedline.cli.stills.media import decoded, share
 from feedline.data import Value
 from feedline.data.schema import PRESENT
 from feedline.errors import DataError
+from feedline.feed.composed.lm_batches import Unpacking
 from feedline.feed.composed.windows.time_windows import TimeWindows
 from feedline.feed.files.media_address import MediaAddress
 from feedline.feed.protocol import Deserializer, finish_of
@@ -130,7 +131,7 @@ def _each(values: Mapping[str, Value], count: int) -> Iterator[dict[str, Value]]
 def _stills(corpus: Deserializer, sequence: Sequence) -> str:
     values = sequence.values
     offsets = _offsets(corpus)
-    packed = SEGMENT in values
+    packed = isinstance(finish_of(corpus), Unpacking)
     parts = []
     for name, value in values.items():
         if (packed and (name in _OF_ROWS or name.endswith(_OF_RATES))) or (
@@ -139,7 +140,7 @@ def _stills(corpus: Deserializer, sequence: Sequence) -> str:
             continue
         mask = values.get(name + PRESENT) if name in offsets else None
         marks = Marks(offsets.get(name, ()), None if mask is None else np.asarray(mask.dense().rows).ravel())
-        of_stream = values.get(f"{name}_{SEGMENT}", values.get(SEGMENT))
+        of_stream = values.get(f"{name}_{SEGMENT}", values.get(SEGMENT)) if packed else None
         segments = None if of_stream is None else np.asarray(of_stream.dense().rows).ravel()
         if name in sequence.segments:
             still = _sound(np.asarray(value.dense().rows), sequence.segments[name])

@@ -218,6 +218,11 @@ class Packed(Deserializer, Fetchable, Ordered, RowsOfDocuments, Unsized, Verifia
             name: Stream(stream.shape, stream.dtype, stream.sparse, defines_size=name == counted, unit=stream.unit)
             for name, stream in corpus.schema.items()
         }
+        if PIECES in streams:
+            raise SchemaError(
+                f"expected documents without a stream `{PIECES}`, which rows add, got one in {corpus.name}: open it "
+                "under another name"
+            )
         self.schema = Schema({**streams, PIECES: Stream((4 + len(others),), "int64")})
         self.finish.schema(self.schema)  # refuses the names of streams that it adds
         self.name = f"{corpus.name}, packed"

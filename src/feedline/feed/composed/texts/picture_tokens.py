@@ -17,7 +17,7 @@ from feedline.feed.protocol import ChunkInfo, Deserializer, Ints, Ordered, Unsiz
 Count = Callable[[int, int], int]
 
 # Sizes whose counts distinguish functions.
-_SAMPLES = ((1, 1), (224, 224), (336, 336), (640, 480), (480, 640), (1000, 10), (4032, 3024))
+_SAMPLES = ((224, 224), (256, 256), (336, 336), (384, 512), (640, 480), (480, 640), (1000, 700), (4032, 3024))
 
 
 class PictureTokens(Deserializer, Unsized):
@@ -33,8 +33,9 @@ class PictureTokens(Deserializer, Unsized):
         corpus: corpus with a stream of tokens and one of encoded pictures, any number to a sequence.
         picture_token: the token that stands for a picture.
         repeats: tokens of a picture, at least 1: a number, or a function of its width and height in pixels, upright,
-            the same in every call. Its identity is its name and its results for some sizes, for which the constructor
-            calls it. Functions get the sizes of JPEG and PNG.
+            the same in every call. Its identity is its name and its results for some usual sizes, for which the
+            constructor calls it. Functions get the sizes of JPEG and PNG. A document with a picture for which it
+            raises a ValueError, or returns no number of at least 1, is unreadable.
         pictures: name of the stream of encoded pictures.
         tokens: name of the stream of tokens.
 
@@ -119,9 +120,18 @@ class PictureTokens(Deserializer, Unsized):
             what = "expected pictures in JPEG or PNG, whose first bytes have their sizes, got another one"
             hint = "convert it, or pass a number as repeats to PictureTokens"
             errors.setdefault(i, DataError(what, stream=self._pictures, hint=hint))
-        distinct, inverse = np.unique(np.maximum(sizes, 1), axis=0, return_inverse=True)
-        counts = [_checked(self._repeats, width, height) for width, height in distinct.tolist()]
-        return np.array(counts, np.int64)[inverse.reshape(-1)]
+        distinct, inverse = np.unique(sizes, axis=0, return_inverse=True)
+        counts = np.ones(len(distinct), np.int64)
+        for k, (width, height) in enumerate(distinct.tolist()):
+            if min(width, height) <= 0:
+                continue
+            try:
+                counts[k] = _checked(self._repeats, width, height)
+            except (ArithmeticError, TypeError, ValueError) as error:
+                for i in document[inverse.reshape(-1) == k].tolist():
+                    errors.setdefault(i, DataError(f"{error}", stream=self._pictures, hint=_HINT))
+        counted: Ints = counts[inverse.reshape(-1)]
+        return counted
 
     def paths(self) -> Sequence[str]:
         """Return the corpus's paths."""
@@ -135,6 +145,9 @@ class PictureTokens(Deserializer, Unsized):
     def close(self) -> None:
         """Close the corpus."""
         self._corpus.close()
+
+
+_HINT = "make repeats work for such pictures, or leave them out"
 
 
 def _holds_tokens(stream: Stream) -> bool:
