@@ -1,7 +1,7 @@
 """The law of recordings: decoded and cut at random from segments in buckets, they have the same bits for any threads,
 sizes, ranks and restarts.
 
-FEEDLINE_KILLS sets how often the loop is killed (2). The law has been tested with 200.
+FEEDLINE_KILLS sets how often the loop is killed (2).
 """
 
 from __future__ import annotations
