@@ -1,5 +1,6 @@
 """`audio.Decode`: the samples of the libraries, segments, damage, threads."""
 
+import io
 import os
 import random
 import threading
@@ -89,6 +90,55 @@ def test_a_segment_has_the_samples_of_the_whole(tmp_path, form):
         (got,) = decoded([address(path, begin, begin + 1.25)], TEXT)
         start = int(begin * RATE)
         np.testing.assert_allclose(got, whole[start : start + 20000], rtol=0, atol=LAST_BIT.get(form, 0))
+
+
+@pytest.fixture(scope="module")
+def quiet_mp3():
+    """A recording of 20 seconds in an MP3 of few bits, whose frames use the data of frames before them."""
+    av = pytest.importorskip("av")
+    rate, rng = 44100, np.random.default_rng(4)
+    times = np.arange(20 * rate) / rate
+    tone = 0.3 * np.sin(2 * np.pi * (200 + 50 * np.sin(times)) * times)
+    sound = (tone + 0.2 * rng.standard_normal(len(times)) * (np.sin(3 * times) > 0.5)).astype(np.float32)
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp3") as container:
+        stream = container.add_stream("libmp3lame", rate=rate, layout="mono")
+        stream.bit_rate, stream.codec_context.format = 32000, "fltp"
+        for at in range(0, len(sound), 1152):
+            frame = av.AudioFrame.from_ndarray(sound[None, at : at + 1152], format="fltp", layout="mono")
+            frame.sample_rate, frame.pts = rate, at
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+@pytest.mark.frameworks("av")
+def test_a_segment_of_an_mp3_of_few_bits_has_the_samples_of_the_whole(tmp_path, quiet_mp3):
+    path = tmp_path / "x.mp3"
+    path.write_bytes(quiet_mp3)
+    whole, begins = expected(quiet_mp3), (0.0, 0.125, 0.5, 3.25, 7.0, 11.125, 18.5)
+    segments = decoded([address(path, begin, begin + 1.0) for begin in begins], TEXT, rate=44100)
+    for begin, segment in zip(begins, segments, strict=True):
+        start = int(np.floor(begin * 44100 + 0.5))
+        np.testing.assert_allclose(segment, whole[start : start + 44100], rtol=0, atol=1e-4)
+
+
+@pytest.mark.frameworks("av")
+def test_an_mp3_is_the_same_in_blocks(monkeypatch, quiet_mp3):
+    monkeypatch.setattr("feedline.audio.sound_files._BLOCK_SAMPLES", 100_000)
+    (sound,) = decoded([quiet_mp3], rate=44100)
+    np.testing.assert_allclose(sound, expected(quiet_mp3), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG"])
+def test_a_recording_is_the_same_in_blocks(monkeypatch, tmp_path, form):
+    data = encoded(noise(50_000, 2), form=form)
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    monkeypatch.setattr("feedline.audio.sound_files._BLOCK_SAMPLES", 9000)
+    whole, segment = decoded([str(path), address(path, 0.5, 2.0)], TEXT, RATE, False)
+    np.testing.assert_array_equal(whole, expected(data))
+    np.testing.assert_array_equal(segment, whole[8000:32000])
 
 
 def test_halves_of_samples_round_up_as_in_lhotse(tmp_path):

@@ -32,12 +32,17 @@ def cuts(tmp_path):
 
 def delivered(path):
     """Return samples, texts and ids of all cuts."""
-    with fl.MinibatchSource(
-        fl.open_corpus(path), shuffle=False, max_sweeps=1, transforms=[audio.Decode("audio")]
-    ) as source:
-        (minibatch,) = source.minibatches(1 << 30)
+    minibatch = decoded(fl.open_corpus(path), 16000)
     assert minibatch["audio"].lengths.tolist() == source_lengths(path)
     return minibatch["audio"].sequences(), minibatch["text"].tolist(), minibatch["id"].tolist()
+
+
+def decoded(corpus, rate, **options):
+    """Return all cuts as a minibatch."""
+    decode = audio.Decode("audio", rate)
+    with fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, transforms=[decode], **options) as source:
+        (minibatch,) = source.minibatches(1 << 30)
+    return minibatch
 
 
 def source_lengths(path):
@@ -68,3 +73,45 @@ def test_shar(cuts, tmp_path):
     folder.mkdir()
     cuts.to_shar(folder, fields={"recording": "flac"}, shard_size=7)
     check(folder, list(lhotse.CutSet.from_shar(in_dir=folder)))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("Speed", lambda cuts: cuts.perturb_speed(1.1)),
+        ("Volume", lambda cuts: cuts.perturb_volume(0.5)),
+        ("ReverbWithImpulseResponse", lambda cuts: cuts.reverb_rir()),
+        ("Tempo", lambda cuts: cuts.perturb_tempo(0.9)),
+        ("Clipping", lambda cuts: cuts.map(lambda cut: cut.clip_amplitude(gain_db=6.0))),
+        ("one Resample, to rate=16000", lambda cuts: cuts.resample(8000)),
+        ("MixedCut", lambda cuts: cuts.pad(duration=9.0)),
+    ],
+)
+def test_cuts_that_lhotse_would_transform_are_unreadable(cuts, tmp_path, name, change):
+    path = tmp_path / "cuts.jsonl"
+    changed = change(cuts)
+    changed.to_file(path)
+    errors = fl.open_corpus(path).read(0).errors
+    assert list(errors) == list(range(len(cuts)))
+    assert name in str(errors[3])
+    assert errors[3].line == 4
+
+
+def test_shar_has_transforms_applied(cuts, tmp_path):
+    import lhotse
+
+    folder = tmp_path / "shar"
+    folder.mkdir()
+    cuts.perturb_volume(0.5).to_shar(folder, fields={"recording": "flac"}, shard_size=7)
+    check(folder, list(lhotse.CutSet.from_shar(in_dir=folder)))
+
+
+def test_cuts_resampled_to_the_rate_of_lengths(cuts, tmp_path):
+    path = tmp_path / "cuts.jsonl"
+    cuts.resample(8000).to_file(path)
+    minibatch = decoded(fl.LhotseDeserializer(path, rate=8000), 8000)
+    assert minibatch.ids.tolist() == list(range(len(cuts)))
+    cuts.to_file(tmp_path / "plain.jsonl")
+    plain = decoded(fl.LhotseDeserializer(tmp_path / "plain.jsonl", rate=8000), 8000)
+    for got, same in zip(minibatch["audio"].sequences(), plain["audio"].sequences(), strict=True):
+        np.testing.assert_array_equal(got, same)

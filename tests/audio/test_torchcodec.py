@@ -54,6 +54,8 @@ def test_damage_costs_its_sequence(aac, tmp_path):
     path.write_bytes(aac)
     done = run(audio.Decode("x"), BYTES, [aac[:400], aac])
     assert list(done.errors) == [0]
+    assert ".cpp" not in str(done.errors[0])
+    assert "expected a whole recording: " in str(done.errors[0])
     done = run(audio.Decode("x"), TEXT, [f"{path}#t=1.5,2.5", f"{path}#t=5.0,6.0", f"{path}#t=0.0,1.0"])
     assert sorted(done.errors) == [0, 1]
     assert done.errors[0].path == str(path)

@@ -27,7 +27,10 @@ SHORTFALL_S = 0.025
 _UNRECOGNISED = 1  # libsndfile's error for a format that it does not know
 _BLOCK_SAMPLES = 1 << 22  # read at once, as a damaged header may claim any length
 _UNKNOWN_SIZE = 0x7FFFF000  # programs that write to a pipe put such sizes, or larger ones, into headers
+_MPEG = "MP3"  # soundfile's name for all layers of MPEG audio
+_MPEG_LEAD = 16 * 1152  # samples that a decoder needs after a seek: a frame refers to data in the frames before it
 _CUT = re.compile(r"^\s*(?:data|SSND|riff)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
+_PLACE = re.compile(r"^\w+, \S+:\d+, ")  # in the code of torchcodec
 _HOLES = ("reports a hole", "Hole found", "Corrupted bitstream")
 
 
@@ -98,9 +101,7 @@ def _read_sound(sound: Any, segment: SoundSegment | None, max_seconds: float) ->
         expected, got = int(cut[1]), int(cut[2])
         if got < expected < _UNKNOWN_SIZE:
             raise _damaged(f"expected {expected} bytes of data, got {got}: truncated")
-    if begin:
-        sound.seek(begin)
-    samples = _read_blocks(sound, count)
+    samples = _read_blocks(sound, begin, count)
     if len(samples) < count:
         raise _damaged(f"expected {count} samples, got {len(samples)}")
     if sound.format == "OGG" and any(hole in sound.extra_info for hole in _HOLES):
@@ -108,15 +109,22 @@ def _read_sound(sound: Any, segment: SoundSegment | None, max_seconds: float) ->
     return Recording(samples, rate)
 
 
-def _read_blocks(sound: Any, count: int) -> Samples:
+def _read_blocks(sound: Any, begin: int, count: int) -> Samples:
+    """Return ``count`` samples from ``begin`` on, or fewer if the data ends before.
+
+    soundfile seeks after each read. So in MPEG audio each block but the first is read with what is before it, at once.
+    """
     most = max(1, _BLOCK_SAMPLES // sound.channels)
     blocks: list[NDArray[np.float32]] = []
     while True:
-        wanted = min(most, count)
-        block = sound.read(out=sound_buffer(wanted, sound.channels), always_2d=True)
+        size = min(most, count)
+        lead = min(begin, _MPEG_LEAD) if sound.format == _MPEG else 0
+        if begin and (lead or not blocks):
+            sound.seek(begin - lead)
+        block = sound.read(out=sound_buffer(lead + size, sound.channels), always_2d=True)[lead:]
         blocks.append(block)
-        count -= wanted
-        if not count or len(block) < wanted:
+        begin, count = begin + size, count - size
+        if not count or len(block) < size:
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
@@ -140,7 +148,8 @@ def _read_by_torchcodec(file: BinaryIO, segment: SoundSegment | None, max_second
     except DataError:
         raise
     except Exception as error:  # of FFmpeg, by many classes
-        raise _damaged(str(error).partition("\n")[0] or type(error).__name__) from error
+        reason = _PLACE.sub("", str(error).strip().partition("\n")[0])
+        raise _damaged(reason or type(error).__name__) from error
     samples = decoded.data.numpy().T
     _check_length(len(samples) / decoded.sample_rate, max_seconds)
     if segment is not None:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import pickle
 import random
 import tarfile
@@ -141,11 +142,40 @@ def test_lines_of_nemo_are_files_and_segments(nemo, tmp_path):
     values, errors = rows_of(fl.open_corpus(nemo))
     assert errors == {}
     for i, address in enumerate(values["audio"]):
-        end = i / 7 + line(i)["duration"]
-        assert address == f"{tmp_path}/talk.{i // 10}.wav" + (f"#t={i / 7!r},{end!r}" if i % 2 else "")
+        begin = i / 7 if i % 2 else 0.0
+        assert address == f"{tmp_path}/talk.{i // 10}.wav#t={begin!r},{begin + line(i)['duration']!r}"
     assert values["text"] == [f"said {i}" for i in range(N)]
     elsewhere, _ = rows_of(fl.NeMoDeserializer(nemo, root="/corpora"))
-    assert elsewhere["audio"][0] == "/corpora/talk.0.wav"
+    assert elsewhere["audio"][0] == "/corpora/talk.0.wav#t=0.0,0.5"
+
+
+def test_a_line_without_an_offset_begins_with_its_file(tmp_path):
+    rows = [line(0, **changes) for changes in ({"offset": 0}, {"offset": None}, {})]
+    values, errors = rows_of(fl.open_corpus(write_rows(tmp_path / "train.json", rows)))
+    assert errors == {}
+    assert values["audio"] == [f"{tmp_path}/talk.0.wav#t=0.0,0.5"] * 3
+
+
+@pytest.mark.frameworks("soundfile", "soxr")
+def test_a_line_without_an_offset_has_as_many_samples_as_its_length(tmp_path):
+    import soundfile
+
+    from feedline import audio
+
+    sound = np.random.default_rng(5).integers(-(2**15), 2**15, 16000 * 3 + 7, np.int16)
+    soundfile.write(tmp_path / "talk.0.wav", sound, 16000)
+    whole = len(sound) / 16000
+    rows = [line(0, duration=seconds) for seconds in (1.25, whole, 3.0)]
+    rows += [line(0, duration=round(whole, 3)), line(0, duration=whole + 0.02), line(0, duration=whole + 0.1)]
+    corpus = fl.open_corpus(write_rows(tmp_path / "train.json", rows))
+    options = {"shuffle": False, "max_sweeps": 1, "on_error": "skip", "transforms": [audio.Decode("audio")]}
+    with fl.MinibatchSource(corpus, **options) as source:
+        (minibatch,) = source.minibatches(1 << 30)
+    assert minibatch.ids.tolist() == [0, 1, 2, 3, 4]  # the last line ends 0.1 s after its file
+    assert minibatch["audio"].lengths.tolist() == [20000, len(sound), 48000, 48000, len(sound)]
+    assert minibatch["audio"].lengths.tolist()[:4] == corpus.lengths(np.arange(4)).tolist()
+    for samples in minibatch["audio"].sequences():
+        np.testing.assert_array_equal(samples, (sound[: len(samples)] / 2**15).astype(np.float32))
 
 
 def test_a_tarred_dataset_has_the_recordings(tarred):
@@ -155,6 +185,30 @@ def test_a_tarred_dataset_has_the_recordings(tarred):
         values, errors = rows_of(corpus)
         assert errors == {}
         assert values["audio"] == [content(i) for i in range(N)]
+
+
+def resampled(i, *transforms, rate=16000, **changes):
+    """Return a cut whose recording Lhotse would transform."""
+    made = cut(i, **changes)
+    return made | {"recording": made["recording"] | {"sampling_rate": rate, "transforms": list(transforms)}}
+
+
+def to_rate(rate, source=44100):
+    return {"name": "Resample", "kwargs": {"source_sampling_rate": source, "target_sampling_rate": rate}}
+
+
+def test_a_recording_at_the_rate_of_lengths_needs_no_transform(tmp_path):
+    rows = [resampled(0, to_rate(16000)), resampled(1), cut(2)]
+    rows[2]["recording"]["transforms"] = None
+    path = write_rows(tmp_path / "cuts.jsonl", rows)
+    values, errors = rows_of(fl.open_corpus(path))
+    assert errors == {}
+    assert (
+        values["audio"] == rows_of(fl.open_corpus(write_rows(tmp_path / "plain.jsonl", map(cut, range(3)))))[0]["audio"]
+    )
+    _, errors = rows_of(fl.LhotseDeserializer(path, rate=8000))
+    assert list(errors) == [0]
+    assert "one Resample, to rate=8000" in str(errors[0])
 
 
 # ---- laws ------------------------------------------------------------------------------------------------------
@@ -238,6 +292,16 @@ FILE = {"type": "file", "channels": [0], "source": "/x.wav"}
         (json.dumps(cut(7)).replace('"duration": 0.57', '"duration": 1e999') + "\n", "a duration above 0|number"),
         (cut(7, start=-0.5), "a start from 0"),
         (cut(7, type="MixedCut"), "a MonoCut, got 'MixedCut'"),
+        (cut(7, type="PaddingCut"), "a MonoCut, got 'PaddingCut'"),
+        (resampled(7, {"name": "Speed", "kwargs": {"factor": 1.1}}), "without transforms, got one with 'Speed'"),
+        (resampled(7, to_rate(16000), {"name": "Volume"}), "without transforms, got one with 'Volume'"),
+        (resampled(7, to_rate(8000), to_rate(16000)), r"one Resample, to rate=16000, got targets \[8000, 16000\]"),
+        (resampled(7, {"name": "Volume"}, to_rate(16000)), "without transforms, got one with 'Volume'"),
+        (resampled(7, to_rate(8000), rate=8000), r"one Resample, to rate=16000, got targets \[8000\]"),
+        (resampled(7, to_rate(16000), rate=8000), "one Resample"),
+        (resampled(7, {"name": "Resample"}), "one Resample"),
+        (resampled(7, 5), "without transforms, got one with 5"),
+        (cut(7, recording=cut(7)["recording"] | {"transforms": {"name": "Speed"}}), "a list of transforms"),
         ({"id": "m", "tracks": [], "type": "MixedCut"}, "a MonoCut, got 'MixedCut'"),
         (cut(7, recording=None), "with a recording"),
         (cut(7, channel=3), "a source with channel 3"),
@@ -317,6 +381,78 @@ def test_damaged_archives_cost_their_recordings(shar, tarred):
     (tarred / "audio_1.tar").unlink()
     _, errors = rows_of(fl.open_corpus(tarred))
     assert sorted(errors) == list(range(20, 40))
+
+
+def test_a_stored_recording_with_a_transform_costs_itself(shar):
+    rows = [shar_cut(i) for i in range(20)]
+    rows[3]["recording"]["transforms"] = [{"name": "Tempo", "kwargs": {"factor": 0.9}}]
+    write_rows(shar / "cuts.000000.jsonl.gz", rows)
+    _, errors = rows_of(fl.open_corpus(shar))
+    assert list(errors) == [3]
+    assert "got one with 'Tempo'" in str(errors[3])
+
+
+def test_two_members_with_one_name_cost_their_recordings(shar, tarred):
+    members = [(f"utt.{i}-0.flac", content(i)) for i in range(20)]
+    archive = write_archive(shar / "recording.000000.tar", [*members, ("utt.4-0.wav", b"x"), ("utt.7-0.flac", b"x")])
+    values, errors = rows_of(fl.open_corpus(shar))
+    assert list(errors) == [4, 7]
+    assert "one member `utt.4-0` in the archive, got 'utt.4-0.flac' and 'utt.4-0.wav'" in str(errors[4])
+    assert errors[4].path == str(archive)
+    assert "a unique name" in errors[4].hint
+    assert values["audio"][:4] == [content(i) for i in range(4)]
+    members = [(f"a_{i}.wav", content(i)) for i in range(20)]
+    write_archive(tarred / "audio_0.tar", [*members, ("a_9.wav", b"x")])
+    _, errors = rows_of(fl.open_corpus(tarred))
+    assert list(errors) == [9]
+
+
+def test_members_are_read_by_their_path_before_their_name(tmp_path):
+    names = ["a.wav", "x/a.wav", "./y/a.wav", "x/b.wav", "x/c.wav", "y/c.wav"]
+    write_archive(tmp_path / "audio_0.tar", [(name, content(i)) for i, name in enumerate(names)])
+    asked = ["a.wav", "x/a.wav", "y/a.wav", "./x/a.wav", "/data/b.wav", "b.wav", "x/c.wav", "c.wav", "/data/a.wav"]
+    rows = [line(i, audio_filepath=name, shard_id=0) for i, name in enumerate(asked)]
+    write_rows(tmp_path / "tarred_audio_manifest.json", rows)
+    values, errors = rows_of(fl.open_corpus(tmp_path))
+    assert values["audio"] == [*(content(i) for i in (0, 1, 2, 1, 3, 3, 4)), None, None]
+    assert list(errors) == [7, 8]
+    assert "one member `c.wav` in the archive, got 'x/c.wav' and 'y/c.wav'" in str(errors[7])
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_an_archive_that_was_replaced_is_refused(tarred, scanned):
+    corpus = fl.open_corpus(tarred)
+    archive = tarred / "audio_1.tar"
+    if scanned:
+        rows_of(corpus)
+    before = archive.stat()
+    swapped = [(f"a_{i}.wav", content(39 - i + 20)) for i in range(20, 40)]
+    write_archive(tarred / "new.tar", swapped)
+    os.truncate(tarred / "new.tar", before.st_size)
+    os.utime(tarred / "new.tar", ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(tarred / "new.tar", archive)
+    assert (archive.stat().st_size, archive.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    with pytest.raises(fl.DataError, match="one that has changed since") as caught:
+        rows_of(corpus)
+    assert caught.value.path == str(archive)
+    assert "open it again" in caught.value.hint
+    again = fl.MinibatchSource(corpus, shuffle=False, max_sweeps=1, on_error="skip")
+    with again as source, pytest.raises(fl.DataError, match="changed since"):
+        list(source.minibatches(1 << 30))
+    _, errors = rows_of(fl.open_corpus(tarred))
+    assert errors == {}
+
+
+def test_an_archive_that_is_written_over_is_refused(shar):
+    corpus = fl.open_corpus(shar)
+    rows_of(corpus)
+    archive = shar / "recording.000002.tar"
+    data = archive.read_bytes()
+    archive.write_bytes(data.replace(b"fLaC", b"FLAC"))
+    os.utime(archive, (1, 1))
+    corpus.read(0)
+    with pytest.raises(fl.DataError, match="changed since"):
+        rows_of(corpus)
 
 
 def test_a_cut_of_a_part_is_no_whole_recording(tmp_path, shar):

@@ -15,7 +15,7 @@ from feedline.feed.files.media_address import MediaAddress
 from feedline.feed.files.paths import PathLike, list_files, looking
 from feedline.feed.formats.indexed.rows import TextRows
 from feedline.feed.formats.speech.speech_manifest import RATE, SpeechManifest, Utterance, check_duration
-from feedline.feed.formats.speech.tar_members import TarMembers, sizes_of
+from feedline.feed.formats.speech.tar_members import TarMembers
 from feedline.feed.protocol import CHUNK_MEMORY
 
 _SHAR = re.compile(r"cuts\.(.+)\.jsonl(?:\.gz|\.zst)?")
@@ -43,7 +43,9 @@ class LhotseDeserializer(SpeechManifest):
     - ``duration``: float64, in seconds.
     - ``id``: its id.
 
-    A cut of another kind, of several channels, or without a recording in a file is unreadable.
+    A cut of another kind, of several channels, or without a recording in a file is unreadable. So is one with
+    ``transforms``, such as a changed speed, which Lhotse applies as it loads. A `Resample` to ``rate`` is left to
+    `audio.Decode`.
 
     Args:
         path: a manifest, a list of them (read one after the other), a pattern, or a folder in Shar, with
@@ -71,14 +73,11 @@ class LhotseDeserializer(SpeechManifest):
         paths = _manifests(path)
         self._root = os.path.abspath("." if root is None else root)
         self._archive_of = {str(manifest): archive for manifest in paths if (archive := _archive_beside(manifest))}
-        archives = list(self._archive_of.values())
-        sizes = dict(zip(archives, sizes_of(archives), strict=True))
         super().__init__(
             paths,
             _COLUMNS,
             streams=streams,
-            archives=sizes,
-            members=TarMembers(_cut_of),
+            members=TarMembers(_ids_of, self._archive_of.values()),
             rate=rate,
             memory_bytes=memory,
         )
@@ -90,6 +89,7 @@ class LhotseDeserializer(SpeechManifest):
         recording, channel = json_of(row, "recording"), json_of(row, "channel")
         if not isinstance(recording, dict):
             raise DataError("expected a cut with a recording, got one without")
+        _check_transforms(recording, self._rate)
         source = _source_of(recording, channel)
         begin, duration = row["start"], check_duration(row["duration"])
         if not 0 <= begin < 2**40:
@@ -98,7 +98,7 @@ class LhotseDeserializer(SpeechManifest):
         if self._archives:
             archive = self._archive_of.get(str(part.file.source))
             _check_stored(archive, recording, source, begin, duration)
-            audio = self._members.read(str(archive), row["id"], memory_bytes)
+            audio = self._members.read(str(archive), [row["id"]], memory_bytes)
         elif source.get("type") != "file":
             what = f"expected a recording in a file, got one of type {source.get('type')!r:.60}"
             shar = "put recording.NAME.tar beside cuts.NAME.jsonl.gz" if source.get("type") == "shar" else None
@@ -159,10 +159,42 @@ def _archive_beside(manifest: Path) -> str | None:
     return str(archive) if archive and archive.is_file() else None
 
 
-def _cut_of(member: str) -> str | None:
+def _ids_of(member: str) -> list[str]:
     """Return the id of the cut whose recording a member is: its path without the suffix of its format."""
     name, dot, suffix = member.rpartition(".")
-    return name if dot and suffix not in ("json", "nodata", "nometa") else None
+    return [name] if dot and suffix not in ("json", "nodata", "nometa") else []
+
+
+def _check_transforms(recording: Mapping[str, Any], rate: int) -> None:
+    """Check that a recording is to be delivered as it is stored, or only at the rate that lengths are counted in.
+
+    Raises:
+        DataError: it is not.
+    """
+    transforms = recording.get("transforms")
+    if not transforms:
+        return
+    if not isinstance(transforms, list):
+        raise DataError(f"expected a list of transforms of a recording, got {transforms!r:.60}")
+    for transform in transforms:
+        name = transform.get("name") if isinstance(transform, dict) else transform
+        if name != "Resample":
+            raise DataError(
+                f"expected a recording without transforms, got one with {name!r:.60}",
+                hint="save its cuts with to_shar, which applies transforms, or leave the transform out",
+            )
+    targets = [_target_of(transform) for transform in transforms]
+    if targets != [rate] or recording.get("sampling_rate") != rate:
+        raise DataError(
+            f"expected one Resample, to rate={rate}, got targets {targets!r:.60}",
+            hint="pass its target as rate= here and to audio.Decode, save the cuts with to_shar, or leave it out",
+        )
+
+
+def _target_of(transform: Mapping[str, Any]) -> Any:
+    """Return the rate to which a transform of Lhotse resamples."""
+    settings = transform.get("kwargs")
+    return settings.get("target_sampling_rate") if isinstance(settings, dict) else None
 
 
 def _source_of(recording: Mapping[str, Any], channel: Any) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from feedline.feed.files.paths import PathLike, list_files
 from feedline.feed.formats.indexed.rows import TextRows
 from feedline.feed.formats.jsonl import JSONLinesDeserializer
 from feedline.feed.formats.speech.speech_manifest import RATE, SpeechManifest, Utterance, check_duration
-from feedline.feed.formats.speech.tar_members import TarMembers, sizes_of
+from feedline.feed.formats.speech.tar_members import TarMembers
 from feedline.feed.protocol import CHUNK_MEMORY
 
 TARRED = "tarred_audio_manifest.json"
@@ -36,8 +36,8 @@ class NeMoDeserializer(SpeechManifest):
     A line is a sequence. Its length, as the minibatch budget counts it, is its duration in samples of ``rate``, which
     is what `audio.Decode` makes of it. Streams are
 
-    - ``audio``: the address of its file or, if the line has an ``offset``, of its segment,
-      ``/data/talk.flac#t=1.5,4.25``. In a tarred dataset, the encoded recording.
+    - ``audio``: the address of its segment of a file, ``/data/talk.flac#t=1.5,4.25``, from the begin of the file if the
+      line has no ``offset``. In a tarred dataset, the encoded recording.
     - ``text``: its text, empty if it has none.
     - ``duration``: float64, in seconds.
     - ``id``: its ``audio_filepath``.
@@ -70,13 +70,12 @@ class NeMoDeserializer(SpeechManifest):
         paths = list_files(path)
         self._root = None if root is None else os.path.abspath(root)
         archives = sorted(str(file) for manifest in paths if manifest.name == TARRED for file in archives_in(manifest))
-        sizes = dict(zip(archives, sizes_of(archives), strict=True))
+        members = TarMembers(_names_of, archives)
         super().__init__(
             paths,
             _COLUMNS,
             streams=streams,
-            archives=sizes,
-            members=TarMembers(os.path.basename),
+            members=members,
             rate=rate,
             memory_bytes=memory,
         )
@@ -94,13 +93,16 @@ class NeMoDeserializer(SpeechManifest):
                 what = f"expected a whole recording of the archive, got one from {offset} s on"
                 raise DataError(what, hint="write the dataset again with a recording for each line")
             archive = os.path.join(folder, f"audio_{row['shard_id']}.tar")
-            audio = self._members.read(archive, os.path.basename(path), memory_bytes)
+            audio = self._members.read(archive, _names_of(path), memory_bytes)
         else:
-            address = MediaAddress(os.path.join(self._root or folder, path))
-            if not math.isnan(offset):
-                address = MediaAddress(address.path, offset, offset + duration)
-            audio = str(address)
+            begin = 0.0 if math.isnan(offset) else offset
+            audio = str(MediaAddress(os.path.join(self._root or folder, path), begin, begin + duration))
         return Utterance(audio, row["text"], duration, path)
+
+
+def _names_of(path: str) -> tuple[str, str]:
+    """Return the names under which a member of an archive is looked for: its path, then the name of its file."""
+    return path.removeprefix("./"), os.path.basename(path)
 
 
 def archives_in(manifest: Path) -> list[Path]:

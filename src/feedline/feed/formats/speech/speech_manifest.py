@@ -1,7 +1,8 @@
 """Rows of a manifest as sequences of one recording each, whose lengths are known before a recording is opened.
 
 Guarantees: rows are in the order of the file. A damaged row, and one whose recording is missing in its archive, is an
-unreadable sequence. Recordings in files are not opened: they are delivered as addresses, which a transform decodes.
+unreadable sequence. A chunk with a recording of an archive that has changed cannot be read. Recordings in files are not
+opened: they are delivered as addresses, which a transform decodes.
 Cost: opening reads the durations of all rows, natively, and keeps 8 bytes for each. Reading a chunk parses its rows in
 Python, some 20 µs each.
 """
@@ -25,7 +26,7 @@ from feedline.feed.formats.indexed.indexed_file import SKIP
 from feedline.feed.formats.indexed.rows import TextRows
 from feedline.feed.formats.jsonl import JSONLinesDeserializer
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
-from feedline.feed.formats.speech.tar_members import TarMembers
+from feedline.feed.formats.speech.tar_members import ChangedArchiveError, TarMembers
 from feedline.feed.protocol import ChunkInfo, Ints, Selective, whole_number
 
 RATE = 16000
@@ -59,8 +60,7 @@ class SpeechManifest(PickledByArguments, JSONLinesDeserializer, Selective):
     Args:
         paths: paths of the manifests.
         columns: the values in a row, by name.
-        archives: paths of all archives with recordings. Empty if they are in files.
-        members: the members of these archives.
+        members: the members of all archives with recordings. Of no archives if they are in files.
         rate: samples per second in which lengths are counted.
         memory_bytes: bytes that the rows of a chunk, and their recordings, may take.
     """
@@ -71,19 +71,18 @@ class SpeechManifest(PickledByArguments, JSONLinesDeserializer, Selective):
         columns: Mapping[str, Stream],
         *,
         streams: Mapping[str, Stream] | None,
-        archives: Mapping[str, int],
         members: TarMembers,
         rate: int,
         memory_bytes: int,
     ) -> None:
-        self._rate, self._archives, self._members = whole_number("rate", rate, 1), archives, members
-        chunk_size = _CHUNK_TEXT_ARCHIVED if archives else _CHUNK_TEXT
+        self._rate, self._archives, self._members = whole_number("rate", rate, 1), members.sizes, members
+        chunk_size = _CHUNK_TEXT_ARCHIVED if self._archives else _CHUNK_TEXT
         super().__init__(paths, columns, sequences=(), chunk_size=chunk_size, memory=memory_bytes)
         self.schema = self._declared_schema(streams)
         self._lengths = self._count()
         ends = np.cumsum([info.sequences for info in self._infos])
         samples = np.add.reduceat(self._lengths, np.concatenate([[0], ends[:-1]])).tolist()
-        each = sum(archives.values()) // len(self._lengths)
+        each = sum(self._archives.values()) // len(self._lengths)
         self._infos = [
             ChunkInfo(info.sequences, n, info.bytes + each * info.sequences)
             for info, n in zip(self._infos, samples, strict=True)
@@ -165,6 +164,8 @@ class SpeechManifest(PickledByArguments, JSONLinesDeserializer, Selective):
                 try:
                     utterance = _encodable(self._utterance(row, part, memory_bytes))
                     memory_bytes -= len(utterance.audio) if self._archives else 0
+                except ChangedArchiveError:
+                    raise
                 except DataError as error:
                     own[i] = self._located(error, part, i)
             utterances.append(utterance)
