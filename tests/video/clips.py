@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,8 @@ import numpy as np
 SIDE = 48  # width and height of a frame
 
 
-class Kind(NamedTuple):
+@dataclass(frozen=True)
+class Kind:
     """How a video is encoded.
 
     Attributes:
@@ -27,7 +28,7 @@ class Kind(NamedTuple):
     suffix: str
     codec: str
     options: dict[str, str]
-    container: Mapping[str, str] = MappingProxyType({})
+    container: Mapping[str, str] = field(default_factory=dict)
     lengths: tuple[int, ...] | None = None
 
 
@@ -61,7 +62,9 @@ def make_video(path: Path, kind: str = "h264", frames: int = 40, side: int = SID
     """Encode frames into a file with the suffix of the kind, and return its path."""
     import av
 
-    suffix, codec, options, container, lengths = KINDS[kind]
+    encoding = KINDS[kind]
+    suffix, codec, options = encoding.suffix, encoding.codec, encoding.options
+    container, lengths = encoding.container, encoding.lengths
     path = path.with_suffix(suffix)
     with av.open(str(path), "w", options=dict(container)) as output:
         stream = output.add_stream(codec, rate=30, options=options)

@@ -1,5 +1,7 @@
 """Videos in stores: the frames of the files, and no more bytes than they take."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -19,8 +21,10 @@ SIZE = (SIDE, SIDE)
 def files(tmp_path_factory):
     """Four videos of one episode each, of some hundred kilobytes."""
     folder = tmp_path_factory.mktemp("episodes")
-    KINDS["large"] = KINDS["h264"]._replace(options={**KINDS["h264"].options, "crf": "14", "x264-params": "keyint=10"})
-    KINDS["large, tables first"] = KINDS["large"]._replace(container={"movflags": "faststart"})
+    KINDS["large"] = dataclasses.replace(
+        KINDS["h264"], options={**KINDS["h264"].options, "crf": "14", "x264-params": "keyint=10"}
+    )
+    KINDS["large, tables first"] = dataclasses.replace(KINDS["large"], container={"movflags": "faststart"})
     try:
         return [
             make_video(folder / str(i), ["large", "large, tables first"][i % 2], 60, SIDE, 1000 * i) for i in range(4)

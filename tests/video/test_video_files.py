@@ -1,5 +1,6 @@
 """A corpus of video files: its streams, its chunks, and the laws of order and state."""
 
+import dataclasses
 import os
 import pickle
 import random
@@ -73,7 +74,7 @@ def test_chunks_are_whole_groups_of_one_file(tmp_path):
 
 def test_a_long_group_is_one_chunk(tmp_path):
     path = make_video(tmp_path / "a", "mpeg4", frames=5)
-    KINDS["long"] = KINDS["mpeg4"]._replace(options={"g": "600", "sc_threshold": "1000000000"})
+    KINDS["long"] = dataclasses.replace(KINDS["mpeg4"], options={"g": "600", "sc_threshold": "1000000000"})
     try:
         path = make_video(tmp_path / "b", "long", frames=300)
     finally:
