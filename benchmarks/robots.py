@@ -1,8 +1,8 @@
 """How fast are windows of a robot's episodes?
 
-A dataset in LeRobot's layout, version 3.0: 10,000 episodes of 100 frames, with 14 states and actions a frame and two
-cameras. A window has 50 actions and the last two frames of each camera. Unit: windows a second, by CPU time of all
-threads, in minibatches of 256.
+Measured: a dataset in LeRobot's layout, version 3.0: 10,000 episodes of 100 frames, with 14 states and actions a frame
+and two cameras. A window has 50 actions and the last two frames of each camera. Unit: windows a second, by CPU time of
+all threads, in minibatches of 256.
 
 - Without decoding, from the second sweep on, when tables are in memory. Peer: NumPy's indexing of the same arrays by
   places that are known, from memory: actions, addresses of one length, and masks.

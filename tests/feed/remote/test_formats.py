@@ -33,7 +33,8 @@ def write_rows_of_litdata(folder: Path) -> Path:
 
 
 EVERY = {
-    **WRITERS,
+    # The addresses of media are paths, which differ: tests of speech and video compare what is decoded.
+    **{name: writer for name, writer in WRITERS.items() if name not in ("lhotse", "nemo", "video")},
     "compressed store": (write_compressed, {}),
     "tokens of litdata": (write_tokens_of_litdata, {"tokens": fl.Stream(16, "int32")}),
     "rows of litdata": (write_rows_of_litdata, {}),

@@ -23,7 +23,7 @@ class HostileLeRobot(Hostile):
     """Reads as many frames as there are, or refuses."""
 
     name = "hostile-lerobot"
-    asks = "does any change of a robot dataset crash, deliver other frames, or take memory without bound?"
+    asks = "does any change of a robot dataset crash, deliver other frames, or take all memory?"
     memory = 1 << 31
 
     def prepare(self, case: Case) -> None:

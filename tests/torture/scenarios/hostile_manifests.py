@@ -29,7 +29,7 @@ class HostileManifests(Hostile):
     """Reads or refuses."""
 
     name = "hostile-manifests"
-    asks = "does any change of a manifest of speech, or of its archives, crash its reader, or take what it may not?"
+    asks = "does any change of a manifest of speech, or of its archives, crash its reader?"
 
     def original(self, case: Case) -> Callable[[], Any]:
         for kind in KINDS:
