@@ -37,7 +37,7 @@ class Member(NamedTuple):
     size: int
 
 
-class Names(NamedTuple):
+class MemberNames(NamedTuple):
     """The members of an archive by one kind of name.
 
     Attributes:
@@ -73,7 +73,7 @@ class TarMembers:
         versions = {path: _version_at(path) for path in archives}
         self.sizes = {path: 0 if version is None else version[0] for path, version in versions.items()}
         self._versions = {path: version for path, version in versions.items() if version is not None}
-        self._kinds: LruCache[str, list[Names]] = LruCache(self._scan, _cost, _MAX_MEMBERS)
+        self._kinds: LruCache[str, list[MemberNames]] = LruCache(self._scan, _cost, _MAX_MEMBERS)
 
     def read(self, path: str, names: Sequence[str], memory_bytes: int) -> bytes:
         """Return the content of a member of at most ``memory_bytes``.
@@ -112,9 +112,9 @@ class TarMembers:
                 return kind.members[name]
         raise DataError(f"expected `{names[0]:.200}` in the archive, got no such member", path=path)
 
-    def _scan(self, path: str) -> list[Names]:
+    def _scan(self, path: str) -> list[MemberNames]:
         """Return the members up to the end of the archive, or up to its first damage."""
-        kinds: list[Names] = []
+        kinds: list[MemberNames] = []
         with open_file(path, io.DEFAULT_BUFFER_SIZE) as file:
             self._check_unchanged(file, path)
             try:
@@ -129,10 +129,10 @@ class TarMembers:
             self._check_unchanged(file, path)
         return kinds
 
-    def _add(self, member: Member, kinds: list[Names]) -> None:
+    def _add(self, member: Member, kinds: list[MemberNames]) -> None:
         for k, name in enumerate(self._names_of(member.path)):
             if k == len(kinds):
-                kinds.append(Names({}, {}))
+                kinds.append(MemberNames({}, {}))
             if kinds[k].members.setdefault(name, member) is not member:
                 kinds[k].repeated.setdefault(name, member.path)
 
@@ -151,7 +151,7 @@ class TarMembers:
             )
 
 
-def _cost(kinds: list[Names]) -> int:
+def _cost(kinds: list[MemberNames]) -> int:
     return sum(len(kind.members) for kind in kinds) + 1
 
 
