@@ -54,9 +54,9 @@ class SharedJobs(Generic[_Job]):
         if not self._jobs:
             self._end()
             return
-        others = min(threads, len(self._jobs)) - take_part
-        self._working = others + take_part
-        for _ in range(others):
+        helpers = min(threads, len(self._jobs)) - take_part
+        self._working = helpers + take_part
+        for _ in range(helpers):
             # A daemon, as a program that ends does not wait for what it no longer needs.
             thread = NamedThread(self._name, self._work)
             self.threads.append(thread)

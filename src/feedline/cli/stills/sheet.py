@@ -60,10 +60,10 @@ def made_by(spec: str) -> Deserializer | MinibatchSource:
     Raises:
         DataError: it makes something else, or does not exist.
     """
-    made = call_factory("PATH", spec)
-    if not isinstance(made, (Deserializer, MinibatchSource)):
-        raise DataError(f"expected a corpus or a MinibatchSource from {spec}, got {type(made).__name__}")
-    return made
+    target = call_factory("PATH", spec)
+    if not isinstance(target, (Deserializer, MinibatchSource)):
+        raise DataError(f"expected a corpus or a MinibatchSource from {spec}, got {type(target).__name__}")
+    return target
 
 
 def write_stills(target: Deserializer | MinibatchSource, count: int, out: Path) -> dict[str, Any]:

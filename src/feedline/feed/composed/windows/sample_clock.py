@@ -137,12 +137,16 @@ class SampleClock:
         edges = np.flatnonzero(np.diff(firsts, prepend=-1, append=-1))
         for begin, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             first, end = int(firsts[begin]), int(ends[begin])
-            moments, own = times[first:end], goals[begin:stop]
-            after = np.clip(np.searchsorted(moments, own), 0, len(moments) - 1)
+            moments, goals_within = times[first:end], goals[begin:stop]
+            after = np.clip(np.searchsorted(moments, goals_within), 0, len(moments) - 1)
             before = np.maximum(after - 1, 0)
-            nearest = np.where(np.abs(moments[before] - own) <= np.abs(moments[after] - own), before, after)
-            near = np.abs(moments[nearest] - own) <= self.tolerance
-            beyond = np.where(own < moments[0], first - 1, np.where(own > moments[-1], end, first - 2))
+            nearest = np.where(
+                np.abs(moments[before] - goals_within) <= np.abs(moments[after] - goals_within), before, after
+            )
+            near = np.abs(moments[nearest] - goals_within) <= self.tolerance
+            beyond = np.where(
+                goals_within < moments[0], first - 1, np.where(goals_within > moments[-1], end, first - 2)
+            )
             places[begin:stop] = np.where(near, first + nearest, beyond)
         return places
 
