@@ -49,6 +49,18 @@ def usable_cores(system: Path = _SYSTEM) -> int:
     return math.ceil(min([cores, *quotas]))
 
 
+def throttled_seconds(system: Path = _SYSTEM) -> float:
+    """Return the seconds in which this process's control group was stopped so far, as it had used up its quota."""
+    for version, key, unit in ((2, "throttled_usec", 1e-6), (1, "throttled_time", 1e-9)):
+        for place in folders("cpu", version, system):
+            try:
+                words = (place / "cpu.stat").read_text().split()
+                return int(words[words.index(key) + 1]) * unit
+            except (OSError, ValueError, IndexError):
+                continue
+    return 0.0
+
+
 def _quota(*paths: Path) -> float:
     """Return a quota in processors, infinity if there is none, from files with the time and the period."""
     try:

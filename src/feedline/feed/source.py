@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from feedline.concurrency.reentrancy import refusal
+from feedline.concurrency.stages import FEEDS
 from feedline.data import Minibatch, Position, Schema, Span
 from feedline.data.minibatch import RankShare
 from feedline.errors import DataError, StateError
@@ -44,10 +45,12 @@ from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Deserializer, Ordered, check_seed, finish_of, is_sized, sources_of, whole_number
 from feedline.feed.quarantine import QuarantineFile
 from feedline.feed.reading import lengths
+from feedline.feed.reading.call_meter import CallMeter
 from feedline.feed.reading.copy_ahead import CopyAhead, FirstStage
 from feedline.feed.reading.copy_together import CopyTogether
 from feedline.feed.reading.decoding_reader import DecodingReader, ahead_bytes
 from feedline.feed.reading.delivery import Delivery
+from feedline.feed.reading.facts import facts_of
 from feedline.feed.reading.reader import Upcoming, upcoming
 from feedline.feed.reading.reader_factory import choose_reader
 from feedline.feed.reading.stats import Stats
@@ -190,6 +193,7 @@ class MinibatchSource:
         if cuts is not None:
             self.schema = cuts.schema
         self._stats = Stats()
+        self._meter = CallMeter(self._stats)
         chunks = self._chunks = ChunkSet(corpus.schema)
         timeline, self._reader, sizes, self._paths_to_fetch = choose_reader(
             corpus,
@@ -251,6 +255,17 @@ class MinibatchSource:
             stats=self._stats,
         )
         self._identity = states.Identity(corpus, timeline, filling)
+        self._stats.threads = threads
+        self._stats.describe = functools.partial(
+            facts_of,
+            corpus,
+            timeline,
+            shuffle=shuffle,
+            threads=threads,
+            read_ahead=read_ahead,
+            transforms=[stage.name for stage in stages],
+        )
+        FEEDS.add(self._stats)
         # The position while there is no cursor. Its label samples are always the source's.
         self._place = states.SavedPlace(Position(window=None if is_sized(corpus) else 0), 0, [])
         self._cursor: Cursor | None = None
@@ -309,20 +324,29 @@ class MinibatchSource:
             cursor, copies = self._cursor, self._copy_together
             if copies is not None and cursor is not None and cursor == copies.cursor:
                 if size == copies.size and count == 1:
+                    stats = self._stats
                     minibatch, after = copies.take(self._place.position.label_samples)
                     if finish is not None:
                         finish(minibatch)
                     if copies.is_empty:
+                        began = time.perf_counter()
                         if self._upcoming is not None:
                             self._reader.read_on(self._upcoming)
                         copies.refill(after, size, minibatch.num_sequences)
-                    stats = self._stats
+                        stats.note_call(began)
+                        stats.gather_seconds += stats.ended - began
                     stats.minibatches += 1
                     stats.sequences += minibatch.num_sequences
                     stats.samples += minibatch.num_samples
                     self._cursor = after
                     return minibatch
                 copies.drop()
+            meter = self._meter
+            meter.left -= 1
+            measured = meter.left <= 0
+            if measured:
+                self._stats.rank, self._stats.ranks = index, count
+                meter.begin()
             if cursor is None:
                 cursor = self._start()
                 if cursor is None:
@@ -331,12 +355,18 @@ class MinibatchSource:
             if plan.ended:
                 self._cursor = plan.after
                 return Minibatch.end(self.schema, self.position)
+            if measured:
+                meter.planned()
             cut = self._partition.cut(partition) if self._cuts else (0, 1)
             minibatch = self._delivery.minibatch(plan, index, self._place.position.label_samples, begun, cut)
             if count > 1 or self._cuts:
                 minibatch.share = RankShare(index, count, *cut, plan.share_sizes)
+            if measured:
+                meter.gathered()
             if finish is not None:
                 finish(minibatch)
+                if measured:
+                    meter.moved()
             after = plan.after
             window = after.segment.plan.part(index, count)
             if count > 1:
@@ -361,6 +391,8 @@ class MinibatchSource:
                 self._check_barren(plan.start)
             elif self._barren is not None:
                 self._barren = None
+            if measured:
+                meter.end()
             # Last, with no call before the return: after any interrupt, the position has advanced if and only if the
             # minibatch was delivered.
             self._window_in_use, self._cursor = window, after

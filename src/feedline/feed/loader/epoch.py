@@ -37,7 +37,7 @@ from feedline.feed.loader.state import ResumePoint
 from feedline.feed.partition import ranks
 
 if TYPE_CHECKING:
-    from feedline.feed.workers import Pool, WorkerStats
+    from feedline.feed.workers import Pool, Taken, WorkerStats
 
 
 def batches_of(options: LoaderOptions, seed: int | None) -> Batches:
@@ -69,6 +69,7 @@ class Crew:
         mark: object that the threads of this loader `serve`.
         past: history of an iterable dataset that is read in this process.
         figures: figures of the workers, over all sweeps.
+        taken: how their results were taken, over all sweeps. None before there are workers.
         begins_next: whether a sweep may be begun before its ``iter``, see `begun_sweep`. No longer once that was in
             vain.
     """
@@ -78,6 +79,7 @@ class Crew:
         self.mark = object()
         self.past = DatasetPast()
         self.figures: list[WorkerStats] = []
+        self.taken: Taken | None = None
         self._options: LoaderOptions | None = None  # of the workers of the newest sweep
         self._kept: Pool | None = None  # persistent workers, of the same
         self._pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -117,7 +119,9 @@ class Crew:
         )
         if len(self.figures) == len(pool.figures):
             pool.figures[:] = self.figures  # they go on counting
-        self.figures = pool.figures
+        if self.taken is not None:
+            pool.taken = self.taken
+        self.figures, self.taken = pool.figures, pool.taken
         self._pools.add(pool)
         self._newest = weakref.ref(pool)
         if options.persistent_workers and self._options is options:
@@ -187,6 +191,11 @@ class Epoch:
         self.batches, self.partition, self._crew = batches, partition, crew
         self.remaining: RemainingBatches | None = None
         self._pool: Pool | None = None
+
+    @property
+    def worker_figures(self) -> tuple[list[WorkerStats], Taken | None]:
+        """Figures of the workers, and how their results were taken, over all sweeps of the loader."""
+        return self._crew.figures, self._crew.taken
 
     def in_jax(self, batch: Any, planned: Planned) -> Any:
         """Return a batch with JAX arrays, on the device or sharding of the loader."""

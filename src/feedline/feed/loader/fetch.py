@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feedline import _native
+from feedline.concurrency.hooks import hook_name
 from feedline.concurrency.turns import serve
 from feedline.errors import shown
 from feedline.feed.loader import blame
@@ -22,6 +23,8 @@ from feedline.feed.loader import collate as collating
 from feedline.feed.loader.collate import RaggedCollate
 from feedline.feed.loader.order import Planned
 from feedline.feed.loader.sample_seeds import BATCH, COLLATE, ITEM, WORKER, At, Seeding
+
+SLOW_ITEM_S = 100e-6  # seconds, from which items are timed one by one
 
 
 class Fetched(NamedTuple):
@@ -33,6 +36,9 @@ class Fetched(NamedTuple):
         bad: (key, index as text, error as text) of each skipped item.
         reading, collating: seconds spent.
         computing: seconds of CPU time in both. 0 if no Python of the user's makes batches.
+        slowest: (seconds, index) of the slowest item, or of all items, with a list of indices. None if it was not
+            timed, as items are too fast for that.
+        hook: name of the debugger or profiler that Python calls there. Empty without one.
     """
 
     batch: Any
@@ -41,6 +47,8 @@ class Fetched(NamedTuple):
     reading: float
     collating: float
     computing: float = 0.0
+    slowest: tuple[float, Any] | None = None
+    hook: str = ""
 
 
 class WorkUnit(NamedTuple):
@@ -116,6 +124,7 @@ class Fetch:
         self._start = start
         self._default = collating.own_form(collate)
         self._reads_batches: bool | None = None
+        self._times_items = False
         self._seeding: Seeding | None = None
         if start.place == "thread":  # one `Seeding` for all threads
             self.seed_with(None)
@@ -137,6 +146,7 @@ class Fetch:
         began, computed = time.perf_counter(), self._start.cpu_s()
         read = began
         dataset, default = self.dataset, self._default
+        timed = TimedItems(dataset) if self._times_items else None
         collate = default or self._collate
         bad: list[tuple[int, str, str]] = []
         count = 1
@@ -146,7 +156,7 @@ class Fetch:
             bad.clear()
             sample = self._samples if self._batched else self._sample
             try:
-                samples = sample(dataset, unit, at, bad)
+                samples = sample(timed or dataset, unit, at, bad)
             except StopIteration as error:  # it would silently end the loop before the end of the data
                 name = type(error).__name__
                 raise RuntimeError(f"the dataset raised {name} instead of returning a sample") from error
@@ -168,7 +178,16 @@ class Fetch:
         batch = self._seeding.run((unit.seed, unit.sweep), work)
         ended = time.perf_counter()
         computing_s = self._start.cpu_s() - computed
-        return Fetched(batch, count, bad, read - began, ended - read, computing=computing_s)
+        # Timing an item costs half a microsecond, too much for fast ones.
+        self._times_items = self._batched and not self._reads_batches and read - began >= SLOW_ITEM_S * max(count, 1)
+        slowest = None
+        if timed is not None:
+            slowest = timed.slowest
+        elif read - began >= SLOW_ITEM_S * max(count, 1):
+            slowest = read - began, np.asarray(unit.indices).tolist() if self._batched else _plain(unit.indices)
+        return Fetched(
+            batch, count, bad, read - began, ended - read, computing=computing_s, slowest=slowest, hook=hook_name()
+        )
 
     def _collate_samples(self, collate: Callable[[Any], Any], samples: Sequence[Any], unit: WorkUnit) -> Any:
         try:
@@ -191,8 +210,8 @@ class Fetch:
                 blame.in_default_collate(error, samples, items, ragged=isinstance(default, RaggedCollate))
             raise
 
-    def _samples(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
-        indices, keys = unit.indices, unit.keys
+    def _samples(self, items: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
+        dataset, indices, keys = self.dataset, unit.indices, unit.keys
         if isinstance(indices, np.ndarray):
             indices = indices.tolist()
             if keys is unit.indices:
@@ -216,11 +235,11 @@ class Fetch:
             try:
                 if at.many(keys, samples):
                     for index in indices:
-                        add(dataset[index])
+                        add(items[index])
                 else:
                     for key, index in zip(keys, indices, strict=True):
                         at(key)
-                        add(dataset[index])
+                        add(items[index])
             except Exception as error:
                 blame.in_item(error, dataset, _plain(indices[len(samples)]))
                 raise
@@ -228,21 +247,41 @@ class Fetch:
         for key, index in zip(keys, indices, strict=True):
             at(key)
             try:
-                add(dataset[index])
+                add(items[index])
             except Exception as error:
                 bad.append((key, repr(index), f"{type(error).__name__}: {error}"))
         return samples
 
-    def _sample(self, dataset: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
+    def _sample(self, items: Any, unit: WorkUnit, at: At, bad: list[tuple[int, str, str]]) -> Any:
         at(unit.keys, ITEM)
         try:
-            return dataset[unit.indices]
+            return items[unit.indices]
         except Exception as error:
             if self._skip:
                 bad.append((unit.keys, repr(unit.indices), f"{type(error).__name__}: {error}"))
                 return None
-            blame.in_item(error, dataset, unit.indices)
+            blame.in_item(error, self.dataset, unit.indices)
             raise
+
+
+class TimedItems:
+    """A map-style dataset whose items are timed.
+
+    Attributes:
+        slowest: seconds and index of the slowest item so far.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self.slowest: tuple[float, Any] = (0.0, None)
+
+    def __getitem__(self, index: Any) -> Any:
+        began = time.perf_counter()
+        item = self._dataset[index]
+        seconds = time.perf_counter() - began
+        if seconds > self.slowest[0]:
+            self.slowest = seconds, index
+        return item
 
 
 def reads_batches(dataset: Any) -> bool:

@@ -65,6 +65,8 @@ class LoaderIterator(_Base):
         self._shown = ShownSweep(show, stats, self._length)
         self._epoch, self._executor, self._draws = epoch, epoch.executor(progress.place), draws
         self._sweeps, self._progress, self._divided = sweeps, progress, sweeps.divided
+        stats.rank, stats.ranks = epoch.partition
+        stats.read_by(epoch.worker_figures, getattr(self._executor, "source", None))
         self._note_generators()
         progress.epoch = batches.epoch()  # now that workers have begun
         self._stats, self._quarantine, self._check_length = stats, quarantine, check_length
@@ -104,7 +106,7 @@ class LoaderIterator(_Base):
             stats = self._stats
             began = time.perf_counter()
             if self._delivered_at is not None:
-                stats.consuming += began - self._delivered_at
+                stats.note_step(began - self._delivered_at)
                 self._delivered_at = None
             if self._ended:
                 raise StopIteration
@@ -134,6 +136,8 @@ class LoaderIterator(_Base):
             place, skipped = self._progress.after(planned), len(fetched.bad)
             if self._check_length is not None:
                 self._check_length(self._yielded + 1)
+            if fetched.slowest is not None or not stats.batches & 15:
+                stats.note_items(fetched.items, fetched.reading, fetched.slowest)
             now = time.perf_counter()
             # From here on there are no calls, and so no interrupts, until the loop has the batch.
             self._progress.place, self._hand = place, None
@@ -143,10 +147,12 @@ class LoaderIterator(_Base):
             stats.skipped += skipped
             stats.reading += fetched.reading
             stats.collating += fetched.collating
+            stats.hook = fetched.hook
             stats.computing += fetched.computing
             stats.waiting += now - began
             if self._yielded == 1:
                 stats.starting += now - began
+                stats.starts += 1
             self._delivered_at = now
             return batch
         finally:

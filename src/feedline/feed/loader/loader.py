@@ -14,6 +14,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from feedline.concurrency.stages import FEEDS
 from feedline.feed.argument_errors import expect_state
 from feedline.feed.arguments import Quarantine, refuse_replaced
 from feedline.feed.loader import collate as collating
@@ -175,7 +176,8 @@ class DataLoader(_Base):
         if options.kind == "process":
             expect_processes(options)
         self._quarantine = QuarantineFile.of(options.quarantine)
-        self._stats = LoaderStats()
+        self._stats = LoaderStats(describe=options.describe)
+        FEEDS.add(self._stats)
         self._sweeps, self._crew = Sweeps(LoaderPosition(), batches), Crew()
         # Names that a subclass defines, or has set before it called this constructor, keep its meaning.
         earlier = self.__dict__.keys() - self.__dict__.get("_set", {}).keys()
@@ -489,7 +491,7 @@ class DataLoader(_Base):
 
     def stats(self) -> LoaderStats:
         """Return the number of batches delivered so far, and where the time went."""
-        self._stats.workers = list(self._crew.figures)
+        self._stats.workers, self._stats.taken = list(self._crew.figures), self._crew.taken
         return self._stats
 
     @property

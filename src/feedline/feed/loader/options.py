@@ -122,6 +122,20 @@ class LoaderOptions:
             else:
                 self.collate_fn = default_functions()[0 if self.batched else 1]
 
+    def describe(self) -> dict[str, Any]:
+        """Return the settings for those who look for what is slow, in JSON types."""
+        return {
+            "feed": "DataLoader",
+            "dataset": type(self.dataset).__name__,
+            "workers": self.num_workers,
+            "kind": self.kind,
+            "prefetch_factor": self.prefetch_factor,
+            "persistent_workers": self.persistent_workers,
+            "pin_memory": self.pin_memory,
+            "device": None if self.device is None else str(self.device),
+            "batch_size": self.batch_size,
+        }
+
     def with_arguments(self, changes: Mapping[str, Any]) -> LoaderOptions:
         """Return a copy with other values of some arguments. A new sampler replaces the present order.
 

@@ -22,7 +22,16 @@ from feedline.concurrency.thread_pool import Job, Threads
 from feedline.data import Chunk
 from feedline.feed.assembly import ChunkSet
 from feedline.feed.packing.axis import SegmentSlice
-from feedline.feed.protocol import CHUNK_MASK, CHUNK_MEMORY, Deserializer, Fetchable, Ints, Selective, require
+from feedline.feed.protocol import (
+    CHUNK_MASK,
+    CHUNK_MEMORY,
+    Deserializer,
+    Fetchable,
+    Ints,
+    Selective,
+    chunk_extents,
+    require,
+)
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, Waits
 from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Selecting, Slots, Upcoming
@@ -269,6 +278,10 @@ class DecodingReader(WindowReader, Selecting):
             if self.waits.slow and self._keeps_pages is None:
                 self._keeps_pages = self._whole_window and fits_page_cache(self._stored_bytes())
 
+    def _place_of(self, chunk_id: int) -> str:
+        extents = chunk_extents(self._corpus, chunk_id & CHUNK_MASK)
+        return f"{extents[0].path}, byte {extents[0].offset}" if extents else f"{self._corpus.name}, chunk {chunk_id}"
+
     def _stored_bytes(self) -> int:
         """Return the stored size of the corpus. If it is unknown, return a size that fits nowhere."""
         return 2**63 if self._stored is None else int(self._stored.sum())
@@ -357,6 +370,7 @@ class DecodingReader(WindowReader, Selecting):
             give_back()
         size = chunk.nbytes
         with self._lock:
+            self._stats.fetch_seconds = self.ranges.wait_seconds
             self._stats.disk_bytes = self.ranges.disk_bytes
             self._stats.fetched_bytes = self.ranges.fetched_bytes
             self._stats.cached_bytes = self.ranges.cached_bytes
@@ -366,7 +380,10 @@ class DecodingReader(WindowReader, Selecting):
                 self._ratio = size / int(self._stored[chunk_id & CHUNK_MASK])
             stats = self._stats
             stats.chunks_read += 1
-            stats.read_seconds += time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            stats.read_seconds += seconds
+            stats.decoded_bytes += size
+            stats.chunk_durations.add(seconds, lambda: self._place_of(chunk_id))
             if not entry.dropped:
                 entry.counted = True
                 stats.held_bytes += size

@@ -10,6 +10,7 @@ import copy
 import functools
 import hashlib
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ from feedline.feed.sharing.group import Group, address_of
 from feedline.feed.timeline import Segment
 from feedline.feed.timeline.elements import ended_parts
 from feedline.feed.transforms import Begun, DrawKeys, Map, Transform
+from feedline.feed.transforms.transform import Transformed
 
 Mask = NDArray[np.bool_]
 
@@ -361,15 +363,25 @@ class Delivery:
             first, until: stages to run: from ``first`` to before ``until``. None: to the last.
         """
         values, ids, good = gathered
+        stats, began = self._stats, time.perf_counter()
         for stage, transform in enumerate(self._transforms[first:until], first):
             if begun is not None and stage == 0:
                 done = begun.result()
             else:
                 keys = DrawKeys(self._seed, sweeps if good is None else sweeps[good], ids, stage)
                 done = transform.run_all(self._schemas[stage], values, keys)
-            self._stats.transform_seconds += done.seconds
+            self._count_transform(done, ids)
             values, ids, good = self._remove(done.errors, done.values, ids, good, rank)
+        stats.transform_wait_seconds += time.perf_counter() - began
         return values, ids, good
+
+    def _count_transform(self, done: Transformed, ids: Ints) -> None:
+        stats = self._stats
+        stats.transform_seconds += done.seconds
+        if done.slowest is not None:
+            seconds, i = done.slowest
+            stats.sequence_durations.count(done.seconds / len(ids), len(ids))
+            stats.sequence_durations.note(seconds, lambda: f"{self._corpus.name}, sequence {ids[i]}")
 
     def _check_frames(self, values: dict[str, Value], ids: Ints) -> None:
         """Check the streams that do not count towards the budget. They may be longer than the streams that do."""

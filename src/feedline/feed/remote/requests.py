@@ -90,6 +90,7 @@ class Traffic:
         fetched_bytes: bytes that arrived.
         lookups: requests for names and sizes.
         failed: requests that failed and were made again.
+        refused: those among them that a store refused because there were too many.
         hedged: requests that were made a second time because the first was slow.
         first_bytes: recent delays until the first byte of an answer, in seconds.
     """
@@ -98,6 +99,7 @@ class Traffic:
     fetched_bytes: int = 0
     lookups: int = 0
     failed: int = 0
+    refused: int = 0
     hedged: int = 0
     first_bytes: deque[float] = field(default_factory=lambda: deque(maxlen=128))
 
@@ -460,6 +462,7 @@ class Tries:
         if not fault.again:
             raise self._error(fault, elapsed_s) from fault
         TRAFFIC.failed += 1
+        TRAFFIC.refused += fault.throttled
         most = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** min(self._attempts - 1, 16))
         delay = most * (0.5 + loop().random.random() / 2)
         remaining_s = self.patience.deadline_s - elapsed_s

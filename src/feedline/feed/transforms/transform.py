@@ -55,11 +55,13 @@ class Transformed(NamedTuple):
         errors: by index in the minibatch, why a sequence cannot be read. It keeps its place in the order, and raises
             or is skipped like one that the corpus could not read.
         seconds: time spent, summed over threads.
+        slowest: (seconds, index in the minibatch) of the slowest sequence. None if they are not timed one by one.
     """
 
     values: dict[str, Value]
     errors: Mapping[int, DataError] = {}  # never changed
     seconds: float = 0.0
+    slowest: tuple[float, int] | None = None
 
 
 class Begun(Protocol):

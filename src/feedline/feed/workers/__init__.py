@@ -12,13 +12,13 @@ from feedline.feed.workers.message import empty
 
 if TYPE_CHECKING:
     from feedline.feed.workers.pool import Pool, Task
-    from feedline.feed.workers.results import WorkerStats
+    from feedline.feed.workers.results import Taken, WorkerStats
     from feedline.feed.workers.start_methods import context, prepare
 
-__all__ = ["Pool", "Task", "WorkerStats", "context", "empty", "prepare"]
+__all__ = ["Pool", "Taken", "Task", "WorkerStats", "context", "empty", "prepare"]
 
 # Modules that start workers are imported on demand: many programs have no workers.
-_MODULES = {"pool": ("Pool", "Task"), "results": ("WorkerStats",), "start_methods": ("context", "prepare")}
+_MODULES = {"pool": ("Pool", "Task"), "results": ("Taken", "WorkerStats"), "start_methods": ("context", "prepare")}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,11 +17,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from feedline.feed.workers import limits
 from feedline.feed.workers.interrupts import SigintDeferred, at_rest, handles_interrupt
-from feedline.feed.workers.results import Outcome
+from feedline.feed.workers.results import Outcome, Taken
 
 if TYPE_CHECKING:
     from feedline.feed.workers.process_pool import ProcessPool
@@ -66,6 +67,7 @@ class Pool:
         backend: the processes, threads or actors.
         workers, timeout_s: see above.
         figures: counts and times by worker, updated as results arrive.
+        taken: how long results took to be taken.
 
     Raises:
         ValueError: an argument is invalid.
@@ -112,7 +114,7 @@ class Pool:
             from feedline.feed.workers.process_pool import ProcessPool
 
             self.backend = ProcessPool(task, workers, method, max(depth, 1))
-        self.figures = self.backend.figures
+        self.figures, self.taken = self.backend.figures, Taken()
         self._end = weakref.finalize(self, _drop, self.backend)
         self._end.atexit = False  # `_close_all` runs before multiprocessing terminates its children
         try:
@@ -172,11 +174,12 @@ class Pool:
             ValueError: the ticket is unknown, or its result has been taken.
         """
         self._wait(lambda: ticket in self._done, (ticket,))
-        outcome = self._done[ticket]
+        outcome, began = self._done[ticket], perf_counter()
         try:
             try:
                 return outcome.take()
             finally:
+                self.taken.add(perf_counter() - began, len(self._done), len(self._waited))
                 with self._lock:
                     self._done.pop(ticket, None)
                     self._waited.discard(ticket)

@@ -243,6 +243,7 @@ class ProcessPool:
     def _commit(self, member: WorkerHandle, message: WorkerMessage, segments: dict[int, SharedSegment]) -> None:
         self._deaths_in_row = 0
         figures = self.figures[member.index]
+        figures.pid = member.pid
         figures.units += 1
         figures.seconds += message.seconds
         figures.bytes += message.nbytes

@@ -104,6 +104,27 @@ class WorkerStats:
     copied_bytes: int = 0
 
 
+@dataclass(slots=True)
+class Taken:
+    """How results were taken from workers.
+
+    Attributes:
+        results: number of results.
+        seconds: time to take them: to map their memory and to unpickle the rest.
+        ready: sum, over these results, of the share of the units in flight that were done.
+    """
+
+    results: int = 0
+    seconds: float = 0.0
+    ready: float = 0.0
+
+    def add(self, seconds: float, done: int, in_flight: int) -> None:
+        """Add a result that took ``seconds``, while ``done`` of the units ``in_flight`` were done."""
+        self.results += 1
+        self.seconds += seconds
+        self.ready += done / max(done, in_flight, 1)
+
+
 def short(unit: Any) -> str:
     """Return a short description of a unit for errors."""
     text = repr(unit)

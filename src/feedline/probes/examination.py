@@ -1,0 +1,124 @@
+"""Watch the loops of this process while they run, and say at the end what slows them down."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from feedline.concurrency.named_threads import begin
+from feedline.probes.recorder import Recorder
+from feedline.probes.torch_loaders import TorchLoaders
+from feedline.runs.diagnosis import Finding, RankRecord, diagnose
+from feedline.runs.log import open_log
+
+_LOOK_S, _WRITE_S = 0.1, 2.0
+_COST = 0.004  # largest share of the time of a processor for looks
+
+
+class Examination:
+    """An examination of this process, from its creation to `end`.
+
+    Args:
+        log: path of a log, to which a line is added every two seconds for ``feedline doctor``. With several ranks each
+            rank writes ``<log>.rank<i>``. None: no log.
+
+    Attributes:
+        findings: what limits the loops, worst first. Empty until `end`, and for a healthy program.
+        record: what they did. None until `end`.
+    """
+
+    def __init__(self, log: str | os.PathLike[str] | None = None) -> None:
+        self.findings: list[Finding] = []
+        self.record: RankRecord | None = None
+        self._loaders, self._recorder = TorchLoaders(), Recorder()
+        self._log = None if log is None else Path(log)
+        self._file: TextIO | None = None
+        self._ended = threading.Event()
+        self._pid = os.getpid()
+        self._thread = begin("doctor", self._look_on)
+
+    def end(self) -> None:
+        """End the examination, and fill ``findings`` and ``record``. Idempotent."""
+        if self._ended.is_set() or os.getpid() != self._pid:
+            return
+        self._ended.set()
+        self._thread.end(10 * _LOOK_S)
+        self.record = self._recorder.record()
+        self.findings = diagnose([self.record])
+        self._write("end", self.record)
+        if self._file is not None:
+            self._file.close()
+        self._recorder.close()
+        self._loaders.close()
+
+    def report(self) -> str:
+        """Return the findings as text."""
+        return report(self.findings)
+
+    def _look_on(self) -> None:
+        written = time.monotonic()
+        pause_s = _LOOK_S
+        while not self._ended.wait(pause_s):
+            began = time.thread_time()
+            self._loaders.attach()
+            self._recorder.look()
+            pause_s = max(_LOOK_S, (time.thread_time() - began) / _COST)
+            if self._log is not None and time.monotonic() - written >= _WRITE_S:
+                written = time.monotonic()
+                self._write("record", self._recorder.record())
+
+    def _write(self, event: str, record: RankRecord) -> None:
+        if self._log is None:
+            return
+        if self._file is None:
+            path = self._log.with_name(f"{self._log.name}.rank{record.rank}") if self._recorder.ranks > 1 else self._log
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open_log(path)
+        line = {"event": event, "samples": self._recorder.batches, "time": round(time.time(), 3)}
+        self._file.write(json.dumps({**line, "record": record.to_json()}) + "\n")
+        self._file.flush()
+
+
+@contextlib.contextmanager
+def doctor(*, log: str | os.PathLike[str] | None = None) -> Iterator[Examination]:
+    """Examine the loops inside the context, and print what slows them down when it ends.
+
+    Sources, loaders and torch's own ``DataLoader`` are examined, with their workers. The text goes to stderr. The
+    program's batches, and their order, stay what they are. With ``FEEDLINE_DOCTOR=1`` in the environment a
+    whole program is examined without a change. With ``FEEDLINE_DOCTOR=json`` its last line on stdout is a document
+    ``{"findings": [...]}``. Another value is the path of a log.
+
+    Args:
+        log: path of a log for ``feedline doctor``, see `Examination`.
+
+    Yields:
+        The examination, whose ``findings`` are filled at the end.
+
+    Raises:
+        OSError: the log cannot be written.
+    """
+    examination = Examination(log)
+    try:
+        yield examination
+    finally:
+        examination.end()
+        print(examination.report(), file=sys.stderr)
+
+
+def report(findings: list[Finding]) -> str:
+    """Return findings as text, worst first."""
+    if not findings:
+        return "feedline doctor: nothing slows down this loop but its own step."
+    return "\n".join(["feedline doctor: worst first", *map(str, findings)])
+
+
+def document(findings: list[Finding]) -> dict[str, Any]:
+    """Return findings in JSON types, worst first."""
+    return {"findings": [finding.to_json() for finding in findings]}

@@ -1,0 +1,35 @@
+"""Examine a whole program, if ``FEEDLINE_DOCTOR`` is set when it imports feedline."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import multiprocessing
+import os
+import sys
+
+from feedline.probes.examination import Examination, document
+
+_OFF = ("", "0")
+_started = False
+
+
+def start() -> None:
+    """Begin to examine this process, unless it is a worker of another one."""
+    global _started
+    mode = os.environ.get("FEEDLINE_DOCTOR", "")
+    if _started or mode in _OFF or multiprocessing.parent_process() is not None:
+        return
+    _started = True
+    examination = Examination(None if mode in ("1", "json") else mode)
+    atexit.register(_end, examination, mode, os.getpid())
+
+
+def _end(examination: Examination, mode: str, pid: int) -> None:
+    if os.getpid() != pid:  # a forked child, whose parent reports
+        return
+    examination.end()
+    if mode == "json":
+        print(json.dumps(document(examination.findings)), flush=True)
+    else:
+        print(examination.report(), file=sys.stderr, flush=True)

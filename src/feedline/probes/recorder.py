@@ -1,0 +1,153 @@
+"""RankRecord the feeds of this process, and the conditions under which it and its workers run.
+
+The feeds count their figures themselves. Conditions are read from the system when a record is made. What workers do at
+a moment is only known if `Recorder.look` is called now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from feedline.concurrency.conditions import (
+    Conditions,
+    activity_of,
+    io_conditions,
+    machine_conditions,
+    process_conditions,
+)
+from feedline.concurrency.hooks import hook_name
+from feedline.concurrency.stages import FEEDS
+from feedline.interop.launchers import launcher_rank
+from feedline.runs.diagnosis import FeedRecord, RankRecord
+
+
+class Recorder:
+    """Records this process from now on."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._feeds: list[Any] = []  # figures, in order of creation
+        self._starts: list[FeedRecord] = []  # their records at the beginning
+        self._activity: dict[int, Counter[str]] = {}  # by number of the feed
+        self._hook, self._looking = "", Conditions()  # reads of the thread that looks
+        self._workers: dict[int, Conditions] = {}  # by process id, as they were when they were last seen
+        self._start = self._conditions()
+        traffic = _traffic()
+        self._requests = (0, 0) if traffic is None else (traffic.requests, traffic.refused)
+        self._stop = FEEDS.listen(self._add)
+
+    def _add(self, figures: Any) -> None:
+        self._feeds.append(figures)
+        self._starts.append(_record_of(figures, Counter()))
+        self._note_hook()
+
+    def _note_hook(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._hook = hook_name() or self._hook
+
+    def look(self) -> None:
+        """Note what the workers do at this moment, and what they have done, as they may end before the record."""
+        self._look_at_workers()
+        self._looking = io_conditions("/proc/thread-self")
+        for number, figures in enumerate(self._feeds):
+            pids = _pids_of(figures)
+            if pids:
+                self._activity.setdefault(number, Counter()).update(filter(None, map(activity_of, pids)))
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that torch.distributed or a launcher has started. 1 if none has."""
+        share = _rank_and_count()
+        return max((figures.ranks for figures in self._feeds), default=1) if share is None else share[1]
+
+    @property
+    def batches(self) -> int:
+        """Number of minibatches that all feeds have delivered."""
+        return sum(getattr(figures, "batches", 0) or getattr(figures, "minibatches", 0) for figures in self._feeds)
+
+    def record(self) -> RankRecord:
+        """Return the record up to now."""
+        self._note_hook()
+        feeds = []
+        for number, figures in enumerate(self._feeds):
+            if getattr(figures, "inside", False):  # the source of a loader, whose record has its stages
+                continue
+            record = _record_of(figures, self._activity.get(number, Counter()))
+            if record.stages:
+                feeds.append(record.since(self._starts[number]))
+        traffic, (requests, refused) = _traffic(), self._requests
+        share = _rank_and_count()
+        # Feeds may have a partition of their own.
+        rank = max((figures.rank for figures in self._feeds), default=0) if share is None else share[0]
+        return RankRecord(
+            rank,
+            socket.gethostname(),
+            time.monotonic() - self._began,
+            feeds,
+            self._conditions().since(self._start),
+            None,
+            0 if traffic is None else traffic.requests - requests,
+            0 if traffic is None else traffic.refused - refused,
+        )
+
+    def close(self) -> None:
+        """End the record: later feeds are not in it."""
+        self._stop()
+
+    def _conditions(self) -> Conditions:
+        """Return the conditions of this process and of its workers, those that have ended included."""
+        self._look_at_workers()
+        conditions = replace(machine_conditions(), hook=self._hook)
+        own = process_conditions(os.getpid())
+        for part in [*([] if own is None else [own.since(self._looking)]), *self._workers.values()]:
+            conditions = conditions.plus(part)
+        return conditions
+
+    def _look_at_workers(self) -> None:
+        for pid in {pid for figures in self._feeds for pid in _pids_of(figures)}:
+            now = process_conditions(pid)
+            if now is not None:
+                self._workers[pid] = now
+
+
+def _record_of(figures: Any, activity: Counter[str]) -> FeedRecord:
+    return FeedRecord(
+        figures.describe(),
+        figures.stages,
+        dict(activity),
+        getattr(figures, "computing", 0.0),
+        figures.starting,
+        figures.starts,
+        getattr(figures, "hook", ""),
+    )
+
+
+def _pids_of(figures: Any) -> list[int]:
+    """Return the ids of the worker processes of a feed."""
+    own = os.getpid()
+    return [worker.pid for worker in getattr(figures, "workers", ()) if worker.pid not in (0, own)]
+
+
+def _traffic() -> Any:
+    """Return the counts of requests, or None if nothing was requested from an object store."""
+    module = sys.modules.get("feedline.feed.remote.requests")
+    return None if module is None else module.TRAFFIC
+
+
+def _rank_and_count() -> tuple[int, int] | None:
+    """Return the rank of this process and the number of ranks. None if neither torch.distributed nor a launcher has set
+    them."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
+    share = launcher_rank()
+    if share is None and os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return share

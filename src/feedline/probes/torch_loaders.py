@@ -1,0 +1,169 @@
+"""Figures of torch's own loaders, whose iterators are timed while a doctor looks on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from feedline.concurrency.conditions import process_conditions
+from feedline.concurrency.hooks import hook_name
+from feedline.concurrency.stages import FEEDS, Durations, FeedStage
+from feedline.feed.workers.results import WorkerStats
+
+
+class TorchLoaderFigures:
+    """Figures of a ``torch.utils.data.DataLoader``, over all its iterators.
+
+    Torch does not say how long its workers work. While the loop waits for a batch, they are taken to be busy.
+
+    Args:
+        loader: the loader.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.batches, self.rank, self.ranks = 0, 0, 1
+        self.waiting, self.consuming, self.starting, self.starts = 0.0, 0.0, 0.0, 0
+        self.hook = ""
+        self.workers: list[WorkerStats] = []
+        self._here_s = self._turn_s = 0.0  # processor time in `next`, of this thread; see `note_batch`
+        self._ended_s = self._living_s = 0.0  # processor time of workers that have ended, and of the present ones
+        self._batches, self._steps = Durations(), Durations()
+        self._facts = {
+            "feed": "torch.utils.data.DataLoader",
+            "dataset": type(loader.dataset).__name__,
+            "workers": loader.num_workers,
+            "kind": "process" if loader.num_workers else "here",
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": loader.persistent_workers,
+            "pin_memory": loader.pin_memory,
+            "device": None,
+            "batch_size": loader.batch_size,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings of the loader, in JSON types."""
+        return self._facts
+
+    @property
+    def computing(self) -> float:
+        """Processor time of its workers, or of this thread in ``next``."""
+        if self.workers:
+            living = filter(None, (process_conditions(worker.pid) for worker in self.workers))
+            self._living_s = max(self._living_s, sum(worker.cpu_seconds for worker in living))  # some may have ended
+        return self._here_s + self._ended_s + self._living_s
+
+    @property
+    def stages(self) -> dict[str, FeedStage]:
+        """Stages of the loop by name. Of the time in a dataset, ``decode`` is the processor's, and ``fetch`` waits."""
+        threads = max(1, len(self.workers))
+        busy_s = threads * self.waiting
+        decoding_s = min(busy_s, self.computing)
+        decoding = FeedStage(
+            decoding_s, self.waiting * decoding_s / busy_s if busy_s else 0.0, self.batches, 0, threads
+        )
+        fetching = FeedStage(busy_s - decoding_s, self.waiting - decoding.waiting, self.batches, 0, threads)
+        (decoding if decoding_s > busy_s / 2 else fetching).timed(self._batches)
+        step = FeedStage(self.consuming, 0.0, self.batches).timed(self._steps)
+        stages = {"fetch": fetching, "decode": decoding, "step": step}
+        return {name: stage for name, stage in stages.items() if stage.seconds}
+
+    def note_step(self, seconds: float) -> None:
+        """Add a step of the loop."""
+        self.consuming += seconds
+        number = self.batches
+        self._steps.add(seconds, lambda: f"step {number}")
+
+    def note_workers(self, workers: Sequence[Any]) -> None:
+        """Note the processes that make the batches of an iterator."""
+        pids = [worker.pid or 0 for worker in workers]
+        if pids != [worker.pid for worker in self.workers]:
+            self._ended_s, self._living_s = self._ended_s + self._living_s, 0.0
+            self.workers = [WorkerStats(i, pid) for i, pid in enumerate(pids)]
+
+    def note_batch(self, seconds: float, computing_s: float, first: bool) -> None:
+        """Add a batch that the loop waited for, ``computing_s`` of it with work of its own thread."""
+        self.waiting += seconds
+        number = self.batches
+        if first:
+            self.starting += seconds
+            self.starts += 1
+        else:
+            # Workers work at the same time, so that the loop waits for one batch of each turn.
+            self._turn_s += seconds
+            if number % max(1, len(self.workers)) == 0:
+                self._batches.add(self._turn_s, lambda: f"batch {number}")
+                self._turn_s = 0.0
+        if not self.workers:
+            self._here_s += computing_s
+            self.hook = hook_name()
+        self.batches += 1
+
+
+class TorchLoaders:
+    """Times the iterators of torch's loaders that this process creates from now on, until it is closed."""
+
+    def __init__(self) -> None:
+        self._iterators: Any = None  # the class
+        self._before: tuple[Any, Any] = (None, None)  # its methods
+        self._figures: weakref.WeakKeyDictionary[Any, TorchLoaderFigures] = weakref.WeakKeyDictionary()
+        self.attach()
+
+    def attach(self) -> None:
+        """Begin, once the program has imported torch's loaders."""
+        module = sys.modules.get("torch.utils.data.dataloader")
+        if self._iterators is not None or not hasattr(module, "DataLoader"):  # the last of the names it defines
+            return
+        iterators = self._iterators = module._BaseDataLoaderIter  # type: ignore[union-attr]
+        initialise, advance = self._before = iterators.__init__, iterators.__next__
+        own = os.getpid()  # a forked worker may have loaders of its own
+
+        def initialised(iterator: Any, loader: Any) -> None:
+            initialise(iterator, loader)
+            if os.getpid() == own:
+                iterator._feedline = _Timed(self._figures_of(loader))
+
+        def advanced(iterator: Any) -> Any:
+            timed = getattr(iterator, "_feedline", None)
+            return advance(iterator) if timed is None else timed.next(iterator, advance)
+
+        iterators.__init__, iterators.__next__ = initialised, advanced
+
+    def close(self) -> None:
+        """Leave torch as it was."""
+        if self._iterators is not None:
+            self._iterators.__init__, self._iterators.__next__ = self._before
+            self._iterators = None
+
+    def _figures_of(self, loader: Any) -> TorchLoaderFigures:
+        figures = self._figures.get(loader)
+        if figures is None:
+            figures = self._figures[loader] = TorchLoaderFigures(loader)
+            FEEDS.add(figures)
+        return figures
+
+
+class _Timed:
+    """The times of one iterator."""
+
+    def __init__(self, figures: TorchLoaderFigures) -> None:
+        self._figures, self._first = figures, True
+        self._delivered_at: float | None = None
+
+    def next(self, iterator: Any, advance: Callable[[Any], Any]) -> Any:
+        """Return the next batch."""
+        began, computed = time.perf_counter(), time.thread_time()
+        if self._delivered_at is not None:
+            self._figures.note_step(began - self._delivered_at)
+            self._delivered_at = None
+        batch = advance(iterator)
+        computing_s, seconds = time.thread_time() - computed, time.perf_counter() - began
+        if self._first:
+            self._figures.note_workers(getattr(iterator, "_workers", ()))
+        self._figures.note_batch(seconds, computing_s, self._first)
+        self._first = False
+        self._delivered_at = time.perf_counter()
+        return batch

@@ -1,0 +1,50 @@
+"""Diagnose a run from the records of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from feedline.runs.diagnosis import data_rules, loop_rules, machine_rules
+from feedline.runs.diagnosis.finding import Finding
+from feedline.runs.diagnosis.rank_view import RankView
+from feedline.runs.diagnosis.record import RankRecord
+
+_NAMED = 8  # ranks that a finding lists
+
+
+def diagnose(records: Sequence[RankRecord]) -> list[Finding]:
+    """Return what limits the loops of ranks, worst first. An empty list if nothing does but their steps.
+
+    A reason that holds for several ranks is a finding about the worst of them, whose evidence names the others.
+
+    Args:
+        records: a record of each rank, over the same span.
+    """
+    views = [RankView(record) for record in records]
+    for view in views:
+        view.peers = [peer for peer in views if peer is not view]
+    by_reason: dict[tuple[object, str], list[Finding]] = {}
+    for view in views:
+        if not view.tells:
+            continue
+        explained = False  # why it waits for data
+        for rules in (machine_rules.RULES, data_rules.RULES, (loop_rules.limit,), loop_rules.RULES):
+            if explained and rules is not loop_rules.RULES:  # what else is slow follows from it
+                continue
+            for rule in rules:
+                finding = rule(view)
+                if finding is not None:
+                    by_reason.setdefault((rule, finding.stage), []).append(finding)
+                    explained = explained or finding.stage != "step"
+    return sorted(map(_worst, by_reason.values()), key=lambda finding: -finding.gain)
+
+
+def _worst(findings: list[Finding]) -> Finding:
+    """Return the worst of findings about several ranks."""
+    worst = max(findings, key=lambda finding: finding.gain)
+    others = sorted(finding.rank for finding in findings if finding is not worst)
+    if not others:
+        return worst
+    names = ", ".join(map(str, others[:_NAMED])) + (", …" if len(others) > _NAMED else "")
+    return replace(worst, evidence=f"{worst.evidence} So it is on {len(others)} other ranks: {names}.")

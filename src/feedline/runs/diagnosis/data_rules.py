@@ -1,0 +1,230 @@
+"""Rules about the data: disks, page cache, object stores, windows, files, compression and single slow samples."""
+
+from __future__ import annotations
+
+from feedline.runs.diagnosis.finding import Finding
+from feedline.runs.diagnosis.rank_view import WORTH, RankView, Rule, bytes_text, seconds_text
+
+_SLOW, _SLOW_S = 8, 5e-3  # times the median, and seconds, from which a unit is slow
+_TINY_BYTES, _MANY = 64 << 10, 100
+_READ_S, _OPENING = 25e-6, 0.25  # cost of a read, with its part of opening; share of the time from which files are tiny
+_AGAIN = 1.2  # times the data that was read, from which parts were read again
+_REFUSED = 0.02
+_TEXT = ("CTF", "Csv", "Jsonl", "MLF")
+
+
+def slow_samples(rank: RankView) -> Finding | None:
+    """Few units take much longer than the others."""
+    for name in ("fetch", "decode", "transform"):
+        stage = rank.stage(name)
+        slow = [u for u in stage.slowest if u["seconds"] >= max(_SLOW * stage.median_seconds, _SLOW_S)]
+        slow = [unit for unit in slow if unit["seconds"] >= slow[0]["seconds"] / 10]
+        lost_s = min(sum(unit["seconds"] for unit in slow), rank.waiting())
+        if not slow or not stage.median_seconds or lost_s < WORTH / 2 * rank.seconds:
+            continue
+        times = slow[0]["seconds"] / stage.median_seconds
+        names = "; ".join(f"{unit['name']} ({seconds_text(unit['seconds'])})" for unit in slow)
+        several = "1 sample takes" if len(slow) == 1 else f"{len(slow)} samples take"
+        return rank.finding(
+            name,
+            f"{several} up to {times:.0f} times the median, and the loop waits for them.",
+            f"Slowest: {names}. The median is {seconds_text(stage.median_seconds)}.",
+            "Look at these samples. Raise prefetch_factor=, or pass in_order=False, so that others are delivered "
+            "meanwhile.",
+            saved_s=lost_s,
+        )
+    return None
+
+
+def refused_requests(rank: RankView) -> Finding | None:
+    """An object store refuses requests because there are too many."""
+    record = rank.record
+    refused = record.refused_requests / max(1, record.requests)
+    if refused < _REFUSED or not rank.waits():
+        return None
+    return rank.finding(
+        "fetch",
+        "The object store refuses requests because there are too many.",
+        f"{record.refused_requests} of {record.requests} requests were refused, and made again later.",
+        "Ask for a higher limit, spread the objects over more prefixes, or keep them in the cache: "
+        "remote=fl.Remote(cache_bytes=...). Larger chunks take fewer requests.",
+        saved_s=rank.waiting("fetch", "decode") * min(0.9, 2 * refused + 0.1),
+    )
+
+
+def small_cache(rank: RankView) -> Finding | None:
+    """Bytes of objects are fetched again, as the cache did not keep them."""
+    facts, fetched = rank.feed.facts, rank.stage("fetch").bytes
+    stored = facts.get("stored_bytes") or 0
+    if not facts.get("remote") or not stored or fetched < _AGAIN * stored or not rank.waits():
+        return None
+    size = -(-stored * 11 // 10 >> 20)
+    return rank.finding(
+        "fetch",
+        "The cache of objects is too small: it fetches again what it has dropped.",
+        f"{bytes_text(fetched)} were fetched, {fetched / stored:.1f} times the {bytes_text(stored)} of the data.",
+        f"Pass remote=fl.Remote(cache_bytes={size} << 20), or a shuffle window that fits the cache.",
+        saved_s=rank.waiting("fetch", "decode") * (1 - stored / fetched),
+    )
+
+
+def slow_disk(rank: RankView) -> Finding | None:
+    """The disk of one rank is slower than those of the others."""
+    if not rank.waits():
+        return None
+    own, usual = _fetch_s(rank), rank.usual(_fetch_s)
+    if usual is None or own < 2 * usual or rank.share("fetch") < WORTH / 2:
+        return None
+    rate, usual_rate = _rate(rank), rank.usual(_rate)
+    rates = f" It reads {bytes_text(rate)}/s, the others {bytes_text(usual_rate)}/s." if rate and usual_rate else ""
+    return rank.finding(
+        "fetch",
+        "Reading is slower on this rank than on the others: a slow or busy disk, or network.",
+        f"It waits for {seconds_text(own)} per unit where the others wait for {seconds_text(usual)}, and for data "
+        f"{rank.share():.0%} of its time.{rates}",
+        f"Look at the disk of {rank.record.host}, or copy the data to a local disk there.",
+        saved_s=rank.waiting("fetch") * (1 - usual / own),
+    )
+
+
+def bad_window(rank: RankView) -> Finding | None:
+    """The order reads single sequences from a disk, or a window is not read ahead."""
+    facts = rank.feed.facts
+    share = rank.share("fetch", "decode")
+    if facts.get("feed") != "MinibatchSource" or share < WORTH:
+        return None
+    if facts.get("read_ahead") is not None:
+        return rank.finding(
+            "fetch" if rank.stage("fetch").waiting > rank.stage("decode").waiting else "decode",
+            "Less than a window is read ahead, so that each window waits for the rest of it.",
+            f"read_ahead={facts['read_ahead']}, with shuffle={facts.get('shuffle')}; the loop waits for data "
+            f"{share:.0%} of its time.",
+            "Leave read_ahead out, or pass at least the bytes of a decoded window.",
+            saved_s=rank.waiting("fetch", "decode") * 0.8,
+            limit_s=_decoding_limit(rank),
+        )
+    if facts.get("whole_shuffle") and rank.stage("fetch").bytes and rank.share("fetch") >= WORTH:
+        return rank.finding(
+            "fetch",
+            "A whole shuffle reads single sequences from a disk, as the data is not in memory.",
+            f"{bytes_text(rank.stage('fetch').bytes)} were read in {rank.stage('step').units} minibatches; the loop "
+            f"waits for the disk {rank.share('fetch'):.0%} of its time.",
+            "Pass shuffle=fl.Window(bytes=256 << 20), which reads large pieces, or write the data in random order "
+            "once: fl.convert(..., shuffle=seed), then shuffle=False.",
+            saved_s=rank.waiting("fetch") * 0.8,
+        )
+    return None
+
+
+def full_page_cache(rank: RankView) -> Finding | None:
+    """A disk is read again, as memory does not hold the data."""
+    facts, fetched = rank.feed.facts, rank.stage("fetch").bytes
+    stored = facts.get("stored_bytes") or 0
+    if facts.get("remote") or not stored or fetched < _AGAIN * stored or rank.share("fetch", "gather") < WORTH:
+        return None
+    return rank.finding(
+        "fetch",
+        "The page cache does not hold the data, so each sweep reads it from the disk again.",
+        f"{bytes_text(fetched)} were read from the disk, {fetched / stored:.1f} times the {bytes_text(stored)} of the "
+        f"data; {bytes_text(rank.record.conditions.available_bytes)} of memory are free.",
+        'Make the data smaller, by fl.convert(..., compression="auto") or narrower dtypes, or use more memory or a '
+        "faster disk.",
+        saved_s=rank.waiting("fetch", "gather") * (1 - stored / fetched),
+    )
+
+
+def tiny_files(rank: RankView) -> Finding | None:
+    """Much time goes into opening small files."""
+    facts, conditions = rank.feed.facts, rank.record.conditions
+    files, stored = facts.get("files") or 0, facts.get("stored_bytes") or 0
+    if files >= _MANY and stored < _TINY_BYTES * files and rank.waits("fetch", "decode"):
+        size, evidence = stored / files, f"{files:,} files"
+    else:
+        fetch, decode = rank.stage("fetch"), rank.stage("decode")
+        size, reads = (
+            conditions.asked_bytes / max(1, conditions.read_calls),
+            conditions.read_calls / max(1, fetch.units),
+        )
+        looks = sum(rank.feed.activity.values())
+        shares = [
+            rank.feed.activity.get("file", 0) / looks if looks else 0.0,
+            conditions.read_calls * _READ_S / max(fetch.seconds + decode.seconds, 1e-9),
+            rank.share("fetch") if conditions.read_bytes >= conditions.asked_bytes / 2 > 0 else 0.0,
+        ]
+        if "dataset" not in facts or not rank.waits("fetch", "decode") or size > _TINY_BYTES:
+            return None
+        if reads < 1 or max(shares) < _OPENING:
+            return None
+        evidence = f"{reads:.0f} reads for each item, of {bytes_text(size)}"
+    return rank.finding(
+        "fetch",
+        f"The data is in many small files, of about {bytes_text(size)}, and opening them takes the time.",
+        f"{evidence}; the loop waits for data {rank.share('fetch', 'decode'):.0%} of its time.",
+        "Put them together once, with fl.convert or in tar shards, which are read in large pieces.",
+        saved_s=rank.waiting("fetch", "decode") * 0.7,
+    )
+
+
+def compression(rank: RankView) -> Finding | None:
+    """Decompressing or parsing is slower than the disk."""
+    facts, decode = rank.feed.facts, rank.stage("decode")
+    compressed, is_store = facts.get("compressed"), facts.get("format") == "Store"
+    text = facts.get("format") in _TEXT
+    if not rank.waits("decode") or not (compressed or is_store or text) or facts.get("feed") != "MinibatchSource":
+        return None
+    rate = decode.bytes / max(decode.seconds, 1e-9)
+    verb = "Decompressing" if compressed or is_store else "Parsing text"
+    instead = "compression=None" if is_store else "which is mapped, or compressed fast with compression='lz4'"
+    return rank.finding(
+        "decode",
+        f"{verb} is slower than the disk.",
+        f"A thread decodes {bytes_text(rate)}/s, and {decode.threads} threads decode; the loop waits for it "
+        f"{rank.share('decode'):.0%} of its time, and for the disk {rank.share('fetch'):.0%}.",
+        f"Convert the data to a store once: fl.convert(..., {instead})."
+        if is_store
+        else f"Convert the data to a store once, by fl.convert, {instead}.",
+        saved_s=rank.waiting("decode") * 0.9,
+    )
+
+
+def pageable_copies(rank: RankView) -> Finding | None:
+    """Copies to the device start from memory that is not pinned."""
+    facts = rank.feed.facts
+    if not rank.waits("device") or facts.get("pin_memory") or facts.get("device") is not None:
+        return None
+    return rank.finding(
+        "device",
+        "Copies to the device begin in memory that is not pinned, so they block the loop.",
+        f"Copies take {rank.share('device'):.0%} of the loop's time.",
+        "Pass device=, which pins memory and copies during the step before, or pin_memory=True and copy with "
+        "non_blocking=True.",
+        saved_s=rank.waiting("device") * 0.7,
+    )
+
+
+def _fetch_s(rank: RankView) -> float:
+    return rank.stage("fetch").seconds / max(1, rank.stage("step").units)
+
+
+def _rate(rank: RankView) -> float:
+    nbytes = rank.stage("fetch").bytes or rank.record.conditions.read_bytes
+    return nbytes / max(rank.stage("fetch").seconds, 1e-9)
+
+
+def _decoding_limit(rank: RankView) -> float:
+    """Return the seconds that fetching and decoding take with all threads busy."""
+    stages = (rank.stage("fetch"), rank.stage("decode"))
+    return sum(stage.seconds for stage in stages) / max(1, rank.stage("decode").threads)
+
+
+RULES: tuple[Rule, ...] = (
+    slow_samples,
+    slow_disk,
+    refused_requests,
+    small_cache,
+    bad_window,
+    full_page_cache,
+    tiny_files,
+    compression,
+    pageable_copies,
+)

@@ -1,0 +1,132 @@
+"""Rules about the machine and the process: hooks, swap, quotas, processors, locks."""
+
+from __future__ import annotations
+
+from feedline.runs.diagnosis.finding import Finding
+from feedline.runs.diagnosis.rank_view import WORTH, RankView, Rule, bytes_text, seconds_text
+
+_SWAPPED_BYTES, _FAULTS_S, _FAULT_S = 16 << 20, 20.0, 0.3e-3
+_QUEUED, _RUNNABLE, _LOCKED, _LOOKS = 0.3, 0.4, 0.25, 10
+
+
+def hook(rank: RankView) -> Finding | None:
+    """A debugger, profiler or coverage tool runs for each line of Python."""
+    name = rank.feed.hook or rank.record.conditions.hook
+    if not name:
+        return None
+    stage = rank.slowest_stage
+    python_s = rank.stage("step").seconds if stage == "step" else rank.waiting("fetch", "decode", "transform", "gather")
+    return rank.finding(
+        stage,
+        f"A debugger's or profiler's hook slows down all Python: {name}.",
+        f"{name} is called for lines or functions of Python where batches are made; the stage took "
+        f"{seconds_text(python_s)} of {seconds_text(rank.seconds)}.",
+        "Run without it, or let it look at a few steps only. The gain is an estimate: Python runs about twice as fast.",
+        saved_s=python_s / 2,
+    )
+
+
+def swapping(rank: RankView) -> Finding | None:
+    """Memory of the process is in swap, and comes back page by page."""
+    conditions = rank.record.conditions
+    faults_s = conditions.major_faults / max(rank.record.seconds, 1e-9)
+    if conditions.swapped_bytes < _SWAPPED_BYTES or faults_s < _FAULTS_S:
+        return None
+    return rank.finding(
+        rank.slowest_stage,
+        "The machine swaps: memory of this process is on a disk.",
+        f"{bytes_text(conditions.swapped_bytes)} are in swap, {faults_s:.0f} accesses a second waited for the disk, "
+        f"and {bytes_text(conditions.available_bytes)} of memory are free.",
+        "Use less memory: fewer workers, a smaller read_ahead= or window, or a smaller cache in the dataset.",
+        saved_s=min(0.9 * rank.seconds, conditions.major_faults * _FAULT_S),
+    )
+
+
+def quota(rank: RankView) -> Finding | None:
+    """The container may use fewer processors than it tries to."""
+    conditions = rank.record.conditions
+    share = conditions.throttled_seconds / max(rank.record.seconds, 1e-9)
+    if share < WORTH or rank.workers > conditions.cores:  # then there are too many workers
+        return None
+    return rank.finding(
+        rank.slowest_stage,
+        "The container has used up its quota of processor time.",
+        f"It was stopped for {share:.0%} of the time, with {rank.cores_busy:.2g} processors busy.",
+        "Raise the container's limit of processors.",
+        saved_s=share * rank.seconds,
+    )
+
+
+def too_many_workers(rank: RankView) -> Finding | None:
+    """Workers wait for a processor."""
+    conditions, cores = rank.record.conditions, rank.record.conditions.cores
+    queued, computed = conditions.queued_seconds, conditions.cpu_seconds
+    runnable = (queued + computed) / max(rank.workers * rank.record.seconds, 1e-9)
+    if rank.workers <= cores or queued < _QUEUED * computed or runnable < _RUNNABLE:
+        return None
+    return rank.finding(
+        "decode" if rank.stage("decode").seconds >= rank.stage("fetch").seconds else "fetch",
+        f"There are too many workers: {rank.workers} compete for {cores} processors.",
+        f"Processes were ready to run and waited {seconds_text(queued)} for a processor, and ran "
+        f"{seconds_text(computed)}.",
+        f"Pass num_workers={max(1, cores - 1) if cores > 2 else cores}.",
+        saved_s=min(0.1 * rank.seconds, queued / max(1, rank.workers)),
+    )
+
+
+def one_lock(rank: RankView) -> Finding | None:
+    """Workers wait for each other at a lock."""
+    activity = rank.feed.activity
+    looks = sum(activity.values())
+    locked = activity.get("lock", 0) / looks if looks else 0.0
+    if rank.workers < 2 or looks < _LOOKS or locked < _LOCKED or not rank.waits():
+        return None
+    return rank.finding(
+        "fetch",
+        f"The {rank.workers} workers wait for one lock, and so work one after the other.",
+        f"Workers were waiting for a lock in {locked:.0%} of {looks} looks at them, and kept {rank.cores_busy:.2g} "
+        "processors busy.",
+        "Hold the lock for less, or give each worker a file, connection or client of its own, opened in "
+        "worker_init_fn. More workers do not help.",
+        saved_s=rank.waiting() * min(0.95, locked),
+    )
+
+
+def interpreter_lock(rank: RankView) -> Finding | None:
+    """Threads compute in Python, one at a time."""
+    cores = rank.record.conditions.cores
+    python_cores = rank.feed.computing_seconds / rank.seconds
+    if rank.feed.facts.get("kind") != "thread" or rank.workers < 2 or cores < 2 or not rank.waits():
+        return None
+    if not 0.5 <= python_cores <= 1.3 or rank.cores_busy > 1.4:
+        return None
+    return rank.finding(
+        "transform",
+        "Worker threads compute in Python, which runs one thread at a time (the GIL).",
+        f"{rank.workers} threads were busy all the time and kept {rank.cores_busy:.2g} of {cores} processors busy.",
+        'Pass workers="process", or call code that releases the GIL, such as NumPy on whole batches or '
+        "feedline.images.",
+        saved_s=rank.waiting() * (1 - 1 / min(rank.workers, cores)),
+    )
+
+
+def python_transform(rank: RankView) -> Finding | None:
+    """A function of the user's transforms sequences in the loop's thread."""
+    names = [name for name in rank.feed.facts.get("transforms", ()) if name.startswith("the transform ")]
+    cores = rank.record.conditions.cores
+    if not names or not rank.waits("transform"):
+        return None
+    function = ", ".join(name.removeprefix("the transform ") for name in names)
+    units = max(1, rank.stage("transform").units)
+    return rank.finding(
+        "transform",
+        f"A Python function transforms one sequence after the other, holding the GIL: {function}.",
+        f"It takes {rank.share('transform'):.0%} of the loop's time, {seconds_text(rank.waiting('transform') / units)} "
+        f"for a sequence, on one of {cores} processors.",
+        "Let it work on whole minibatches with NumPy or torch, in the step, or call it in the __getitem__ of a dataset "
+        f"with num_workers={cores}.",
+        saved_s=rank.waiting("transform") * (1 - 1 / max(2, cores)),
+    )
+
+
+RULES: tuple[Rule, ...] = (hook, swapping, quota, too_many_workers, one_lock, interpreter_lock, python_transform)

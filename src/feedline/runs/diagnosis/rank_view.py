@@ -1,0 +1,120 @@
+"""One rank's record as the rules see it: shares of the loop's time without the start of workers, and its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from feedline.concurrency.stages import FeedStage
+from feedline.runs.diagnosis.finding import Finding
+from feedline.runs.diagnosis.record import FeedRecord, RankRecord
+
+#: Share of the loop's time from which a cause is worth a change.
+WORTH = 0.1
+#: Seconds of a loop, and minibatches, below which figures say little.
+FEWEST_S, FEWEST = 0.2, 4
+
+
+@dataclass(slots=True)
+class RankView:
+    """The record of a rank, and of the ranks that it is compared with.
+
+    Attributes:
+        record: its record.
+        peers: views of the other ranks.
+        feed: the feed with which its loop spent most of its time.
+    """
+
+    record: RankRecord
+    peers: Sequence[RankView] = ()
+    feed: FeedRecord = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.feed = self.record.feed
+
+    @property
+    def tells(self) -> bool:
+        """Whether the loop was long enough for advice."""
+        return self.feed.seconds >= FEWEST_S and self.feed.step.units >= FEWEST
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the loop, without waiting for workers to start."""
+        return max(1e-9, self.feed.seconds - self._starting_s)
+
+    @property
+    def _starting_s(self) -> float:
+        return min(self.feed.starting_seconds, self.feed.waiting)
+
+    def stage(self, name: str) -> FeedStage:
+        """Return a stage of the feed."""
+        return self.feed.stage(name)
+
+    def waiting(self, *names: str) -> float:
+        """Return the seconds in which the loop waited for stages, for all of them without names."""
+        waiting = self.feed.waiting
+        later = 1 - self._starting_s / waiting if waiting else 0.0
+        return later * (sum(self.stage(name).waiting for name in names) if names else waiting)
+
+    def share(self, *names: str) -> float:
+        """Return the share of the loop's time, 0 to 1, in which it waited for stages, for all of them without names."""
+        return self.waiting(*names) / self.seconds
+
+    def waits(self, *names: str) -> bool:
+        """Whether the loop waits for stages so long that a change is worth it."""
+        return self.share(*names) >= WORTH
+
+    @property
+    def slowest_stage(self) -> str:
+        """FeedStage that the loop waits for longest. ``"step"`` if it hardly waits."""
+        name = max(self.feed.stages, key=lambda name: self.stage(name).waiting, default="step")
+        return name if self.waits() else "step"
+
+    @property
+    def workers(self) -> int:
+        """Number of workers of the loader. 0 without."""
+        workers = self.feed.facts.get("workers")
+        return workers if isinstance(workers, int) else 0
+
+    @property
+    def cores_busy(self) -> float:
+        """Mean number of processors that the process and its workers kept busy."""
+        return self.record.conditions.cpu_seconds / max(self.record.seconds, 1e-9)
+
+    def usual(self, figure: Callable[[RankView], float]) -> float | None:
+        """Return the median of a figure over the peers that have it. None without such peers."""
+        figures = [value for peer in self.peers if peer.tells and (value := figure(peer)) > 0]
+        return median(figures) if figures else None
+
+    def finding(
+        self, stage: str, reason: str, evidence: str, setting: str, *, saved_s: float, limit_s: float = 0.0
+    ) -> Finding:
+        """Return a finding about this rank.
+
+        Args:
+            stage, reason, evidence, setting: see `Finding`.
+            saved_s: seconds of the loop that the change saves.
+            limit_s: seconds that the loop takes at least after it, as something else limits it then.
+        """
+        after_s = max(self.seconds - saved_s, self.seconds / 100, limit_s)
+        gain = max(1.0, self.seconds / after_s)
+        return Finding(stage, self.record.rank, self.record.host, reason, evidence, setting, gain)
+
+
+Rule = Callable[[RankView], Finding | None]
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a duration in a unit in which it is easy to read."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
+
+
+def bytes_text(nbytes: float) -> str:
+    """Return a size in a unit in which it is easy to read."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.0f} bytes"
