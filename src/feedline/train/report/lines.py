@@ -22,6 +22,7 @@ from feedline._version import __version__
 from feedline.collective.ranks import rank
 from feedline.errors import install_line
 from feedline.feed.source import MinibatchSource
+from feedline.probes import Recorder
 from feedline.runs.log import feed_record, open_log, read_log
 from feedline.train.evaluation import Evaluated
 from feedline.train.progress import Progress
@@ -57,6 +58,7 @@ class JsonLines(Silent):
         self._settings = {name: _setting(name, value) for name, value in (settings or {}).items()}
         self._path, self._updates, self._rank = Path(path), updates, rank
         self._file: Any = None
+        self._recorder: Recorder | None = None
 
     def on_start(self, run: TrainingSession) -> None:
         """Open the file."""
@@ -64,7 +66,7 @@ class JsonLines(Silent):
             return
         path = self._path if self._rank is not None else self._path.with_name(f"{self._path.name}.rank{rank()}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open_log(path)
+        self._file, self._recorder = open_log(path), Recorder()
         self._write("start", run, **_describe(run, self._settings), **describe_environment(), **_feed_position(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
@@ -73,7 +75,7 @@ class JsonLines(Silent):
             self._write("update", run, **_sums(summary))
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """Write sums of the span, learning rates, fractions of time, and statistics of the feed."""
+        """Write sums of the span, learning rates, fractions of time, statistics of the feed, and the record of this rank."""
         self._write(
             "progress",
             run,
@@ -85,6 +87,7 @@ class JsonLines(Silent):
             saving=progress.saving,
             fed=progress.fed.to_json(),
             stats=_stats(run),
+            record=self._record(),
             rates=[learner.learning_rate() for learner in run.trainer.learners],
             size=run.next_size(),
             done=_done(run),
@@ -106,6 +109,12 @@ class JsonLines(Silent):
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def _record(self) -> dict[str, Any] | None:
+        """Return the record of this rank since the start of the process, for ``feedline doctor``."""
+        return None if self._recorder is None else self._recorder.record().to_json()
 
     def _write(self, event: str, run: TrainingSession, **data: Any) -> None:
         if self._file is not None:
