@@ -54,6 +54,8 @@ def test_the_reference_has_all_names_in_the_order_of_the_index():
     index = (folder / "index.md").read_text("utf-8")
     shown = {}
     for page in re.findall(r"\]\((\w+\.md)\)", index):
+        if page == "json.md":  # has fields of documents, which tests/cli/test_json.py compares
+            continue
         text = (folder / page).read_text("utf-8")
         found = re.findall(r"^## (\w+)\n\n::: (feedline[\w.]*)\.(\w+)$", text, re.MULTILINE)
         assert len(found) == text.count("\n:::") == text.count("\n## "), page

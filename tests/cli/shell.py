@@ -14,7 +14,7 @@ ENV = {**os.environ, "PYTHONPATH": IMPORTED_FROM, "COLUMNS": "200"}
 
 
 def feedline(*args, code=0, **options):
-    """Run the command to its end, check the exit code."""
+    """Run the command to its end, and check the exit code. With ``--json``, check the document, too."""
     done = run(
         ["-m", "feedline", *map(str, args)],
         stdin=subprocess.DEVNULL,
@@ -25,6 +25,10 @@ def feedline(*args, code=0, **options):
         **options,
     )
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    if "--json" in args and args[0] != "run":  # where it may be the script's
+        from tests.cli.documents import document_in  # needs jsonschema, which not every environment has
+
+        document_in(done.stdout, args[0])
     return done
 
 

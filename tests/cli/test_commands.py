@@ -448,7 +448,7 @@ def test_bench_of_a_loader(tmp_path):
 
 
 def test_errors_are_messages_and_debug_shows_more(tmp_path):
-    done = feedline("inspect", tmp_path / "none.ctf", "--json", code=1)
+    done = feedline("inspect", tmp_path / "none.ctf", code=1)
     assert done.stdout == ""
     assert done.stderr.startswith("DataError: expected a readable file")
     assert "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ import feedline as fl
 from feedline.cli.app import app_for
 from feedline.cli.arguments import parse_rate, parse_seconds
 from feedline.cli.console import UsageError, use_option_names
+from tests.cli.documents import document_in
 from tests.servers.object_store import ObjectStore
 
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -36,6 +37,8 @@ def feedline(bucket, monkeypatch, tmp_path):
     def run(*args, code=0):
         done = typer.testing.CliRunner().invoke(app_for(args[0]), [str(one) for one in args], catch_exceptions=False)
         assert done.exit_code == code, done.output
+        if "--json" in args:
+            document_in(done.stdout, args[0])
         return done.output
 
     return run

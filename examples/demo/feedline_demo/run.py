@@ -41,15 +41,17 @@ class Settings:
     """The sizes of the demo.
 
     Attributes:
-        sweeps: passes over the words.
-        size, resumed_size: minibatch size in letters before and after the interruption.
-        workers: ranks after the interruption.
-        every: minibatches from checkpoint to checkpoint.
-        hidden: units of the LSTM.
-        large_bytes, large_seconds: size of the large file, and for how long it is fed; 0: no large file.
-        words: how many words of the dictionary, evenly spread; None: all.
-        seed: of order and weights.
-        replay_seed: seed of the run to compare with; any other than ``seed`` has to be detected.
+        sweeps: number of sweeps over the words.
+        size: size of a minibatch before the interruption, in letters.
+        resumed_size: size of a minibatch after the interruption, in letters.
+        workers: number of ranks after the interruption.
+        every: number of minibatches from checkpoint to checkpoint.
+        hidden: number of units of the LSTM.
+        large_bytes: bytes of the large file. 0: no large file.
+        large_seconds: seconds for which it is fed, at most.
+        words: number of words of the dictionary, evenly spread. None: all.
+        seed: seed of order and weights.
+        replay_seed: seed of the run to compare with. Any other than ``seed`` has to be detected.
     """
 
     sweeps: int = 6

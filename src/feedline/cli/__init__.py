@@ -6,6 +6,7 @@ and only this package imports typer and rich.
 
 from __future__ import annotations
 
+import json
 import sys
 
 from feedline.errors import install_line
@@ -25,8 +26,16 @@ def main() -> None:
             package = (error.name or "").partition(".")[0]
             if package not in ("typer", "rich"):
                 raise
-            print(f"{package} is not installed; run: {install_line('cli')}", file=sys.stderr)
+            message = f"{package} is not installed; run: {install_line('cli')}"
+            _print_document(error, message)
+            print(message, file=sys.stderr)
             raise SystemExit(1) from None
         run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:  # before there was a command, which handles it
+        _print_document(error, "interrupted")
         raise SystemExit(130) from None
+
+
+def _print_document(error: BaseException, message: str) -> None:
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"type": type(error).__name__, "message": message}}))

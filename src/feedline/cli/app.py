@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from feedline._version import __version__
-from feedline.cli.console import guard
+from feedline.cli.console import guard, print_failure, print_json
+from feedline.cli.schemas import schema
 
 # Help of each command in `feedline --help`: the first words of the command's help, which a test compares.
 COMMANDS = {
@@ -59,7 +60,15 @@ def wanted_of(arguments: list[str]) -> str | None:
 
 def main() -> None:
     """Run the command line."""
-    app_for(wanted_of(sys.argv[1:]))(prog_name="feedline")
+    arguments = sys.argv[1:]
+    try:
+        app_for(wanted_of(arguments))(prog_name="feedline")
+    except SystemExit as end:
+        # typer has printed an error in the arguments, before there was a command that could print a document.
+        message = getattr(end.__context__, "format_message", None)
+        if message is not None and "--json" in arguments:
+            print_failure("UsageError", message())
+        raise
 
 
 def _of_another_call() -> None:
@@ -72,9 +81,26 @@ def _show_version(requested: bool) -> None:
         raise typer.Exit
 
 
+def _show_schema(command: str | None) -> None:
+    if command is not None:
+        if command not in COMMANDS:
+            raise typer.BadParameter(f"expected {', '.join(COMMANDS)}, got {command!r}")
+        print_json(schema(command))
+        raise typer.Exit
+
+
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    json_schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            callback=_show_schema,
+            is_eager=True,
+            help="Print the JSON Schema of a command's output with --json, and exit.",
+        ),
+    ] = None,
 ) -> None:
     """Feed training from disk: same order every time, from any point, larger than memory."""

@@ -1,7 +1,8 @@
 """Output of commands: a table or one JSON document on stdout, progress and errors on stderr.
 
 Progress is a bar on a terminal, and a line every half minute elsewhere. Errors show the library's messages, and
-tracebacks with ``--debug``.
+tracebacks with ``--debug``. With ``--json``, stdout has the document and nothing else. Output of user code and its
+processes goes to stderr, and an error is a document, too.
 """
 
 from __future__ import annotations
@@ -10,17 +11,34 @@ import contextlib
 import functools
 import inspect
 import json
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TextIO, TypeVar
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+_documents: TextIO | None = None  # the original stdout, once it is reserved for documents
+
+
+def _reserve_stdout(json: bool) -> bool:
+    """Reserve stdout for documents. All other output goes to stderr, also that of user code and its processes."""
+    global _documents
+    # A caller in this process may have replaced it, and a closed one is None.
+    if json and _documents is None and sys.stdout is not None and sys.stdout is sys.__stdout__:
+        # A file name may hold undecodable bytes, for which Python's escapes are also JSON's.
+        _documents = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
+        os.dup2(os.open(os.devnull, os.O_WRONLY) if sys.stderr is None else 2, 1)
+    return json
+
+
+Json = Annotated[
+    bool, typer.Option("--json", callback=_reserve_stdout, help="Print one JSON document and nothing else.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 # Python advice in the library's messages, and the command-line equivalent.
@@ -61,8 +79,22 @@ def stderr() -> Console:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document to stdout."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    """Print one JSON document to stdout. Numbers that are not finite are null in it."""
+    text = json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)
+    print(text, file=_documents or sys.stdout, flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_failure(kind: str, message: str) -> None:
+    """Print the document of an error to stdout."""
+    print_json({"error": {"type": kind, "message": message}})
 
 
 def print_result(result: Any, json: bool, show: Callable[[Any], object]) -> None:
@@ -118,33 +150,42 @@ def guard(command: F) -> F:
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
-            raise typer.Exit(130) from None
         except BrokenPipeError:
             # The reader has closed the pipe (`feedline plan ... | head`), so write nothing more.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), (_documents or sys.stdout).fileno())
             raise typer.Exit(1) from None
         except typer.Exit:
             raise
-        except UsageError as error:
-            print(explain(error, options), file=sys.stderr)
-            raise typer.Exit(2) from None
-        except Exception as error:
-            if kwargs.get("debug"):
-                raise
-            print(explain(error, options), file=sys.stderr)
-            raise typer.Exit(1) from None
+        except (Exception, KeyboardInterrupt) as error:
+            fail(error, bool(kwargs.get("json")), bool(kwargs.get("debug")), options)
 
     return run  # type: ignore[return-value]
 
 
-def explain(error: BaseException, options: Collection[str] = ()) -> str:
-    """Format an error in a few lines: its class and its message, for a command with these options."""
-    text = use_option_names(str(error), options)
+def fail(error: BaseException, json: bool, debug: bool = False, options: Collection[str] = ()) -> NoReturn:
+    """Print an error, and end the command with its exit code: 2 for wrong usage, 130 after Ctrl-C, else 1.
+
+    Args:
+        error: the error, which is being handled.
+        json: whether to print it as a document, too.
+        debug: whether to show its traceback, unless it is wrong usage or Ctrl-C.
+        options: parameters of the command.
+    """
+    interrupted, misused = isinstance(error, KeyboardInterrupt), isinstance(error, UsageError)
+    kind, text = type(error).__name__, "interrupted" if interrupted else message_of(error, options)
+    if json:
+        print_failure(kind, text)
+    if debug and not (interrupted or misused):
+        raise error
+    print(text if interrupted else f"{kind}: {text}" if text else kind, file=sys.stderr)
+    raise typer.Exit(130 if interrupted else 2 if misused else 1) from None
+
+
+def message_of(error: BaseException, options: Collection[str] = ()) -> str:
+    """Return the message of an error, for a command with these options."""
     if isinstance(error, OSError) and error.strerror is not None:
-        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return use_option_names(str(error), options)
 
 
 def use_option_names(message: str, options: Collection[str] = ()) -> str:

@@ -31,8 +31,6 @@ def report(
     debug: Debug = False,
 ) -> None:
     """Make one HTML page of a training run or a bench: what was learned, where the time went, what was fed."""
-    if watch and json:
-        raise UsageError("expected --watch or --json, got both: --json prints the page's size, which --watch changes")
     if watch and not every >= 1:
         raise UsageError(f"expected --every of at least 1 second, got {every}")
     if watch and len(run) > 1:

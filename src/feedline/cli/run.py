@@ -2,7 +2,7 @@
 
 The script runs in this process as ``python SCRIPT`` would run it: as ``__main__``, with its arguments in ``sys.argv``
 and its folder first on ``sys.path``. Its exit code and tracebacks are unchanged. A notebook runs likewise, cell by
-cell.
+cell. With ``--json``, the script prints to stderr, and a document about its run is printed at its end.
 
 Training under CNTK's names tries in its first steps whether one thread of torch is as fast as all, and prints the
 result. ``--threads`` or ``OMP_NUM_THREADS`` override this.
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import runpy
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +23,8 @@ from typing import Annotated, Any
 
 import typer
 
-from feedline.cli.console import UsageError, explain
+from feedline._version import __version__
+from feedline.cli.console import Json, UsageError, fail, print_json
 from feedline.cli.notebook import run_statements, statements_of
 from feedline.errors import CompatError, DataError
 
@@ -38,26 +41,37 @@ def run(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Number of torch's threads. [default: tried in the first steps]")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Run a script or notebook written for CNTK or MXNet, unchanged."""
+    left_out: list[str] = []
+
+    def leave_out(sentence: str) -> None:
+        print(sentence, file=sys.stderr)
+        left_out.append(sentence)
+
     try:
         install(facade)
         set_threads(facade, threads)
         if not script.is_file():
             raise FileNotFoundError(f"expected a script, got {script}, which is not a file")
-        statements = statements_of(script, _warn) if script.suffix == ".ipynb" else None
-    except (CompatError, DataError, ValueError, FileNotFoundError) as error:
-        print(explain(error), file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+        statements = statements_of(script, leave_out) if script.suffix == ".ipynb" else None
+    except (CompatError, DataError, ValueError, FileNotFoundError, KeyboardInterrupt) as error:
+        fail(error, json)
     sys.argv = [str(script), *(arguments or [])]
     sys.path.insert(0, str(script.resolve().parent))
-    hook = sys.excepthook
+    ending: BaseException | None = None
+    began, hook = time.perf_counter(), sys.excepthook
     try:
         if statements is None:
             runpy.run_path(str(script), run_name="__main__")
         else:
             run_statements(statements)
+    except (SystemExit, KeyboardInterrupt) as end:
+        ending = end
+        raise
     except Exception as error:
+        ending = error
         names = {str(script)} if statements is None else {statement.co_filename for statement in statements}
         trimmed = error.with_traceback(_of_script(error.__traceback__, names))
         if sys.excepthook is hook:
@@ -65,10 +79,32 @@ def run(
         else:
             sys.excepthook(type(trimmed), trimmed, trimmed.__traceback__)
         raise typer.Exit(1) from None
+    finally:
+        if json:
+            torch = sys.modules.get("torch")
+            versions = {"python": platform.python_version(), "feedline": __version__}
+            print_json(
+                {
+                    "script": str(script),
+                    "facade": facade,
+                    "arguments": arguments or [],
+                    **_ending(ending),
+                    "seconds": time.perf_counter() - began,
+                    "left_out": left_out,
+                    "versions": versions if torch is None else versions | {"torch": str(torch.__version__)},
+                }
+            )
 
 
-def _warn(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
+def _ending(ending: BaseException | None) -> dict[str, Any]:
+    """Return the exit code that an exception gives a script, and the error, if it is one."""
+    if ending is None:
+        return {"exit_code": 0}
+    if isinstance(ending, SystemExit) and isinstance(ending.code or 0, int):
+        return {"exit_code": int(ending.code or 0) & 0xFF}  # the part that the system keeps
+    interrupted = isinstance(ending, KeyboardInterrupt)
+    message = "interrupted" if interrupted else str(ending)
+    return {"exit_code": 130 if interrupted else 1, "error": {"type": type(ending).__name__, "message": message}}
 
 
 def _of_script(frames: TracebackType | None, names: set[str]) -> TracebackType | None:

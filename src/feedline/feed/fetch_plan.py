@@ -83,7 +83,12 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTraffic:
-    """Requests for bytes, and the bytes that they fetch."""
+    """Requests for bytes.
+
+    Attributes:
+        requests: number of requests.
+        bytes: bytes that they fetch.
+    """
 
     requests: int
     bytes: int

@@ -28,7 +28,12 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class Limit(NamedTuple):
-    """The stage of a run that limits its speed, and advice."""
+    """The stage of a run that limits its speed, and advice.
+
+    Attributes:
+        stage: the stage, in words.
+        advice: advice to make it faster, in words.
+    """
 
     stage: str
     advice: str

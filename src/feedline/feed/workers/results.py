@@ -87,12 +87,12 @@ class WorkerStats:
     Attributes:
         index: number of the worker.
         pid: its process id. For a thread, the id of this process.
-        units: results and failures it returned.
-        seconds: time it spent on them.
-        bytes: size of the results, large buffers and pickle. 0 for threads, whose results are not copied.
-        restarts: times it died and was replaced.
-        copied_bytes: memory of the process that forked it which it has copied since its first second, as it wrote to
-            it. Reading a Python object writes its reference count. 0 as long as nobody has looked.
+        units: number of results and failures it returned.
+        seconds: seconds it spent on them.
+        bytes: bytes of the results, large buffers and pickle. 0 for threads, whose results are not copied.
+        restarts: number of times it died and was replaced.
+        copied_bytes: bytes of memory of the process that forked it which it has copied since its first second, as it
+            wrote to it. Reading a Python object writes its reference count. 0 as long as nobody has looked.
     """
 
     index: int
