@@ -46,6 +46,7 @@ QUESTIONS = (
     "video",
     "startup",
     "loader_peers",
+    "doctor",
     "loader_tiny",
     "loader_arrays",
     "loader_python",

@@ -16,6 +16,8 @@ import pytest
 import feedline as fl
 from feedline.cli.app import COMMANDS
 from feedline.cli.schemas import schema
+from feedline.concurrency.stages import FeedStage
+from feedline.runs.diagnosis import FeedRecord, RankRecord
 from tests.cli.documents import document_in, objects_in, validator
 from tests.cli.shell import ENV, feedline, start
 from tests.docs import json_page
@@ -66,6 +68,7 @@ MODES = {
         "": 2,
     },
     "report": {"run": 0, "run again": 0, "run --watch": 0, "words.ctf": 1},
+    "doctor": {"slow.jsonl": 0, "slow.jsonl slow.jsonl": 0, "run": 1, "absent": 1},
     "watch": {"run": 0, "run --once": 0, "absent": 1},
     "demo": {"--quick --out words.ctf/out": 1},  # the rest is in test_demo.py
     "index": {"texts.jsonl": 0, "numbers.store": 1},
@@ -198,6 +201,10 @@ def _write_logs_and_states(folder):
     for name in ("run", "again"):
         (folder / name).mkdir()
         (folder / name / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    stages = {"fetch": FeedStage(8.0, 8.0, 400), "step": FeedStage(2.0, 0.0, 100)}
+    record = RankRecord(0, "host", 10.0, [FeedRecord({"feed": "DataLoader", "dataset": "D", "workers": 0}, stages)])
+    line = {"event": "end", "samples": 100, "record": record.to_json()}
+    (folder / "slow.jsonl").write_text(json.dumps(line) + "\n")
     loader = fl.DataLoader(list(range(50)), batch_size=4)
     next(iter(loader))
     plain = fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros(9))).state_dict()

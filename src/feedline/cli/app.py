@@ -24,6 +24,7 @@ COMMANDS = {
     "bench": "Feed as fast as possible and show where the time goes, compared with this machine's copy speed.",
     "report": "Make one HTML page of a training run or a bench: what was learned, where the time went, what was fed.",
     "watch": "Watch a training run: how far it is, how long it will take, its loss and speed, and what limits it.",
+    "doctor": "Say what limits a run: the stage, the rank, the reason with its evidence, and the setting to change.",
     "demo": "Train on real words, kill -9 halfway, resume with two workers, and prove that stream and model are "
     "identical.",
     "index": "Write an index beside each file, so that machines that open the files later need not scan them.",

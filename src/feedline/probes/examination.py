@@ -10,16 +10,17 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from feedline.concurrency.named_threads import begin
 from feedline.probes.recorder import Recorder
 from feedline.probes.torch_loaders import TorchLoaders
-from feedline.runs.diagnosis import Finding, RankRecord, diagnose
+from feedline.runs.diagnosis import Finding, RankRecord, diagnose, findings_text
 from feedline.runs.log import open_log
 
 _LOOK_S, _WRITE_S = 0.1, 2.0
-_COST = 0.004  # largest share of the time of a processor for looks
+_COST = 0.002  # largest share of the time of a processor for looks
+_SOON_S = 10.0  # after which looks are rarer
 
 
 class Examination:
@@ -60,16 +61,17 @@ class Examination:
 
     def report(self) -> str:
         """Return the findings as text."""
-        return report(self.findings)
+        return findings_text(self.findings)
 
     def _look_on(self) -> None:
-        written = time.monotonic()
+        started = written = time.monotonic()
         pause_s = _LOOK_S
         while not self._ended.wait(pause_s):
             began = time.thread_time()
             self._loaders.attach()
             self._recorder.look()
-            pause_s = max(_LOOK_S, (time.thread_time() - began) / _COST)
+            rarely = time.monotonic() - started > _SOON_S
+            pause_s = max(5 * _LOOK_S if rarely else _LOOK_S, (time.thread_time() - began) / _COST)
             if self._log is not None and time.monotonic() - written >= _WRITE_S:
                 written = time.monotonic()
                 self._write("record", self._recorder.record())
@@ -110,15 +112,3 @@ def doctor(*, log: str | os.PathLike[str] | None = None) -> Iterator[Examination
     finally:
         examination.end()
         print(examination.report(), file=sys.stderr)
-
-
-def report(findings: list[Finding]) -> str:
-    """Return findings as text, worst first."""
-    if not findings:
-        return "feedline doctor: nothing slows down this loop but its own step."
-    return "\n".join(["feedline doctor: worst first", *map(str, findings)])
-
-
-def document(findings: list[Finding]) -> dict[str, Any]:
-    """Return findings in JSON types, worst first."""
-    return {"findings": [finding.to_json() for finding in findings]}

@@ -8,7 +8,8 @@ import multiprocessing
 import os
 import sys
 
-from feedline.probes.examination import Examination, document
+from feedline.probes.examination import Examination
+from feedline.runs.diagnosis import findings_document
 
 _OFF = ("", "0")
 _started = False
@@ -30,6 +31,6 @@ def _end(examination: Examination, mode: str, pid: int) -> None:
         return
     examination.end()
     if mode == "json":
-        print(json.dumps(document(examination.findings)), flush=True)
+        print(json.dumps(findings_document(examination.findings)), flush=True)
     else:
         print(examination.report(), file=sys.stderr, flush=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NotRequired, TypedDict
 
-from feedline.feed.workers import WorkerStats
+from feedline.concurrency.stages import FeedStage
+from feedline.feed.workers import Taken, WorkerStats
 
 
 class CallerTime(TypedDict):
@@ -124,15 +125,21 @@ class LoaderFigures(TypedDict):
         skipped: number of unreadable items that were skipped.
         waiting: seconds in which the loop waited for data.
         starting: seconds of ``waiting`` for the first batch of each iterator.
+        starts: number of iterators that have delivered a batch.
         reading: seconds in the dataset, summed over workers.
         collating: seconds in ``collate_fn``, summed over workers.
         computing: seconds of processor time of both.
         transfer: seconds of pinning memory and copying to a device.
         consuming: seconds of the loop itself.
         workers: figures by worker. Empty without workers.
+        taken: how results were taken from workers. None without workers.
+        hook: debugger or profiler that Python called. Empty without one.
+        rank: rank of the loop.
+        ranks: number of ranks.
         gain: speed-up of the loop if it never had to wait.
         advice: the limit of the loop, and a remedy, in sentences.
         memory_advice: a remedy for workers that copy memory, in a sentence. Empty if they do not.
+        stages: stages of the loop by name.
     """
 
     batches: int
@@ -140,15 +147,21 @@ class LoaderFigures(TypedDict):
     skipped: int
     waiting: float
     starting: float
+    starts: int
     reading: float
     collating: float
     computing: float
     transfer: float
     consuming: float
     workers: list[WorkerStats]
+    taken: Taken | None
+    hook: str
+    rank: int
+    ranks: int
     gain: float
     advice: str
     memory_advice: str
+    stages: dict[str, FeedStage]
 
 
 class LoaderDocument(TypedDict):

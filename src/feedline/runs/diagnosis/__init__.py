@@ -1,7 +1,17 @@
 """What limits a run, on which rank and why: rules over records of its ranks."""
 
 from feedline.runs.diagnosis.all_rules import diagnose
-from feedline.runs.diagnosis.finding import Finding
+from feedline.runs.diagnosis.finding import Finding, findings_document, findings_text
 from feedline.runs.diagnosis.record import FeedRecord, RankRecord
+from feedline.runs.diagnosis.record_logs import logs_of_ranks, read_records
 
-__all__ = ["FeedRecord", "Finding", "RankRecord", "diagnose"]
+__all__ = [
+    "FeedRecord",
+    "Finding",
+    "RankRecord",
+    "diagnose",
+    "findings_document",
+    "findings_text",
+    "logs_of_ranks",
+    "read_records",
+]
