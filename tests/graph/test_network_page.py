@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import time
 from functools import cache
 
 import pytest
@@ -418,9 +419,11 @@ def test_a_picture_follows_its_window(browser, tmp_path):
     browser.open(page, width=1200, height=900)
     for height in (1400, 950):
         browser.call("Emulation.setDeviceMetricsOverride", width=1200, height=height, deviceScaleFactor=1, mobile=False)
-        browser.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        assert browser.value(IN_SIGHT)
-        assert browser.value("picture.clientHeight / picture.parentElement.clientHeight") > 0.95
+        fitted = f"innerHeight === {height} && {IN_SIGHT} && picture.clientHeight > {height} - 220"
+        end = time.monotonic() + chromium.SECONDS
+        while not browser.value(fitted):
+            assert time.monotonic() < end, browser.value("[innerHeight, picture.clientHeight]")
+            time.sleep(0.05)
 
 
 @needs_chromium

@@ -263,14 +263,15 @@
     // A shape stands next to the line, where no line of another box comes. One for each tensor of a box is enough.
     const leaving = new Map();
     for (const link of links) {
-      const again = () => links.some((one) => one.from === link.from && one.tensor === link.tensor && !one.aside);
-      link.told = link.label !== "" && own(link) && !(link.aside && again());
+      const again = () => links.some((twin) => twin.from === link.from && twin.tensor === link.tensor && !twin.aside);
+      link.labelled = link.label !== "" && own(link) && !(link.aside && again());
       if (link.rises) link.ends[0].up = true;
       else if (!link.aside) link.ends[1].down = true;
       if (!own(link)) continue;
       if (!leaving.has(link.ends[0])) leaving.set(link.ends[0], new Map());
-      leaving.get(link.ends[0]).set(link.tensor, flat ? LINE : width(link.label, false, 10) + 2 * BESIDE);
-      if (link.told && link.aside) link.ends[0].room += 2 * (flat ? LINE : width(link.label, false, 10) + 2 * BESIDE);
+      const size = flat ? LINE : width(link.label, false, 10) + 2 * BESIDE;
+      leaving.get(link.ends[0]).set(link.tensor, size);
+      if (link.labelled && link.aside) link.ends[0].room += 2 * size;
     }
     for (const [node, widths] of leaving) {
       const widest = Math.max(...widths.values());
@@ -404,8 +405,8 @@
     const upside = backwards !== Boolean(frame.flipped);
     // Below a layer, and above it for what goes up, lines are straight as far as shapes stand next to them.
     const [under, over] = [false, true].map((rises) => layers.map((_, n) => {
-      const told = links.filter((link) => link.told && !link.aside && link.rises === rises && link.ends[0].layer === n);
-      return told.length ? (flat ? 8 + Math.max(...told.map((link) => width(link.label, false, 10))) : 16) : 0;
+      const labelled = links.filter((link) => link.labelled && !link.aside && link.rises === rises && link.ends[0].layer === n);
+      return labelled.length ? (flat ? 8 + Math.max(...labelled.map((link) => width(link.label, false, 10))) : 16) : 0;
     }));
     let at = 0;
     layers.forEach((nodes, n) => {
@@ -419,7 +420,7 @@
     const long = at;
     const turned = ([x, y]) => (flat ? [upside ? long - y : y, x] : [x, upside ? long - y : y]);
     const arrive = new Map(), leave = new Map();
-    for (const link of links.filter((one) => !one.aside)) {
+    for (const link of links.filter(({ aside: isAside }) => !isAside)) {
       for (const [ends, node, other] of [[leave, link.ends[0], link.course[0] || link.ends[1]],
         [arrive, link.ends[1], link.course[link.course.length - 1] || link.ends[0]]]) {
         if (!ends.has(node)) ends.set(node, []);
@@ -452,7 +453,7 @@
       points.push(link.rises ? below(x2, b) : above(x2, b));
       points.push([x2, b.y - end * b.along / 2]);
       const place = [x1, a.y + end * a.along / 2];
-      return { link, points: points.map(turned), label: link.told ? { at: turned(place), text: link.label } : null };
+      return { link, points: points.map(turned), label: link.labelled ? { at: turned(place), text: link.label } : null };
     });
     const ports = new Map();
     for (const node of nodes) {
@@ -478,7 +479,7 @@
     } else points.push([near, a.y], [(near + far) / 2, a.y], [(near + far) / 2, b.y]);
     points.push([far, b.y]);
     const at = [near + (flat ? LINE + 2 : 0), a.y];
-    return { link, points: points.map(turned), label: link.told ? { at: turned(at), text: link.label } : null };
+    return { link, points: points.map(turned), label: link.labelled ? { at: turned(at), text: link.label } : null };
   }
 
   // Whether a link begins at a box or closed frame, where its label stands.
