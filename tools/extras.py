@@ -1,9 +1,9 @@
 """Install each extra into its own environment and run the page that shows it.
 
-usage: extras.py DIST [EXTRA ...]. Pages are those of the table of extras in docs/index.md. `tests.docs.pages` runs them
-as in tests, but from the wheel in DIST, and with nothing installed that the extra, or one of `ALSO`, does not bring.
-Versions are those of constraints.txt, or for an extra that contradicts it of constraints-EXTRA.txt. The tests of an
-extra that `make test` skips run after its page, with other packages from the environment that runs this program.
+usage: extras.py DIST [EXTRA ...]. Pages are those of the table of extras in docs/how-to/install.md. `tests.docs.pages`
+runs them as in tests, but from the wheel in DIST, and with nothing installed that the extra, or one of `ALSO`, does not
+bring. Versions are those of constraints.txt, or for an extra that contradicts it of constraints-EXTRA.txt. The tests of
+an extra that `make test` skips run after its page, with other packages from the environment that runs this program.
 """
 
 import os
@@ -50,10 +50,10 @@ print(pages.Program(page.name).run(page.read_text("utf-8")), "blocks ran")
 
 def pages() -> dict[str, Path]:
     """Return the page of each extra, in the order of the table. `none` is the wheel alone."""
-    index = ROOT / "docs" / "index.md"
-    table = index.read_text("utf-8").split("## Extras\n", 1)[1].split("\n## ", 1)[0]
+    install = ROOT / "docs" / "how-to" / "install.md"
+    table = install.read_text("utf-8").split("## Extras\n", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| `?(\w+)`? \| .+ \| \[.+\]\((.+)\) \|$", table, re.MULTILINE)
-    return {extra: (index.parent / page).resolve() for extra, page in rows}
+    return {extra: (install.parent / page).resolve() for extra, page in rows}
 
 
 def constraints(extra: str) -> Path:

@@ -1,7 +1,7 @@
 """The site that `mkdocs` makes of this repository: which files are pages, and the targets of links into sources.
 
 The site has the tree of the repository, so that a relative link between pages means the same in both, and pages need no
-second set of links. README.md is its front page. Pages of Markdown are in docs, at the top, and next to the code as
+second set of links. docs/index.md is its front page. Pages of Markdown are in docs, at the top, and next to the code as
 README.md. A source file that a page links to is shown with its lines numbered, a folder as a table of its modules, each
 with the first sentence of its docstring. Neither is in the search, which finds text written for readers.
 """
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 #: Folders without pages: build outputs, environments, and benchmarks' results, which are data.
 _OTHERS = {"build", "dist", "demo-out", "results", "bench-data"}
-#: Pages that are alone in their tab: a list of pages next to them would name nothing else.
-ALONE = {"README.md", "docs/index.md"}
+#: Alone in its tab: a list of pages next to it would name nothing else.
+FRONT = "docs/index.md"
+#: Addresses of the front page, and of the page that mkdocs would have in its place.
+ADDRESSES = {FRONT: "index.html", "README.md": "README.html"}
 _FENCE = re.compile(r"^```.*?^```[ \t]*$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#\s])")
 _SCHEME = re.compile(r"[a-z]+:")
@@ -125,7 +127,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.remove(file)
     written = pages()
     for path in written:
-        files.append(File.generated(config, path.as_posix(), abs_src_path=str(ROOT / path)))
+        page = File.generated(config, path.as_posix(), abs_src_path=str(ROOT / path))
+        page.dest_uri = ADDRESSES.get(page.src_uri, page.dest_uri)
+        files.append(page)
     for path in sorted((ROOT / "docs").rglob("*")):
         if path.suffix in {".svg", ".png", ".css", ".js"}:
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
@@ -147,7 +151,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = Path(page.file.src_uri)
     if here not in pages():
         return markdown
-    if here.as_posix() in ALONE:
+    if here.as_posix() == FRONT:
         page.meta["hide"] = ["navigation"]
     return _NAMED.sub("", led(markdown, here))
 

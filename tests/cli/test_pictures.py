@@ -101,6 +101,18 @@ def test_a_page_shows_pictures_labels_and_what_is_unreadable(folder, tmp_path):
     assert "RandomResizedCrop(224)" in text
 
 
+def test_a_page_begins_with_what_was_sampled(folder, tmp_path):
+    """Before the pictures: which sequences of how many, by which order and seed, and the transforms."""
+    _, text = page(folder, PageOptions(5, 2, ["RandomCrop(24)", "Flip(0.5)"], 7), tmp_path / "a.html")
+    before = " ".join(re.sub("<[^>]+>", " ", text[text.index("<h1") : text.index('<ol class="sheet">')]).split())
+    assert "5 of 12 sequences, evenly spaced in the corpus, as a source with seed 7 delivers them in sweeps" in before
+    assert "sweeps 0 and 1, after RandomCrop(24) and Flip(0.5). corpus" in before
+    assert f"corpus {folder}, image folder sequences 0, 3, 6, 8, 11 seed, sweeps 7, sweeps 0 and 1 transforms" in before
+    assert "transforms RandomCrop(24), then Flip(0.5)" in before
+    _, text = page(folder, PageOptions(99, 1, (), 0), tmp_path / "a.html")
+    assert "All 12 sequences as a source with seed 0 delivers them in sweep 0, after " in text
+
+
 def test_samples_match_a_source(folder, tmp_path):
     """The page shows, bit for bit, what a source with this seed delivers in sweeps 0 and 1."""
     steps = ["RandomResizedCrop(32)", "Flip(0.5)"]

@@ -49,6 +49,19 @@ def rates():
     documents = fl.ArrayDeserializer({"tokens": tokens, "patches": patches})
     return fl.MinibatchSource(fl.Packed(documents, 16, cost={"tokens": 1, "patches": 0.25}), max_sweeps=1)
 
+def doubled(sequence):
+    return {"x": np.repeat(sequence["x"], 2).astype(np.float32)[None], "double": 2 * sequence["x"]}
+
+def seeded():
+    corpus = fl.ArrayDeserializer(x=np.arange(40.0))
+    change = fl.Map(doubled, x=fl.Stream((2,)), double=fl.Stream((), dtype="float64"))
+    return fl.MinibatchSource(corpus, seed=3, max_sweeps=1, transforms=[change])
+
+def resumed():
+    source = seeded()
+    source.next_minibatch(7)
+    return source
+
 def tone():
     t = np.arange(16_000) / 16_000
     samples = np.sin(2 * np.pi * 2_000 * t).astype(np.float32)
@@ -99,6 +112,24 @@ def test_windows_are_strips_and_curves_with_marks(program):
         assert sum(widths) == pytest.approx(600 * missing / 4)
         assert len(re.findall("<polyline", card)) == 3
         assert "&lt;lift&gt; &amp; turn" in card
+
+
+def test_a_page_begins_with_what_was_sampled(program):
+    def beginning(target, count):
+        _, text, _ = sheet(target, count)
+        return " ".join(re.sub("<[^>]+>", " ", text[text.index("<h1") : text.index("<main")]).split())
+
+    of_corpus = beginning("robot:windows", 5)
+    assert "5 of 12 sequences, evenly spaced in the corpus, without transforms." in of_corpus
+    assert "corpus arrays, in windows sequences 0, 3, 6, 8, 11 transforms none" in of_corpus
+    of_source = beginning("robot:seeded", 4)
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.arange(40.0)), seed=3)
+    ids = ", ".join(str(source.next_minibatch(1).ids[0]) for _ in range(4))
+    assert "The first 4 of 40 sequences that a source with seed 3 delivers." in of_source
+    assert f"sequences {ids} order feedline-1, seed 3, shuffled all of a sweep together transforms x from" in of_source
+    assert "x from float64 to float32 (2,); double added, float64" in of_source
+    later = beginning("robot:resumed", 2)
+    assert "The next 2 of 40 sequences that a source with seed 3 delivers after sweep 0 (from 0), 7 of 40" in later
 
 
 def test_packed_rows_are_bars_of_documents(program):

@@ -14,6 +14,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 from tests.docs.pages import pages as pages_with_examples
+from tests.runs import chromium
 
 if not (ROOT / "tools").is_dir():
     pytest.skip("what makes the site is out of reach of a test of the wheel", allow_module_level=True)
@@ -52,6 +53,51 @@ def listed():
 def linked(text):
     """Pages of docs in the order of their first links."""
     return list(dict.fromkeys(re.findall(r"\]\(([\w/-]+\.md)", text)))
+
+
+def test_how_tos_are_in_the_groups_of_the_index():
+    index = (ROOT / "docs" / "index.md").read_text("utf-8")
+    part = index.split("## How to\n", 1)[1].split("\n## ", 1)[0]
+    groups = {text.split("\n", 1)[0]: [f"docs/{page}" for page in linked(text)] for text in part.split("### ")[1:]}
+    (listed_groups,) = (section["How to"] for section in NAV if "How to" in section)
+    assert {title: pages for group in listed_groups for title, pages in group.items()} == groups
+    assert len(groups) > 5
+
+
+def test_the_front_page_has_one_thing_to_do():
+    """One command, before the first heading. Everything else is links: no table, no other code."""
+    assert NAV[0] == {"Start": site.FRONT}
+    assert site.ADDRESSES[site.FRONT] == "index.html"
+    text = (ROOT / site.FRONT).read_text("utf-8")
+    (code,) = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert text.count("```") == 2
+    assert text.index(code) < text.index("\n## ")
+    assert [line[:2] for line in code.splitlines()] == ["$ "]
+    assert "\n|" not in text
+    after = [line for line in text.split("\n## ", 1)[1].splitlines() if line.startswith("- ")]
+    assert all(re.match(r"- \[", line) for line in after)
+
+
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [320, 720, 1280])
+def test_no_code_is_cut(tmp_path, width):
+    """In the style of the site, the longest line that a page may have is all in sight."""
+    style = (ROOT / "docs" / "site.css").read_text("utf-8")
+    code = "x = " + "y" * 30 + " + z" * 21 + "\n" + "z" * 120
+    body = (
+        f'<div class="md-typeset" style="max-width: 748px"><pre style="overflow: auto"><code>{code}</code></pre></div>'
+    )
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><style>{style}</style>{body}", encoding="utf-8")
+    browser = chromium.Browser(tmp_path / "profile")
+    try:
+        browser.open(page, width=width)
+        assert browser.value(
+            "(({scrollWidth, clientWidth}) => scrollWidth <= clientWidth)(document.querySelector('pre'))"
+        )
+        assert browser.value("document.documentElement.scrollWidth") <= width
+    finally:
+        browser.close()
 
 
 def test_every_page_is_listed_once():

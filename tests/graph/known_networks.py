@@ -125,11 +125,11 @@ class DoubleConvolution(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """Four levels down and up, each level's result joined to the result from below."""
+    """Levels down and up, each level's result joined to the result from below."""
 
-    def __init__(self, channels=1, width=64, classes=2):
+    def __init__(self, channels=1, width=64, classes=2, depth=4):
         super().__init__()
-        widths = [width << i for i in range(5)]
+        widths = [width << i for i in range(depth + 1)]
         self.down = nn.ModuleList(DoubleConvolution(i, o) for i, o in zip([channels, *widths], widths, strict=False))
         self.pool = nn.MaxPool2d(2)
         self.up = nn.ModuleList(nn.ConvTranspose2d(2 * w, w, 2, 2) for w in reversed(widths[:-1]))

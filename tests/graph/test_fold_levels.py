@@ -75,8 +75,24 @@ def test_both_ends_of_a_way_across_are_at_one_height(down, up):
             assert (place[edge.head] < place[edge.tail]) == (edge.head in found.up)
 
 
+@pytest.mark.skipif(shutil.which("dot") is None, reason="the program dot is not installed")
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_small_unet_has_levels(depth):
+    """Also one that would fit into one column. Its shapes are where the tensors go down, and on no line or border."""
+    graph = read(known.UNet(width=4, depth=depth), (1, 1, 32, 32))
+    picture = fl.plot_network(graph, height=9000)
+    place = heights(picture)
+    across = levels(graph).across
+    assert len(across) == depth
+    assert all(place[tail] == pytest.approx(place[head], abs=1) for tail, head in across)
+    shapes = [edge["label"].strip() for edge in json.loads(picture.pipe("json"))["edges"]]
+    assert shapes.count("") == depth
+    assert set(shapes) - {""} == {str(edge.type) for edge in graph.edges()}
+
+
 def test_others_have_no_levels():
-    """Two ways across are too few. Ways one after the other, or a short one inside a long network, are none."""
+    """Two ways across of one shape are too few. Ways one after the other, or a short one inside a long network, are
+    none."""
     assert levels(read(Down((1, 1), (1, 1)))) is None
     assert levels(read(Down((1, 1, 1), (1, 1, 1), joined=False))) is None
     assert levels(read(known.resnet18(), (1, 3, 64, 64))) is None
@@ -85,8 +101,7 @@ def test_others_have_no_levels():
     assert levels(collapse(graph_of(long, (1, 4)))) is None
 
 
-def test_only_high_pictures_are_drawn_by_levels():
+def test_one_column_has_no_levels():
     graph = read(Down((1, 1, 1, 1), (1, 1, 1, 1)))
-    assert "dir=back" in fl.plot_network(graph, height=300).source
-    assert "dir=back" not in fl.plot_network(graph, height=9000).source
+    assert "dir=back" in fl.plot_network(graph).source
     assert "dir=back" not in fl.plot_network(graph, height=None).source

@@ -137,3 +137,31 @@ def test_graphviz_warns_of_no_name(capfd):
     model = nn.Sequential(OrderedDict([("a" * 40, inner), ("x", nn.Linear(4, 2))]))
     assert fl.plot_network(model, (1, 4)).pipe(format="svg")
     assert capfd.readouterr().err == ""
+
+
+def shapes(document):
+    """Boxes of the shapes next to arrows: left, bottom, right, top. Each text begins and ends with a space."""
+    for edge in document["edges"]:
+        for drawn in edge.get("_ldraw_", ()):
+            if drawn["op"] == "T" and drawn["text"].strip():
+                (x, y), half = drawn["pt"], drawn["width"] / 2
+                yield drawn["text"].strip(), (x - half + 3, y - 1, x + half - 3, y + 7)
+
+
+@pytest.mark.parametrize("direction", ["TB", "LR"])
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (known.resnet18, (1, 3, 224, 224)),
+        (lambda: nn.Transformer(64, 4, 2, 2, 128, batch_first=True), [(1, 10, 64), (1, 12, 64)]),
+        (lambda: known.UNet(width=8, depth=2), (1, 1, 64, 64)),
+        (lambda: known.UNet(width=8, depth=3), (1, 1, 64, 64)),
+    ],
+)
+def test_no_arrow_runs_through_a_shape(make, inputs, direction):
+    document = drawn_as_json(fl.plot_network(make(), inputs, direction=direction))
+    arrows = [point for edge in document["edges"] if "pos" in edge for point in points(edge)]
+    boxes = list(shapes(document))
+    assert len(boxes) > 20
+    wrong = [text for text, (a, b, c, d) in boxes if any(a < x < c and b < y < d for x, y in arrows)]
+    assert wrong == []

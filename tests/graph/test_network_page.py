@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import time
 from functools import cache
 
 import pytest
@@ -41,7 +42,7 @@ def browser(tmp_path_factory):
 def resnet(tmp_path_factory):
     """A page with frames in frames, and folded ones."""
     path = tmp_path_factory.mktemp("pages") / "resnet.html"
-    return fl.plot_network(known.resnet18(), (1, 3, 224, 224), to=path, title="ResNet-18")
+    return fl.plot_network(known.resnet18(), (1, 3, 224, 224), to=path, title="ResNet-18", depth=3)
 
 
 def test_the_page_has_boxes_frames_and_costs(resnet):
@@ -156,22 +157,23 @@ OVERLAPS = f"""(() => {{
 }})()"""
 
 
-# Names of open frames through which a line runs.
-CROSSED = """(() => {
-  const names = [...document.querySelectorAll('#picture .frame')].map(one => [one.item.lines.join(' '),
-    [...one.querySelectorAll(':scope > text')].map(text => text.getBoundingClientRect())]);
-  const found = new Set();
-  for (const way of document.querySelectorAll('#picture path.way')) {
-    const place = way.getScreenCTM(), long = way.getTotalLength();
-    for (let at = 0; at <= long; at += 2) {
-      const p = way.getPointAtLength(at).matrixTransform(place);
-      for (const [name, lines] of names) {
-        if (lines.some(b => p.x > b.left && p.x < b.right && p.y > b.top && p.y < b.bottom)) found.add(name);
-      }
-    }
-  }
-  return [names.length, ...found];
-})()"""
+def crossed(selector, apart=0):
+    """JavaScript that counts texts, and lists those through which a line runs, or less than some pixels away."""
+    return f"""(() => {{
+      const texts = [...document.querySelectorAll('#picture {selector}')]
+        .map(text => [text.textContent, text.getBoundingClientRect()]);
+      const found = new Set(), apart = {apart};
+      for (const way of document.querySelectorAll('#picture path.way')) {{
+        const place = way.getScreenCTM(), long = way.getTotalLength();
+        for (let at = 0; at <= long; at += 1) {{
+          const p = way.getPointAtLength(at).matrixTransform(place);
+          for (const [text, b] of texts) {{
+            if (p.x > b.left - apart && p.x < b.right + apart && p.y > b.top && p.y < b.bottom) found.add(text);
+          }}
+        }}
+      }}
+      return [texts.length, ...found];
+    }})()"""
 
 
 @cache
@@ -181,6 +183,7 @@ def networks():
         graph_of(known.UNet(width=4), (1, 1, 64, 64)),
         graph_of(nn.Transformer(64, 2, 2, 2, 128, batch_first=True), [(1, 10, 64), (1, 12, 64)]),
         graph_of(nn.Sequential(nn.LSTM(4, 5, 2, bidirectional=True)), (3, 1, 4)),
+        graph_of(known.resnet18(), (1, 3, 64, 64)),
     ]
 
 
@@ -203,14 +206,27 @@ def test_boxes_are_apart_and_in_their_frames(browser, tmp_path, direction):
 
 @needs_chromium
 @pytest.mark.parametrize("direction", ["TB", "BT", "LR"])
-def test_no_line_runs_through_the_name_of_a_frame(browser, tmp_path, direction):
+def test_no_line_touches_the_name_of_a_frame(browser, tmp_path, direction):
     """A name without enough room has several lines, or a wider frame."""
     for graph in networks()[:2]:
         browser.open(fl.plot_network(graph, to=tmp_path / "net.html", direction=direction))
         browser.value("document.getElementById('open').click()")
-        frames, *found = browser.value(CROSSED)
-        assert frames > 3
+        names, *found = browser.value(crossed(".frame > text", apart=6))
+        assert names > 3
         assert found == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
+def test_no_line_runs_through_a_shape(browser, tmp_path, direction):
+    """Also where lines of a tensor part, where a box has several tensors, and where a way goes up next to another."""
+    for graph in networks():
+        browser.open(fl.plot_network(graph, to=tmp_path / "net.html", direction=direction))
+        for act in ("open", "close"):
+            browser.value(f"document.getElementById('{act}').click()")
+            shapes, *found = browser.value(crossed(".shape"))
+            assert shapes > 3
+            assert found == []
 
 
 @needs_chromium
@@ -361,10 +377,12 @@ def test_typing_scrolls_to_what_is_found(browser, resnet):
 
 @needs_chromium
 def test_a_picture_that_fits_is_legible(browser, tmp_path):
-    """A long picture is as wide as the room, or at seven tenths of its size. Closed, it fits again."""
+    """A long picture is as wide as the room, or at seven tenths of its size. Closed, it fits again, as at first."""
     long = nn.Sequential(*[nn.Linear(4 + n, 5 + n) for n in range(24)])
     browser.open(fl.plot_network(nn.Sequential(long, nn.Linear(28, 2)), (1, 4), to=tmp_path / "net.html"), width=1600)
     zoom = "picture.clientWidth / picture.viewBox.baseVal.width"
+    assert browser.value(zoom) > 1
+    browser.value("document.getElementById('open').click()")
     browser.value("document.getElementById('fit').click()")
     assert 0.69 < browser.value(zoom) < 0.72
     assert browser.value("picture.parentElement.scrollHeight > picture.parentElement.clientHeight")
@@ -374,6 +392,38 @@ def test_a_picture_that_fits_is_legible(browser, tmp_path):
     smaller = browser.value(zoom)
     browser.value("document.getElementById('open').click()")
     assert browser.value(zoom) == pytest.approx(smaller, abs=0.01)
+
+
+IN_SIGHT = """(({scrollHeight, clientHeight, scrollWidth, clientWidth}) =>
+  scrollHeight <= clientHeight && scrollWidth <= clientWidth)(picture.parentElement)"""
+
+
+@needs_chromium
+@pytest.mark.parametrize(("width", "height", "few"), [(1200, 900, 0), (500, 1000, 1)])
+def test_a_page_opens_with_all_of_its_picture_in_sight(browser, tmp_path, width, height, few):
+    """Frames close until it can be read, from inside. Which are open is a caller's choice with a depth."""
+    closed = 0
+    for graph in networks()[few:]:  # on a phone a U-Net of four levels would be too small
+        browser.open(fl.plot_network(graph, to=tmp_path / "net.html"), width=width, height=height)
+        assert browser.value(IN_SIGHT)
+        assert browser.value("picture.parentElement.getBoundingClientRect().bottom <= innerHeight")
+        closed += browser.value("document.querySelectorAll('.shut').length")
+        browser.open(fl.plot_network(graph, to=tmp_path / "net.html", depth=9), width=width, height=height)
+        assert browser.value("document.querySelectorAll('.shut').length") == 0
+    assert closed > 5
+
+
+@needs_chromium
+def test_a_picture_follows_its_window(browser, tmp_path):
+    page = fl.plot_network(networks()[0], to=tmp_path / "net.html")
+    browser.open(page, width=1200, height=900)
+    for height in (1400, 950):
+        browser.call("Emulation.setDeviceMetricsOverride", width=1200, height=height, deviceScaleFactor=1, mobile=False)
+        fitted = f"innerHeight === {height} && {IN_SIGHT} && picture.clientHeight > {height} - 220"
+        end = time.monotonic() + chromium.SECONDS
+        while not browser.value(fitted):
+            assert time.monotonic() < end, browser.value("[innerHeight, picture.clientHeight]")
+            time.sleep(0.05)
 
 
 @needs_chromium
@@ -429,6 +479,20 @@ def test_a_unet_has_its_way_up_next_to_its_way_down(browser, tmp_path, are_open)
             assert abs((left[2] + left[3]) - (cat[2] + cat[3])) <= 2
     assert places["output.0"][2] < down[0][2]
     assert browser.value(OVERLAPS) == []
+
+
+@needs_chromium
+def test_a_small_unet_has_levels_too(browser, tmp_path):
+    """Two ways across, of tensors of two shapes. They are straight lines, and both ends are at one height."""
+    browser.open(fl.plot_network(known.UNet(width=4, depth=2), (1, 1, 32, 32), to=tmp_path / "net.html", depth=0))
+    places = browser.value(PLACES)
+    cats = sorted(key for key in places if key.startswith("cat"))
+    for down, cat in zip(("down.1 frame", "down.0 frame"), cats, strict=True):
+        left, right = places[down], places[cat]
+        assert left[1] < right[0]
+        assert abs((left[2] + left[3]) - (right[2] + right[3])) <= 2
+    flat = "[...document.querySelectorAll('.way')].filter(way => way.getBBox().height < 1).length"
+    assert browser.value(flat) == 2
 
 
 @needs_chromium

@@ -337,3 +337,36 @@ def test_every_part_of_a_chart_is_inside_of_it(browser, page):
     })"""
     assert browser.value(outside) == []
     assert browser.value("getComputedStyle(document.querySelector('.legend')).position") == "static"
+
+
+def test_a_wide_network_can_be_read_on_a_phone(browser, tmp_path):
+    """It is not shrunk until its text is illegible, but scrolls in its box. On a desk all of it is in sight."""
+    (tmp_path / "network.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg" width="1500" height="90"></svg>')
+    page = fl.report(write(tmp_path / "run.jsonl", [start(), progress(100)]))
+    picture = "document.querySelector('.network img').clientWidth"
+    browser.open(page, width=500)
+    assert browser.value(picture) == 1500
+    assert browser.value("document.documentElement.scrollWidth") <= 500
+    browser.open(page, width=1200)
+    assert 900 < browser.value(picture) < browser.value("document.querySelector('.network').clientWidth")
+
+
+def test_dates_stay_on_a_line(browser, tmp_path):
+    saved = {"event": "checkpoint", "samples": 100, "time": 1.79e9, "path": "/data/runs/checkpoints/" + 9 * "00000-"}
+    lines = [start(model="A" * 20, time=1.79e9), progress(100), saved]
+    page = fl.report(write(tmp_path / "run.jsonl", lines))
+    for width in range(320, 720, 40):
+        browser.open(page, width=width)
+        lines = "[...document.querySelectorAll('time')].map(date => date.getClientRects().length)"
+        assert browser.value(lines) == [1, 1]
+
+
+def test_an_open_table_leaves_its_neighbour_as_it_was(browser, page):
+    """No chart is stretched around empty space below or above it."""
+    browser.open(page)
+    high = "[...document.querySelectorAll('#loss, #metric')].map(chart => Math.round(chart.clientHeight))"
+    before = browser.value(high)
+    browser.value("document.querySelector('#loss details').open = true")
+    after = browser.value(high)
+    assert after[0] > before[0] + 50
+    assert after[1] <= before[1]

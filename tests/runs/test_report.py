@@ -256,8 +256,8 @@ def test_checkpoints_show_whether_they_are_kept(tmp_path):
         for i, at in ((1, 100), (2, 200))
     ]
     text = page_of(write(tmp_path / "run.jsonl", [start(), progress(200), *saved])).text
-    assert re.search(r"000002-200\s*yes", text)
-    assert re.search(r"000001-100\s*no", text)
+    assert re.search(r"yes\s*/elsewhere/checkpoints/checkpoint-000002-200", text)
+    assert re.search(r"no\s*/elsewhere/checkpoints/checkpoint-000001-100", text)
 
 
 def test_other_files_than_runs_are_reported(tmp_path):

@@ -13,7 +13,7 @@ from feedline._version import __version__
 from feedline.cli.console import show_bytes
 from feedline.runs import page
 from feedline.runs.chart_rows import join_columns, thin
-from feedline.runs.charts import Chart
+from feedline.runs.charts import Chart, spans_decades
 from feedline.runs.drawing import figure
 
 from .run import Outcome
@@ -59,13 +59,14 @@ def _loss(outcome: Outcome) -> Chart:
         "one process, killed": outcome.losses["killed"],
         f"resumed, {outcome.settings['workers']} processes": outcome.losses["resumed"],
     }
+    table = join_columns("letters since the start", columns)
     return Chart(
         key="loss",
         title="Mean loss of a minibatch",
         description="The vertical line marks the checkpoint from which the run resumed.",
         unit="loss",
-        table=thin(join_columns("letters since the start", columns)),
-        logarithmic=True,
+        table=thin(table),
+        logarithmic=spans_decades(table),
     )
 
 

@@ -85,7 +85,6 @@ def html(
     name: str,
     lead: str,
     tiles: Iterable[tuple[str, str]],
-    steps: Iterable[str],
     pictures: Iterable[Shown],
     about: Iterable[tuple[str, str]],
 ) -> str:
@@ -93,17 +92,14 @@ def html(
 
     Args:
         name: name of the corpus.
-        lead: a sentence about the pictures.
+        lead: what was sampled, as HTML.
         tiles: (figure, label).
-        steps: steps of a picture, in order.
         pictures: pictures, in order.
         about: (name, text) pairs at the end.
     """
-    items = "".join(f"<li><code>{escape(step)}</code></li>" for step in steps)
     cards = "\n".join(map(_card, pictures))
     body = f"""<header><h1>{escape(name)}</h1>
-<p class="soft">{escape(lead)}</p>
-<ol class="steps" aria-label="Steps">{items}</ol>
+{lead}
 {page.tiles(tiles)}
 </header>
 <main>

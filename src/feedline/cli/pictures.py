@@ -20,6 +20,7 @@ from feedline import _native, images
 from feedline.cli.console import UsageError, progress, show_bytes, show_count, use_option_names
 from feedline.cli.corpus import Opened
 from feedline.cli.picture_page import Box, Shown, View, html
+from feedline.cli.stills import sampled
 from feedline.data import Chunk, Value
 from feedline.data.value import BytesValue, SparseValue
 from feedline.errors import DataError
@@ -73,7 +74,7 @@ def write_page(opened: Opened, options: PageOptions, out: Path) -> dict[str, Any
         raise UsageError(f"expected a stream of encoded pictures in {corpus.name} for --pictures, got {streams}")
     # Values of Normalize are no colours, so pictures are shown without it.
     decode = images.Decode(name, *(step for step in steps if not isinstance(step, images.Normalize)))
-    ordinals = np.unique(np.linspace(0, sequences - 1, min(options.count, sequences)).round().astype(np.int64))
+    ordinals = sampled.evenly_spaced(options.count, sequences)
     shown: list[Shown] = []
     tally = _Tally()
     with progress("decoding", "sequences") as show:
@@ -81,7 +82,7 @@ def write_page(opened: Opened, options: PageOptions, out: Path) -> dict[str, Any
             part = ordinals[low : low + _AT_ONCE]
             shown += _some(corpus, name, decode, part, options, tally)
             show(low + len(part), len(ordinals))
-    page = _page(opened, options, sequences, shown, tally)
+    page = _page(opened, options, ordinals.tolist(), sequences, shown, tally)
     # Names from data may contain undecodable bytes, as file names do. They are shown as escapes.
     out.write_text(page, encoding="utf-8", errors="backslashreplace")
     return {
@@ -187,7 +188,7 @@ def looked_at(corpus: Deserializer, name: str, sequences: int) -> dict[str, Any]
         ``looked_at``, their number, ``formats``, number by name, and ``sizes``, (width, height) of each with a known
         header.
     """
-    ordinals = np.unique(np.linspace(0, sequences - 1, min(_AT_ONCE, sequences)).round().astype(np.int64))
+    ordinals = sampled.evenly_spaced(_AT_ONCE, sequences)
     chunk = corpus.select(ordinals)
     value = chunk.values[name]
     assert isinstance(value, BytesValue)
@@ -391,22 +392,37 @@ def _original(content: bytes) -> _Original | None:
 # ---- the page ------------------------------------------------------------------------------------------------
 
 
-def _page(opened: Opened, options: PageOptions, sequences: int, shown: Sequence[Shown], tally: _Tally) -> str:
-    corpus = opened.corpus
-    sweeps = "sweep 0" if options.views == 1 else f"sweeps 0 to {options.views - 1}"
-    which = f"All {len(shown)} pictures" if len(shown) == sequences else f"{len(shown)} of {sequences:,} sequences"
-    lead = f"{which}, as a source with seed {options.seed} delivers them in {sweeps}."
+def _page(
+    opened: Opened,
+    options: PageOptions,
+    ordinals: Sequence[int],
+    sequences: int,
+    shown: Sequence[Shown],
+    tally: _Tally,
+) -> str:
+    corpus, steps, last = opened.corpus, options.steps or DEFAULT_STEPS, options.views - 1
+    sweeps = f"sweeps 0 {'to' if last > 1 else 'and'} {last}" if last else "sweep 0"
+    spaced = "" if len(ordinals) == sequences else ", evenly spaced in the corpus,"
+    lead = (
+        f"{sampled.share(len(ordinals), sequences)}{spaced} as a source with seed {options.seed} delivers them in "
+        f"{sweeps}, after {' and '.join(steps)}."
+    )
+    rows = [
+        ("corpus", f"{corpus.name}, {opened.format}"),
+        ("sequences", sampled.numbers(ordinals)),
+        ("seed, sweeps", f"{options.seed}, {sweeps}"),
+        ("transforms", ", then ".join(steps)),
+    ]
     about = {
-        "format": opened.format,
         "streams": ", ".join(f"{name} ({stream.kind})" for name, stream in corpus.schema.items()),
         "pictures shown": ", ".join(f"{count} {kind}" for kind, count in tally.formats.most_common()),
         **{f"{kind} decoded by": decoder for kind, decoder in decoding().items()},
     }
-    return html(corpus.name, lead, _tiles(shown, tally), options.steps or DEFAULT_STEPS, shown, about.items())
+    return html(corpus.name, sampled.lead(lead, rows), _tiles(shown, tally), shown, about.items())
 
 
 def _tiles(shown: Sequence[Shown], tally: _Tally) -> list[tuple[str, str]]:
-    tiles = [(decoding()["JPEG"], "decodes JPEG")]
+    tiles = []
     if tally.shape:
         tiles.append((" × ".join(map(str, tally.shape)), "uint8, each sample"))
     if tally.sizes:

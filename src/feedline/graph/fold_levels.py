@@ -1,8 +1,9 @@
 """Levels of a network that goes down and up again, as a U-Net does: its turn, and the operations at equal heights.
 
-Such a network has nested ways across: the first to leave is the last to join. A picture draws the way up next to the
-way down, from below, with both ends of a way across at one height. The time is quadratic in joints, and linear in the
-rest.
+Such a network has nested ways across: the first to leave is the last to join. If there are only two, their tensors must
+differ in shape, as blocks in blocks that add what they took have two of one shape. A picture draws the way up next to
+the way down, from below, with both ends of a way across at one height. The time is quadratic in joints, and linear in
+the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from feedline.graph.graph import Edge, Graph
 
-MIN_WAYS = 3  # across
+MIN_WAYS = 2  # across
 SHARE = 0.5  # share of all operations that must be between the ends of the outermost way
 
 
@@ -42,6 +43,9 @@ def levels(graph: Graph) -> Levels | None:
     joins = {key: {place[e.tail] for e in into} for key, into in incoming.items() if len({e.tail for e in into}) > 1}
     pairs = _nested(sorted((min(tails), place[key]) for key, tails in joins.items()))
     if len(pairs) < MIN_WAYS or pairs[0][1] - pairs[0][0] < SHARE * len(keys):
+        return None
+    shapes = {e.type.shape for tail, head in pairs for e in incoming[keys[head]] if place[e.tail] == tail}
+    if len(pairs) == MIN_WAYS and len(shapes) < MIN_WAYS:
         return None
     first, last = pairs[-1]
     lowest = _path(keys[first], keys[last], incoming, place, frozenset())

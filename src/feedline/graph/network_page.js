@@ -9,7 +9,7 @@
   const search = document.getElementById("search"), found = document.getElementById("found");
   const pencil = document.createElement("canvas").getContext("2d");
   const FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif";
-  const LEGIBLE = 0.7, LINE = 15, PAD = 9, TITLE = 24, APART = 22, GAP = 26, DUMMY = 6;
+  const LEGIBLE = 0.7, LEAST = 0.45, MOST = 1.25, LINE = 15, PAD = 9, TITLE = 24, APART = 22, GAP = 20, DUMMY = 6, BESIDE = 5;
   const flat = data.direction === "LR" || data.direction === "RL";
   const backwards = data.direction === "BT" || data.direction === "RL";
 
@@ -23,6 +23,7 @@
   for (const item of [...frames, ...boxes]) {
     item.parent = item.frame < 0 ? root : frames[item.frame];
     item.chain = [...item.parent.chain, item.parent];
+    item.level = item.chain.length;
     item.edges = new Set();
     item.said = [...item.lines, ...(item.isFrame ? item.closed : [`${item.family}`])];
     // Where an input comes from is no property of a box that somebody looks for.
@@ -153,9 +154,9 @@
     }
   }
 
-  // The layers of a network that goes down and up again, as a U-Net does; null for others. It has three ways across or
-  // more, one inside the other, around half of it at least. Both ends of each are on one layer, or, as an open frame
-  // gives its result at its lower border, on that below; see levels.py.
+  // The layers of a network that goes down and up again, as a U-Net does; null for others. It has two ways across, with
+  // tensors of two shapes, or more, one inside the other, around half of it at least. Both ends of each are on one layer,
+  // or, as an open frame gives its result at its lower border, on that below; see fold_levels.py.
   function levelsOf(ordered, forward, ports) {
     const at = new Map(ordered.map((item, i) => [item, i]));
     const none = () => new Map(ordered.map((item) => [item, new Set()])), sources = none(), users = none();
@@ -169,7 +170,9 @@
       chains.push([...outer, [from, to]]);
     }
     const ways = chains.reduce(longer, []);
-    if (ways.length < 3 || ways[0][1] - ways[0][0] < ordered.length / 2) return null;
+    if (ways.length < 2 || ways[0][1] - ways[0][0] < ordered.length / 2) return null;
+    const shape = ([from, to]) => forward.find((link) => at.get(link.from) === from && at.get(link.to) === to).label;
+    if (ways.length === 2 && shape(ways[0]) === shape(ways[1])) return null;
     // The number of steps of a longest way from a place to each later one, among some items.
     const steps = (from, among) => {
       const found = new Map([[from, [from]]]);
@@ -220,14 +223,14 @@
     const { links, ports, layer, sides } = frame.plan;
     const nodes = [...frame.items, ...ports].map((item) => {
       const size = item.port ? [0, 0] : [item.w, item.h];
-      return { item, along: flat ? size[0] : size[1], across: flat ? size[1] : size[0], layer: layer.get(item),
-        side: sides.get(item) || 0 };
+      const across = flat ? size[1] : size[0];
+      return { item, along: flat ? size[0] : size[1], across, room: across, layer: layer.get(item), side: sides.get(item) || 0 };
     });
     const nodeOf = new Map(nodes.map((node) => [node.item, node]));
     const dummies = new Map(), steps = [];
     const dummy = (key, at, side) => {
       if (!dummies.has(key)) {
-        dummies.set(key, { dummy: true, along: 0, across: DUMMY, layer: at, side });
+        dummies.set(key, { dummy: true, along: 0, across: DUMMY, room: DUMMY, layer: at, side });
         nodes.push(dummies.get(key));
       }
       return dummies.get(key);
@@ -256,6 +259,29 @@
         join(whole[n - 1], whole[n], link, whole[n - 1].dummy && whole[n].dummy ? 8 : whole.length > 2 ? 0.3 : 6);
       }
       if (link.around) link.course.reverse();
+    }
+    // A shape stands next to the line, where no line of another box comes. One for each tensor of a box is enough.
+    const leaving = new Map();
+    for (const link of links) {
+      const again = () => links.some((twin) => twin.from === link.from && twin.tensor === link.tensor && !twin.aside);
+      link.labelled = link.label !== "" && own(link) && !(link.aside && again());
+      if (link.rises) link.ends[0].up = true;
+      else if (!link.aside) link.ends[1].down = true;
+      if (!own(link)) continue;
+      if (!leaving.has(link.ends[0])) leaving.set(link.ends[0], new Map());
+      const size = flat ? LINE : width(link.label, false, 10) + 2 * BESIDE;
+      leaving.get(link.ends[0]).set(link.tensor, size);
+      if (link.labelled && link.aside) link.ends[0].room += 2 * size;
+    }
+    for (const [node, widths] of leaving) {
+      const widest = Math.max(...widths.values());
+      if (widths.size > 1) {
+        // Each has a part of the border to itself, for which the box may have to be wider.
+        node.part = widest + BESIDE;
+        node.across = Math.max(node.across, node.part * widths.size);
+        node.item[flat ? "h" : "w"] = node.across;
+      }
+      node.room = Math.max(node.room, node.across, 2 * widest + (node.up && node.down ? node.across / 2 : 0));
     }
     const layers = [];
     for (const node of nodes) (layers[node.layer] ||= []).push(node);
@@ -327,7 +353,7 @@
     }
     for (const nodes of layers) {
       let at = 0;
-      for (const node of nodes) { node.x = at + node.across / 2; at += node.across + APART; }
+      for (const node of nodes) { node.x = at + node.room / 2; at += node.room + APART; }
       for (const node of nodes) node.x -= at / 2;
     }
     for (let turn = 0; turn < 18; turn++) {
@@ -354,7 +380,7 @@
     nodes.forEach((node, i) => {
       if (i) {
         const gap = node.dummy && nodes[i - 1].dummy ? APART / 2 : APART;
-        shift += (nodes[i - 1].across + node.across) / 2 + gap;
+        shift += (nodes[i - 1].room + node.room) / 2 + gap;
       }
       blocks.push({ from: i, sum: wanted[i].weight * (wanted[i].x - shift), weight: wanted[i].weight, shifts: [shift] });
       while (blocks.length > 1) {
@@ -372,28 +398,29 @@
   // From places across and layers along to x and y, and the lines of links.
   function measure(frame, layers, links) {
     const nodes = layers.flat();
-    const low = Math.min(...nodes.map((node) => node.x - node.across / 2), 0 * nodes.length || Infinity);
+    const low = Math.min(...nodes.map((node) => node.x - node.room / 2), 0 * nodes.length || Infinity);
     for (const node of nodes) node.x -= low;
-    const wide = Math.max(0, ...nodes.map((node) => node.x + node.across / 2));
+    const wide = Math.max(0, ...nodes.map((node) => node.x + node.room / 2));
     const tops = [], bottoms = [], beside = links.some((link) => link.beside);
     const upside = backwards !== Boolean(frame.flipped);
-    const gapOf = (link) => link.ends[0].layer - (link.rises ? 1 : 0); // below which layer its label stands
-    const told = links.filter((link) => link.label && own(link) && !link.aside);
-    const labels = layers.map((_, n) => told.filter((link) => gapOf(link) === n));
+    // Below a layer, and above it for what goes up, lines are straight as far as shapes stand next to them.
+    const [under, over] = [false, true].map((rises) => layers.map((_, n) => {
+      const labelled = links.filter((link) => link.labelled && !link.aside && link.rises === rises && link.ends[0].layer === n);
+      return labelled.length ? (flat ? 8 + Math.max(...labelled.map((link) => width(link.label, false, 10))) : 16) : 0;
+    }));
     let at = 0;
     layers.forEach((nodes, n) => {
       tops[n] = at + (n === 0 && links.some((link) => link.back && link.ends[1].layer === 0) ? GAP : 0);
       bottoms[n] = tops[n] + Math.max(0, ...nodes.map((node) => node.along));
       // What stands beside something begins where that begins.
       for (const node of nodes) node.y = beside ? tops[n] + node.along / 2 : (tops[n] + bottoms[n]) / 2;
-      const told = labels[n].length ? (flat ? 8 + Math.max(...labels[n].map((link) => width(link.label, false, 10))) : 14) : 0;
       const back = links.some((link) => link.back && link.ends[0].layer === n) ? GAP / 2 : 0;
-      at = bottoms[n] + (n + 1 < layers.length || back ? GAP + told + back : 0);
+      at = bottoms[n] + (n + 1 < layers.length || back ? GAP + under[n] + (over[n + 1] || 0) + back : 0);
     });
     const long = at;
     const turned = ([x, y]) => (flat ? [upside ? long - y : y, x] : [x, upside ? long - y : y]);
     const arrive = new Map(), leave = new Map();
-    for (const link of links) {
+    for (const link of links.filter(({ aside: isAside }) => !isAside)) {
       for (const [ends, node, other] of [[leave, link.ends[0], link.course[0] || link.ends[1]],
         [arrive, link.ends[1], link.course[link.course.length - 1] || link.ends[0]]]) {
         if (!ends.has(node)) ends.set(node, []);
@@ -406,31 +433,27 @@
       const sorted = ends.get(node).sort((a, b) => a.x - b.x);
       const names = side === "out" ? [...new Set(sorted.map((one) => one.tensor))] : sorted.map((one) => one.link);
       const n = names.indexOf(side === "out" ? link.tensor : link);
-      return node.x + node.across * Math.min(0.6, 0.15 * (names.length - 1)) * (names.length > 1 ? n / (names.length - 1) - 0.5 : 0);
+      if (node.part && side === "out") return node.x + node.part * (n - names.length / 2) + BESIDE;
+      // At the lowest box of a network that goes down and up again both lines are at the upper border.
+      const turn = node.up && node.down ? (side === "out" ? 0.25 : -0.25) : 0;
+      return node.x + node.across * turn + node.across * Math.min(0.6, 0.15 * (names.length - 1)) * (names.length > 1 ? n / (names.length - 1) - 0.5 : 0);
     };
     const drawn = links.map((link) => {
       const [a, b] = link.ends, points = [];
+      if (link.aside) return aside(link, turned, a.x + portOf(a, link, "out"));
       const x1 = along(leave, a, link, "out"), x2 = along(arrive, b, link, "in");
-      if (link.aside) return aside(link, turned, x1);
       const end = link.rises ? -1 : 1; // the side of a box from which a link goes
       points.push([x1, a.y + end * a.along / 2]);
-      if (link.rises) {
-        points.push([x1, tops[a.layer]]);
-        link.course.forEach((node) => points.push([node.x, bottoms[node.layer]], [node.x, tops[node.layer]]));
-        points.push([x2, bottoms[b.layer]]);
-      } else if (link.around) {
-        const [deepest, highest] = [a.layer, b.layer];
-        points.push([x1, bottoms[deepest]]);
-        link.course.forEach((node) => points.push([node.x, bottoms[node.layer]], [node.x, tops[node.layer]]));
-        points.push([x2, tops[highest]]);
-      } else {
-        points.push([x1, bottoms[a.layer]]);
-        link.course.forEach((node) => points.push([node.x, tops[node.layer]], [node.x, bottoms[node.layer]]));
-        points.push([x2, tops[b.layer]]);
+      const above = (x, { layer }) => [x, tops[layer] - over[layer]], below = (x, { layer }) => [x, bottoms[layer] + under[layer]];
+      points.push(link.rises ? above(x1, a) : below(x1, a));
+      for (const node of link.course) {
+        const sides = [above(node.x, node), below(node.x, node)];
+        points.push(...(link.rises || link.around ? sides.reverse() : sides));
       }
+      points.push(link.rises ? below(x2, b) : above(x2, b));
       points.push([x2, b.y - end * b.along / 2]);
       const place = [x1, a.y + end * a.along / 2];
-      return { link, points: points.map(turned), label: own(link) ? { at: turned(place), text: link.label } : null };
+      return { link, points: points.map(turned), label: link.labelled ? { at: turned(place), text: link.label } : null };
     });
     const ports = new Map();
     for (const node of nodes) {
@@ -455,8 +478,8 @@
       points.push([x1, below], [x1, below + 6], [corner, below + 6], [corner, b.y]);
     } else points.push([near, a.y], [(near + far) / 2, a.y], [(near + far) / 2, b.y]);
     points.push([far, b.y]);
-    const at = [near, a.y];
-    return { link, points: points.map(turned), label: own(link) ? { at: turned(at), text: link.label } : null };
+    const at = [near + (flat ? LINE + 2 : 0), a.y];
+    return { link, points: points.map(turned), label: link.labelled ? { at: turned(at), text: link.label } : null };
   }
 
   // Whether a link begins at a box or closed frame, where its label stands.
@@ -512,9 +535,9 @@
 
   // The name of an open frame stands left of where a tensor enters: in shorter lines if need be, or else in a wider frame.
   function entitle(frame) {
-    const entry = backwards !== Boolean(frame.flipped) ? "out " : "in ", BEGIN = 23, BESIDE = 6;
+    const entry = backwards !== Boolean(frame.flipped) ? "out " : "in ", BEGIN = 23;
     const ways = flat ? [] : [...frame.content.ports].filter(([key]) => key.startsWith(entry)).map(([, x]) => x + frame.left);
-    const room = Math.min(...ways, frame.w) - BEGIN - BESIDE;
+    const room = Math.min(...ways, frame.w) - BEGIN - 2 * BESIDE;
     frame.name = broken(frame.lines.map((text, n) => [text, n === 0]), room);
     const lacking = Math.max(0, ...frame.name.map(([text, bold]) => width(text, bold) - room));
     frame.left += lacking;
@@ -561,7 +584,6 @@
     ways.append(...wires);
     svg.replaceChildren(defs, ways, ...order.map((item) => item.drawn));
     svg.setAttribute("viewBox", `0 0 ${root.w.toFixed(1)} ${root.h.toFixed(1)}`);
-    if (!zoom) zoom = Math.min(1, Math.max(0.7, view.clientWidth / root.w));
     scale();
     mark();
   }
@@ -580,11 +602,11 @@
       if (ends) path.setAttribute("marker-end", "url(#arrow)");
       path.edges = link.edges;
       wires.push(path);
-      if (label && label.text) {
+      if (label) {
         const [lx, ly] = label.at;
         const before = upside !== Boolean(link.rises);
-        const at = flat ? { x: left + lx + (before ? -5 : 5), y: top + ly - 4, "text-anchor": before ? "end" : "start" }
-          : { x: left + lx + 5, y: top + ly + (link.aside || before ? -6 : 13) };
+        const at = flat ? { x: left + lx + (before ? -BESIDE : BESIDE), y: top + ly - 4, "text-anchor": before ? "end" : "start" }
+          : { x: left + lx + BESIDE, y: top + ly + (link.aside || before ? -6 : 13) };
         const key = `${at.x} ${at.y}`;
         if (!wires.some((one) => one.key === key)) {
           const text = element("text", { ...at, class: "shape" }, label.text);
@@ -776,14 +798,24 @@
     if (event.key === "+" || event.key === "=") sized(1.2);
     if (event.key === "-") sized(1 / 1.2);
   });
-  // All of the picture, if that can be read; else as wide as there is room, or as high, and the rest scrolls.
+  // All of the picture, if that is not too small; else as wide as there is room, or as high, and the rest scrolls. Answers
+  // whether all can be read.
   function fit() {
     // The height that it may have: what it has now is that of a picture that is smaller.
-    const room = parseFloat(getComputedStyle(view).maxHeight) || innerHeight;
-    const wide = view.clientWidth / root.w, high = Math.max(200, room) / root.h;
-    zoom = Math.min(1.5, Math.max(Math.min(wide, high), Math.min(Math.max(wide, high), LEGIBLE)));
+    const room = (parseFloat(getComputedStyle(view).maxHeight) || innerHeight) - 4;
+    const [all, part] = [view.clientWidth / root.w, Math.max(200, room) / root.h].sort((a, b) => a - b);
+    zoom = all >= LEAST ? Math.min(MOST, all) : Math.min(part, LEGIBLE);
     fits = true;
     scale();
+    return all >= LEGIBLE;
+  }
+  // At first as many frames are open as can be read in the window, unless a caller has chosen.
+  function begin() {
+    for (let level = Math.max(0, ...frames.map((frame) => frame.level)); level >= 0; level--) {
+      if (data.fit) for (const frame of frames) frame.open &&= frame.level <= level;
+      draw();
+      if (fit() || !data.fit) return;
+    }
   }
   function sized(by) {
     fits = false;
@@ -797,5 +829,6 @@
   button("larger", () => sized(1.2));
   button("smaller", () => sized(1 / 1.2));
   button("fit", fit);
-  draw();
+  addEventListener("resize", () => fits && fit());
+  begin();
 })();

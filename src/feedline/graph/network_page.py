@@ -33,7 +33,8 @@ class PageLook(NamedTuple):
     Attributes:
         title: title of the page.
         direction: direction of the data flow: ``"TB"``, ``"LR"``, ``"BT"`` or ``"RL"``.
-        depth: number of frames around a box that are open at first. None means as many as show `MAX_BOXES` boxes.
+        depth: number of frames around a box that are open at first. None means as many as show `MAX_BOXES` boxes, and
+            of these as many as can be read in the window.
         hide_weights: whether the panel lists parameters, and boxes do not.
         legend: whether the colours are explained.
     """
@@ -149,12 +150,13 @@ class _Content:
         self.families = [op_family for op_family in STYLES if op_family in kinds]
 
     def document(self) -> dict[str, Any]:
-        """Return the direction, boxes, frames and edges, in JSON types."""
+        """Return the direction, whether frames close to fit the window, boxes, frames and edges, in JSON types."""
         depth = self._depth()
         frames = {path: i for i, path in enumerate(self._members)}
         boxes = {operation.key: i for i, operation in enumerate(self._graph.operations)}
         return {
             "direction": self._look.direction,
+            "fit": self._look.depth is None,
             "boxes": [self._box(operation, frames) for operation in self._graph.operations],
             "frames": [self._frame(path, frames, len(path) <= depth) for path in self._members],
             "edges": [

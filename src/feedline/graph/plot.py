@@ -64,8 +64,8 @@ def plot_network(
         title: title of the picture, and name of the file that `render` writes.
         save_format: format of that file: ``"svg"``, ``"pdf"``, ``"png"`` or another of Graphviz.
         depth: largest number of modules around an operation. Deeper ones become a box, which opens in a page. None
-            means as many as show at most 60 boxes, and in a picture as fit the width of a screen. Its caption names the
-            depth if modules are hidden. Without `fold` a picture has no limit.
+            means as many as show at most 60 boxes and fit the window, or in a picture the width of a screen. Its
+            caption names the depth if modules are hidden. Without `fold` a picture has no limit.
         expand: whether to show the operations inside layers of the library, too.
         fold: whether to draw runs of equal modules once, with their number. In a picture that would be too large, this
             includes alike modules, which differ only in widths.
@@ -119,7 +119,7 @@ def plot_network(
     picture = digraph.Picture(name=digraph.quote(title), filename=f"{title}.gv", format=save_format)
     drawing = _Drawing(shown, picture, digraph.quote, dict(node_attrs or {}), hide_weights)
     parts = columns(shown, height) if height is not None else []
-    u_shape = levels(shown) if len(parts) > 1 else None
+    u_shape = levels(shown) if parts else None
     wide = direction in ("LR", "RL") or (len(parts) > 1 and u_shape is None)
     drawing.settings(_caption(title, graph, remark), direction, (4 if wide else 2) if legend else 0)
     drawing.content(parts if u_shape is None and parts else [shown.operations])
@@ -276,13 +276,17 @@ class _Drawing:
 
     def levels(self, u_shape: Levels) -> None:
         """Draw an arrow for every edge. Edges of the way up start from below, and edges across do not influence
-        heights."""
+        heights. Their shape is next to where the tensor goes down, as a label on them would be on the borders of
+        frames."""
         # Each arrow has one line of text next to it, and none has to go around a box.
         self.picture.attr("graph", ranksep="0.12")
-        for edge in self.graph.edges():
+        edges = list(self.graph.edges())
+        labelled = {(edge.tail, edge.index) for edge in edges if (edge.tail, edge.head) not in u_shape.across}
+        for edge in edges:
             ends = edge.tail, edge.head
             if ends in u_shape.across:
-                self._edge(edge, *ends, constraint="false")
+                no_label = {"label": ""} if (edge.tail, edge.index) in labelled else {}
+                self._edge(edge, *ends, constraint="false", **no_label)
             elif edge.head in u_shape.up:
                 self._edge(edge, *ends[::-1], dir="back", minlen=str(u_shape.lengths.get(ends, 1)))
             else:
@@ -292,7 +296,7 @@ class _Drawing:
         label = "" if edge.type.shape is None else str(edge.type)
         if edge.feedback:
             extra |= {"style": "dashed", "constraint": "false"}
-        extra["headlabel" if self._many else "label"] = self.quote(f" {label} ")
+        extra.setdefault("headlabel" if self._many else "label", self.quote(f" {label} "))
         self.picture.edge(tail, head, **extra)
 
     def _joint(self, n: int, edges: Sequence[Edge]) -> None:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 
 
 def document(title: str, body: str, style: str = "", charts: bool = True, refresh_s: float | None = None) -> str:
@@ -72,6 +75,11 @@ def sections(parts: Iterable[tuple[str, str, str]]) -> str:
     return f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>\n{text}\n</main>'
 
 
+def inline(text: str) -> str:
+    """Return a text as HTML, in which dates are not broken at their hyphens."""
+    return _DATE.sub(r"<time>\g<0></time>", escape(text))
+
+
 def paragraph(text: str) -> str:
     """Return a paragraph, or an empty text for no text."""
     return f"<p>{escape(text)}</p>" if text else ""
@@ -97,7 +105,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], whole: bool = False) -> str:
     """Return a table in a box in which it scrolls, only sideways if ``whole``."""
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
-    body = "\n".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    body = "\n".join(f"<tr>{''.join(f'<td>{inline(text)}</td>' for text in row)}</tr>" for row in rows)
     kind = "scroll whole" if whole else "scroll"
     return (
         f'<div class="{kind}" tabindex="0" role="region" aria-label="{escape(name)}"><table><thead><tr>{head}</tr>'

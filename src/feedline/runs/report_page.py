@@ -122,7 +122,7 @@ def html(run: Run, refresh_s: float | None = None) -> str:
     title = f"{'Feed' if is_feed else 'Training run'}: {history.about.get('path', run.name) if is_feed else run.name}"
     thinned = any(len(chart.table.rows) < chart.table.total for chart in learning + times + feeds)
     body = f"""<header><h1>{escape(title)}</h1>{page.refresh_switch(refresh_s)}
-<p class="soft">{escape(_lead(run))}</p>
+<p class="soft">{page.inline(_lead(run))}</p>
 {page.tiles(_tiles(run))}
 </header>
 {page.sections(parts)}
@@ -287,13 +287,13 @@ def _checkpoints(run: Run) -> str:
     rows = [
         [
             f"{checkpoint.samples:,}",
-            checkpoint.path,
             "" if checkpoint.time is None else _moment(checkpoint.time),
             "yes" if run.still_exists(checkpoint) else "no",
+            checkpoint.path,
         ]
         for checkpoint in reversed(shown)
     ]
-    return text + page.table("Checkpoints", ("label samples", "folder", "written", "on disk"), rows)
+    return text + page.table("Checkpoints", ("label samples", "written", "on disk", "folder"), rows)
 
 
 def _network(run: Run) -> str:

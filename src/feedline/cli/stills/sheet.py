@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from feedline._version import __version__
 from feedline.cli.bench_loader import call_factory
 from feedline.cli.console import show_count, use_option_names
+from feedline.cli.state.words import facts_of
+from feedline.cli.stills import sampled
 from feedline.cli.stills.drawn import Marks, drawn, heat, spans, spectrogram
 from feedline.cli.stills.media import decoded, share
-from feedline.data import Value
+from feedline.data import Schema, Stream, Value
 from feedline.data.schema import PRESENT
 from feedline.errors import DataError
 from feedline.feed.composed.lm_batches import Unpacking
@@ -73,11 +75,20 @@ def write_stills(target: Deserializer | MinibatchSource, count: int, out: Path) 
         ``page``, its path, and the numbers of ``sequences`` and ``unreadable`` ones.
     """
     if isinstance(target, MinibatchSource):
-        corpus, sequences = target.corpus, _delivered(target, count)
-        lead = f"The first {len(sequences)} sequences that a source delivers, with its transforms."
+        corpus, saved = target.corpus, target.state_dict()
+        sequences = _delivered(target, count)
+        lead, rows = _of_source(facts_of(saved), len(sequences))
+        rows.append(("transforms", _changes(corpus.schema, target.schema)))
     else:
-        corpus, sequences = target, _selected(target, count)
-        lead = f"{len(sequences)} sequences of {show_count(sum(info.sequences for info in corpus.chunks()))}."
+        corpus, sequences, rows = target, _selected(target, count), [("transforms", "none")]
+        total = sum(info.sequences for info in corpus.chunks())
+        spaced = "" if len(sequences) == total else ", evenly spaced in the corpus"
+        lead = f"{sampled.share(len(sequences), total)}{spaced}, without transforms."
+    rows = [
+        ("corpus", corpus.name),
+        ("sequences", sampled.numbers([sequence.ordinal for sequence in sequences])),
+        *rows,
+    ]
     cards = []
     for sequence in sequences:
         if sequence.error is not None:
@@ -85,7 +96,7 @@ def write_stills(target: Deserializer | MinibatchSource, count: int, out: Path) 
         else:
             body = _stills(corpus, sequence)
         cards.append(f'<li class="card"><h2>sequence {show_count(sequence.ordinal)}</h2>{body}</li>')
-    out.write_text(_page(corpus.name, lead, cards), encoding="utf-8", errors="backslashreplace")
+    out.write_text(_page(corpus.name, sampled.lead(lead, rows), cards), encoding="utf-8", errors="backslashreplace")
     return {
         "page": str(out),
         "sequences": len(cards),
@@ -93,10 +104,37 @@ def write_stills(target: Deserializer | MinibatchSource, count: int, out: Path) 
     }
 
 
+def _of_source(saved: Mapping[str, Any], count: int) -> tuple[str, list[tuple[str, str]]]:
+    """Return a sentence and rows about the sequences that a source delivers from a state on."""
+    facts, state = saved["facts"], saved["state"]
+    of_all = f" of {show_count(state['sequences'])}" if state.get("sequences") else ""
+    at_start = not state.get("sweep") and not state.get("sequence")
+    which, place = ("first", "") if at_start else ("next", f" after {facts['place']}")
+    numbered = f"The {which} {show_count(count)}{of_all} sequences"
+    sentence = f"{numbered} that a source with seed {facts['seed']} delivers{place}."
+    shuffled = f", shuffled {facts['shuffled']}".replace("shuffled no", "not shuffled") if "shuffled" in facts else ""
+    return sentence, [("order", f"{facts['order']}, seed {facts['seed']}{shuffled}")]
+
+
+def _changes(before: Schema, after: Schema) -> str:
+    """Return which streams transforms change or add, in words."""
+    forms = [{name: _form(stream) for name, stream in schema.items()} for schema in (before, after)]
+    texts = [
+        f"{name} from {forms[0][name]} to {form}" if name in forms[0] else f"{name} added, {form}"
+        for name, form in forms[1].items()
+        if form != forms[0].get(name)
+    ]
+    return "; ".join(texts) or "none that change the form of a stream"
+
+
+def _form(stream: Stream) -> str:
+    return f"{stream.dtype.name} {stream.shape}" if stream.shape else stream.dtype.name
+
+
 def _selected(corpus: Deserializer, count: int) -> list[Sequence]:
     """Return sequences spread over a corpus, with sounds and frames decoded."""
     sequences = sum(info.sequences for info in corpus.chunks())
-    ordinals = np.unique(np.linspace(0, sequences - 1, min(count, sequences)).round().astype(np.int64))
+    ordinals = sampled.evenly_spaced(count, sequences)
     chunk = corpus.select(ordinals)
     good = np.array([i for i in range(len(ordinals)) if i not in chunk.errors], np.int64)
     values: Mapping[str, Value] = chunk.take(good).values
@@ -168,7 +206,7 @@ def _page(name: str, lead: str, cards: list[str]) -> str:
     style = files(__package__).joinpath("sheet.css").read_text("utf-8")
     items = "\n".join(cards)
     body = f"""<header><h1>{escape(name)}</h1>
-<p class="soft">{escape(lead)}</p></header>
+{lead}</header>
 <main><ol class="stills">
 {items}
 </ol></main>
