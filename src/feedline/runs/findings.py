@@ -13,10 +13,15 @@ from feedline.runs.history import History
 _WAITING, _SAVING, _PADDING, _MIXED, _UNEVEN = 0.1, 0.1, 0.3, 0.5, 1.2
 
 
-def findings(run: Run) -> list[str]:
-    """Return sentences in plain text, those with advice first, an empty list if nothing is remarkable."""
+def findings(run: Run, limited: bool = False) -> list[str]:
+    """Return sentences in plain text, those with advice first, an empty list if nothing is remarkable.
+
+    Args:
+        run: the run.
+        limited: whether it is known what the run waits for, so that nothing is said about that.
+    """
     history = run.history
-    return [*_loss(history), *_time(history), *_feed(run), *_ranks(history), *_course(history)]
+    return [*_loss(history), *_time(history, limited), *_feed(run), *_ranks(history), *_course(history)]
 
 
 def _course(history: History) -> list[str]:
@@ -54,10 +59,10 @@ def _loss(history: History) -> list[str]:
     return sentences
 
 
-def _time(history: History) -> list[str]:
+def _time(history: History, limited: bool) -> list[str]:
     parts, sentences = total_seconds_by_part(history), []
     total = sum(parts.values())
-    if total and parts.get("waiting for data", 0.0) > _WAITING * total:
+    if total and parts.get("waiting for data", 0.0) > _WAITING * total and not limited:
         sentences.append(
             f"{parts['waiting for data'] / total:.0%} of the time was spent waiting for data. More threads= or "
             "read_ahead=, a store instead of text, or fewer random accesses may help; feedline bench measures it."

@@ -30,6 +30,7 @@ from feedline.runs.drawing import figures
 from feedline.runs.findings import findings
 from feedline.runs.folder import MAX_LISTED, Run, read_run
 from feedline.runs.history import CorpusShare, History
+from feedline.runs.stage_table import limits, stage_records, stage_table
 
 MAX_CHECKPOINTS = 20
 _ROWS = f"Of more than {MAX_ROWS} rows the first, last, lowest and highest of each stretch are shown. "
@@ -105,10 +106,13 @@ def html(run: Run, refresh_s: float | None = None) -> str:
     is_feed = history.is_feed
     learning, times, feeds = learning_charts(history), time_charts(history), feed_charts(history)
     restarts = history.restarts
+    records = stage_records(history.path)
+    stages = "".join(map(stage_table, records[:1]))
+    said = [*(limited := limits(records)), *findings(run, limited=bool(limited))]
     parts = [
-        ("summary", "In short", page.findings(findings(run) or ["Nothing stands out."])),
+        ("summary", "In short", page.findings(said or ["Nothing stands out."])),
         ("learning", "Learning", figures(learning, restarts) + page.paragraph(constant_rates(history))),
-        ("time", "Where the time went", _time_bar(run) + figures(times, restarts)),
+        ("time", "Where the time went", _time_bar(run) + stages + figures(times, restarts)),
         (
             "feed",
             "The feed",

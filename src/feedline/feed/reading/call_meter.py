@@ -58,7 +58,8 @@ class CallMeter:
     def _part(self) -> float:
         """Return the seconds since the last part, less those counted elsewhere, for all calls that it stands for."""
         last, self._last = self._last, time.perf_counter() + self._spent()
-        return self._every * max(0.0, self._last - last)
+        seconds = max(0.0, self._last - last)
+        return seconds if seconds >= _LONG_S else self._every * seconds  # a long one among short ones is an exception
 
     def _spent(self) -> float:
         """Return minus the seconds of waiting and transforming so far, so that differences leave them out."""
