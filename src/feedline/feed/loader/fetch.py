@@ -124,7 +124,7 @@ class Fetch:
         self._start = start
         self._default = collating.own_form(collate)
         self._reads_batches: bool | None = None
-        self._times_items = False
+        self._times_items = True  # until the first batch shows how fast items are
         self._seeding: Seeding | None = None
         if start.place == "thread":  # one `Seeding` for all threads
             self.seed_with(None)
@@ -146,7 +146,7 @@ class Fetch:
         began, computed = time.perf_counter(), self._start.cpu_s()
         read = began
         dataset, default = self.dataset, self._default
-        timed = TimedItems(dataset) if self._times_items else None
+        timed = TimedItems(dataset) if self._times_items and self._batched else None
         collate = default or self._collate
         bad: list[tuple[int, str, str]] = []
         count = 1
@@ -181,7 +181,7 @@ class Fetch:
         # Timing an item costs half a microsecond, too much for fast ones.
         self._times_items = self._batched and not self._reads_batches and read - began >= SLOW_ITEM_S * max(count, 1)
         slowest = None
-        if timed is not None:
+        if timed is not None and timed.slowest[1] is not None:
             slowest = timed.slowest
         elif read - began >= SLOW_ITEM_S * max(count, 1):
             slowest = read - began, np.asarray(unit.indices).tolist() if self._batched else _plain(unit.indices)

@@ -98,10 +98,14 @@ class Stats:
         else:  # rows that are read one by one are only fetched
             fetch_s = fetch_wait = self.wait_seconds
         threads, fetched = self.threads, self.disk_bytes + self.fetched_bytes
-        spent = self.plan_seconds + self.wait_seconds + self.gather_seconds
-        spent += self.transform_wait_seconds + self.device_seconds
+        calls_s = self.plan_seconds + self.gather_seconds + self.device_seconds  # partly estimates
+        left_s = max(0.0, self.ended - self.began - self.wait_seconds - self.transform_wait_seconds)
+        scale = min(1.0, left_s / calls_s) if calls_s else 1.0
+        plan_s, gather_s, device_s = (
+            scale * part for part in (self.plan_seconds, self.gather_seconds, self.device_seconds)
+        )
         stages = {
-            "plan": FeedStage(self.plan_seconds, self.plan_seconds, self.minibatches),
+            "plan": FeedStage(plan_s, plan_s, self.minibatches),
             "fetch": FeedStage(fetch_s, fetch_wait, self.chunks_read, fetched, threads),
             "decode": FeedStage(
                 read_s - fetch_s if read_s else 0.0,
@@ -110,16 +114,14 @@ class Stats:
                 self.decoded_bytes,
                 threads,
             ).timed(self.chunk_durations),
-            "gather": FeedStage(self.gather_seconds, self.gather_seconds, self.minibatches),
+            "gather": FeedStage(gather_s, gather_s, self.minibatches),
             "transform": FeedStage(
                 self.transform_seconds, self.transform_wait_seconds, self.sequences, threads=threads
             ).timed(self.sequence_durations),
-            "device": FeedStage(self.device_seconds, self.device_seconds, self.minibatches),
-            "step": FeedStage(max(0.0, self.ended - self.began - spent), 0.0, self.minibatches).timed(
-                self.step_durations
-            ),
+            "device": FeedStage(device_s, device_s, self.minibatches),
+            "step": FeedStage(max(0.0, left_s - calls_s), 0.0, self.minibatches).timed(self.step_durations),
         }
-        return {name: stage for name, stage in stages.items() if stage.seconds}
+        return {name: stage for name, stage in stages.items() if stage.seconds or (name == "step" and self.minibatches)}
 
     def note_call(self, began: float) -> None:
         """Note that a call of `next_minibatch` began at a time of ``time.perf_counter``, and has ended."""
