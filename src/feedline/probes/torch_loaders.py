@@ -75,7 +75,8 @@ class TorchLoaderFigures:
         """Add a step of the loop."""
         self.consuming += seconds
         number = self.batches
-        self._steps.add(seconds, lambda: f"step {number}")
+        if number > 1:  # much is done once in the first step, such as imports and compilation
+            self._steps.add(seconds, lambda: f"step {number}")
 
     def note_workers(self, workers: Sequence[Any]) -> None:
         """Note the processes that make the batches of an iterator."""

@@ -28,8 +28,8 @@ class CallMeter:
     def begin(self) -> None:
         """Begin to measure a call."""
         ended, self._began = self._stats.ended, time.perf_counter()
-        if ended and self._every == 1:
-            number = self._stats.minibatches
+        number = self._stats.minibatches
+        if number > 1 and self._every == 1:  # much is done once in the first step, such as imports and compilation
             self._stats.step_durations.add(self._began - ended, lambda: f"step {number}")
         self._last = self._began + self._spent()
 

@@ -85,7 +85,8 @@ class LoaderStats:
     def note_step(self, seconds: float) -> None:
         """Add a step of the loop."""
         self.consuming += seconds
-        if seconds >= _LONG_S or not self.batches & 15:
+        # Not the first step, in which much is done once, such as imports and compilation.
+        if self.batches > 1 and (seconds >= _LONG_S or not self.batches & 15):
             number = self.batches
             self.step_durations.add(seconds, lambda: f"step {number}")
 
