@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import time
 
@@ -14,10 +15,11 @@ import pytest
 import feedline as fl
 from feedline.cli.tune.corpora import AS_IS, MIXES_LESS, Corpora
 from feedline.cli.tune.loaders import Loaders
-from feedline.cli.tune.search import UnavailableError
-from tests.cli.shell import feedline, naming, start
+from feedline.cli.tune.paired_search import UnavailableError
+from tests.cli.shell import ENV, feedline, naming, start
 
 MINE = """
+import pathlib
 import threading
 import time
 
@@ -51,6 +53,16 @@ def loader():
 
 def with_step():
     return loader(), lambda batch: time.sleep(0.05)
+
+
+class Marking(Slow):
+    def __getitem__(self, i):
+        pathlib.Path(__file__).with_suffix(".read").touch()
+        return super().__getitem__(i)
+
+
+def marking():
+    return fl.DataLoader(Marking(), batch_size=4, num_workers=2)
 
 
 def of_one_thread():
@@ -142,8 +154,10 @@ def settings_of(subject):
 def test_every_setting_runs_and_so_does_its_program(folder, monkeypatch, tmp_path, name, cold):
     with corpora(folder, name, window="32k", chunk_size="64k" if name == "words.ctf" else "32M", cold=cold) as subject:
         subject.measure(subject.present, 0.01)
+        before = set(folder.iterdir())
         for setting in settings_of(subject):
             assert subject.measure(setting, 0.01) > 0
+            assert set(folder.iterdir()) == before
             assert subject.predict(setting) > 0
             if setting == subject.present:
                 assert not subject.refusal(setting)
@@ -159,7 +173,9 @@ def test_every_setting_runs_and_so_does_its_program(folder, monkeypatch, tmp_pat
 def test_a_smaller_window_is_refused_and_a_larger_one_is_not(folder):
     with corpora(folder, "words.ctf", window="80k", chunk_size="20k") as subject:
         subject.measure(subject.present, 0.01)
-        small, large = (subject.normal({**subject.present, "shuffle": fl.Window(bytes=n)}) for n in (40 << 10, 160 << 10))
+        small, large = (
+            subject.normal({**subject.present, "shuffle": fl.Window(bytes=n)}) for n in (40 << 10, 160 << 10)
+        )
         assert subject.refusal(small) == MIXES_LESS
         assert subject.refusal(large) == ""
         assert subject.mixing(small) < subject.mixing(subject.present) < subject.mixing(large) <= 1
@@ -197,7 +213,9 @@ class Usage:
 
 def test_a_corpus_without_sizes_or_an_end_is_searched_too(folder, tmp_path):
     (tmp_path / "mixture.yaml").write_text(
-        "mixture:\n  a: {path: PATH}\n  b: {path: PATH}\nweights: {a: 1, b: 2}\n".replace("PATH", str(folder / "table.store"))
+        "mixture:\n  a: {path: PATH}\n  b: {path: PATH}\nweights: {a: 1, b: 2}\n".replace(
+            "PATH", str(folder / "table.store")
+        )
     )
     result = tuned(folder, tmp_path / "mixture.yaml", seconds=1)
     assert {row["arguments"]["format"] for row in result["settings"]} == {AS_IS}
@@ -279,18 +297,25 @@ def test_the_table(folder):
     assert shown.splitlines()[-1].startswith("source = fl.MinibatchSource(corpus")
 
 
-@pytest.mark.parametrize("name", ["words.ctf", "mine.py:loader"])
-def test_ctrl_c_leaves_nothing(folder, tmp_path, monkeypatch, name):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tests.cli.shell.ENV", {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(folder)})
-    process = start("tune", folder / name, "--seconds", "60", "--threads", "2")
+@pytest.mark.parametrize(("name", "sign"), [("words.ctf", "words.ctf.*"), ("mine.py:marking", "mine.read")])
+def test_ctrl_c_leaves_nothing(folder, tmp_path, monkeypatch, name, sign):
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    work.mkdir()
+    temporary.mkdir()
+    for path in ("words.ctf", "mine.py"):
+        shutil.copy(folder / path, work)
+    monkeypatch.setattr("tests.cli.shell.ENV", {**ENV, "TMPDIR": str(temporary)})
+    process = start("tune", work / name, "--seconds", "60")
     try:
-        time.sleep(6)
+        while not list(work.glob(sign)):  # the command is at work
+            assert process.poll() is None
+            time.sleep(0.05)
+        time.sleep(1)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130, err
     assert (out, err.strip().splitlines()[-1]) == ("", "interrupted")
-    assert not list(tmp_path.iterdir())
-    assert not naming(str(folder))
+    assert not list(temporary.iterdir())
+    assert not naming(str(work))

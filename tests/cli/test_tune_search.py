@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from feedline.cli.tune.search import LAST_PAIRS, MARGIN, PAIRS, UnavailableError, search
+from feedline.cli.tune.paired_search import LAST_PAIRS, MARGIN, PAIRS, UnavailableError, search
 
 AXES = {"threads": [1, 2, 4, 8], "format": ["as it is", "store"], "window": [64, 256]}
 PRESENT = {"threads": 2, "format": "as it is", "window": 256}

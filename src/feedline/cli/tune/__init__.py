@@ -1,7 +1,7 @@
 """``feedline tune``: search the settings of a feed on the user's data, with paired measurements.
 
-[search](search.py) decides what is measured and chosen. [corpora](corpora.py) and [loaders](loaders.py) predict and
-measure the feed of a path and a `DataLoader`. [report](report.py) prints.
+`paired_search` decides what is measured and chosen. `corpora` and `loaders` predict and measure the feed of a path and
+of a `DataLoader`. `report` prints.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from feedline.cli.console import Debug, Json, UsageError, print_result, progress
 from feedline.cli.stills import sheet
 from feedline.cli.tune.corpora import Corpora
 from feedline.cli.tune.loaders import Loaders
+from feedline.cli.tune.paired_search import UnavailableError, search
 from feedline.cli.tune.report import Reported, document, show
-from feedline.cli.tune.search import UnavailableError, search
 from feedline.errors import DataError
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE
+
+_SHOW_EVERY_S = 0.1  # seconds between updates of the progress bar
 
 
 def tune(
@@ -48,11 +50,15 @@ def tune(
     """Search for faster settings of a feed on your data, and print the arguments to use.
 
     The present setting is that of the options, or of the loader as the function returns it."""
-    began = time.monotonic()
+    began = shown = time.monotonic()
     with progress("tuning", "s") as bar, contextlib.ExitStack() as opened:
 
         def watch() -> None:
-            bar(min(round(time.monotonic() - began), round(seconds)), round(seconds))
+            nonlocal shown
+            now = time.monotonic()
+            if now - shown > _SHOW_EVERY_S:
+                shown = now
+                bar(min(round(now - began), round(seconds)), round(seconds))
 
         feed: Reported
         if sheet.is_factory(subject):

@@ -7,6 +7,7 @@ began. It measures whole windows where there is time for them: while a window is
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import re
@@ -22,7 +23,7 @@ from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_coun
 from feedline.cli.bench import copy_speed
 from feedline.cli.console import show_bytes
 from feedline.cli.corpus import Opened, open_path
-from feedline.cli.tune.search import Setting, UnavailableError
+from feedline.cli.tune.paired_search import Setting, UnavailableError
 from feedline.cli.window_page import distance_of
 from feedline.concurrency.control_groups import usable_cores
 from feedline.data import Stream
@@ -30,6 +31,7 @@ from feedline.errors import FeedlineError
 from feedline.feed.arguments import Remote
 from feedline.feed.conversion.convert import convert
 from feedline.feed.files.disk import evict
+from feedline.feed.formats.cntk.ctf import CTFDeserializer
 from feedline.feed.open_corpus import open_corpus
 from feedline.feed.protocol import Deserializer, Ordered, RandomAccess, can, is_sized
 from feedline.feed.reading.reader_factory import DEFAULT_WINDOW, order_of
@@ -47,6 +49,7 @@ _WRITE_SPEED = 3e8  # bytes per second that a disk writes, to estimate a convers
 _CONVERSION = 0.3  # of the budget, that a conversion may take
 _AHEAD_BYTES = 64 << 20  # delivered from memory at first, where nothing is shuffled in windows
 _PATIENCE = 3  # times the length of a turn, after which it ends in the middle of a window
+_LOOKS = 16  # minibatches whose bytes are counted
 _SAME = 0.99  # of the pieces in a window, which count as no fewer
 
 
@@ -77,7 +80,7 @@ class _Border(NamedTuple):
 
 
 class Corpora:
-    """The feed of a path: a `search.Subject`. Also a context manager, which removes the stores that it converted.
+    """The feed of a path: a `paired_search.Subject`, and a context manager that removes the stores it converted.
 
     Args:
         path, stream, schema: as typed.
@@ -110,11 +113,13 @@ class Corpora:
         self._cores, self._copy_speed = usable_cores(), 0.0
         self._cleanup = contextlib.ExitStack()
         self._corpora: dict[tuple[Hashable, ...], Deserializer] = {}
-        self._folder: Path | None = None
+        # Of the present setting. Fixed by the first prediction, so that all are comparable.
         self._figures: Speed | None = None
+        self._predicting = False
         self._failed: dict[str, str] = {}  # why there is no store, by format
         opened = self._open(chunk_size)
         corpus, self.format = opened.corpus, opened.format
+        self._files, self._declared = corpus.paths(), dict(corpus.schema)
         self._corpora[AS_IS, chunk_size] = corpus
         self.samples = self._stored_bytes = 0
         self._plain = is_sized(corpus) and corpus.capability(Ordered) is None
@@ -162,7 +167,7 @@ class Corpora:
         return windows + [Window(bytes=nbytes) for nbytes in spans if 1 << 20 <= nbytes <= most_bytes]
 
     def _chunk_sizes(self, chunk_size: str) -> list[Hashable]:
-        if self.format != "ctf":
+        if self.format != "ctf" or is_address(self._path):
             return [chunk_size]
         present = parse_count(chunk_size)
         return [chunk_size, *(name for name in ("8M", "2M") if parse_count(name) < present)]
@@ -179,7 +184,7 @@ class Corpora:
         return [AS_IS, *_STORES]
 
     def normal(self, setting: Setting) -> Setting:
-        """See `search.Subject`."""
+        """See `paired_search.Subject`."""
         if setting["format"] == AS_IS:
             return setting
         unused = ["chunk_size"] if _STORES[str(setting["format"])] else ["chunk_size", "threads"]
@@ -189,7 +194,7 @@ class Corpora:
 
     def predict(self, setting: Setting) -> float:
         """Return samples per second, from the present setting's seconds of reading and of the caller."""
-        figures = self._figures
+        figures, self._predicting = self._figures, True
         assert figures is not None
         read_s, workers = figures.read_s, min(int(str(setting["threads"])), self._cores)
         if setting["format"] != AS_IS:
@@ -208,7 +213,7 @@ class Corpora:
     # ---- measuring ---------------------------------------------------------------------------------
 
     def measure(self, setting: Setting, seconds: float) -> float:
-        """See `search.Subject`."""
+        """See `paired_search.Subject`."""
         corpus = self._corpus(setting)
         if self._cold and not is_address(self._path):
             evict(corpus.paths())
@@ -219,7 +224,7 @@ class Corpora:
             figures = self._feed(source, corpus, seconds)
         finally:
             source._reader.close()  # ends its threads. The corpus stays open for the next turn.
-        if self._figures is None or setting == self.present:
+        if not self._predicting and setting == self.present:
             self._figures = figures
         return figures.rate
 
@@ -228,10 +233,12 @@ class Corpora:
         lap = int(share * self.samples)  # samples
         stats, began = source.stats(), time.perf_counter()
         borders: list[_Border] = []  # between laps
-        delivered = nbytes = 0
+        delivered = nbytes = looks = seen = 0
         while minibatch := source.next_minibatch(self._size):
             delivered += minibatch.num_samples
-            nbytes += sum(value.nbytes for value in minibatch.values())
+            if looks < _LOOKS:
+                looks, seen = looks + 1, delivered
+                nbytes += sum(value.nbytes for value in minibatch.values())
             now = time.perf_counter()
             if delivered >= (borders[-1].samples if borders else 0) + lap:
                 borders.append(_Border(now, delivered, stats.wait_seconds, stats.read_seconds))
@@ -255,7 +262,7 @@ class Corpora:
             read_s = waited / samples
         elif start.samples == 0:
             rate = max(rate, min(read / passed, samples / taken))
-        return Speed(rate, taken / samples, read_s, nbytes / delivered)
+        return Speed(rate, taken / samples, read_s, nbytes / seen)
 
     def _windows_of(self, corpus: Deserializer, shuffle: Any) -> float:
         """Return the number of windows in a sweep, or of what is read ahead where nothing is shuffled in windows.
@@ -277,17 +284,30 @@ class Corpora:
         if self._cold and key in self._corpora:
             self._corpora.pop(key).close()
         if key not in self._corpora:
-            if name == AS_IS:
-                self._corpora[key] = self._open(str(setting["chunk_size"])).corpus
-            else:
+            if name != AS_IS:
                 self._corpora[key] = open_corpus(self._converted(name))
+            elif setting["chunk_size"] != self.present["chunk_size"]:
+                nbytes = parse_count(str(setting["chunk_size"]))
+                # Its index is another file, which is not to stay beside the data.
+                self._corpora[key] = CTFDeserializer(
+                    self._files, self._declared, chunk_size=nbytes, cache=str(self._temporary)
+                )
+            else:
+                self._corpora[key] = self._open(str(setting["chunk_size"])).corpus
         return self._corpora[key]
 
     def _open(self, chunk_size: str) -> Opened:
         remote = None
         if is_address(self._path) and self._cold:
-            remote = Remote(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="feedline-tune-")))
+            cache = self._temporary / "objects"
+            shutil.rmtree(cache, ignore_errors=True)
+            remote = Remote(cache)
         return open_path(self._path, self._stream, chunk_size, self._schema, remote=remote)
+
+    @functools.cached_property
+    def _temporary(self) -> Path:
+        """A folder that is removed at the end."""
+        return Path(self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="feedline-tune-")))
 
     # ---- stores ------------------------------------------------------------------------------------
 
@@ -297,10 +317,7 @@ class Corpora:
         Raises:
             UnavailableError: there is no room or no time for it, or the corpus cannot be converted.
         """
-        if self._folder is None:
-            folder = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="feedline-tune-"))
-            self._folder = Path(folder)
-        path = self._folder / name.replace(", ", "-")
+        path = self._temporary / name.replace(", ", "-")
         if path.exists():
             return path
         if name in self._failed:
@@ -344,7 +361,7 @@ class Corpora:
     # ---- the order ---------------------------------------------------------------------------------
 
     def refusal(self, setting: Setting) -> str:
-        """See `search.Subject`. A setting that mixes less than the present one is shown, but not chosen."""
+        """See `paired_search.Subject`. A setting that mixes less than the present one is shown, but not chosen."""
         return MIXES_LESS if self._pieces(setting) < _SAME * self._pieces(self.present) else ""
 
     def keeps_order(self, setting: Setting) -> bool:
@@ -364,7 +381,8 @@ class Corpora:
         corpus, shuffle = self._corpus(setting), setting["shuffle"]
         timeline, _ = order_of(corpus, order="feedline", seed=0, shuffle=shuffle)  # type: ignore[arg-type]
         windows = 1.0 if timeline.window is None else self._windows_of(corpus, timeline.window.to_json())
-        return timeline.table.total_sequences if windows == 1 else len(timeline.table) / windows
+        pieces = max(1.0, len(timeline.table) / windows)  # a window has at least one
+        return timeline.table.total_sequences if pieces == len(timeline.table) else pieces
 
     # ---- the result --------------------------------------------------------------------------------
 
@@ -391,14 +409,13 @@ class Corpora:
         """Return the expression that opens the corpus as it is."""
         text = self._path
         if self.format == "ctf" and self._schema != "union":
-            schema = self._corpora[AS_IS, self.present["chunk_size"]].schema
             nbytes = parse_count(str(setting["chunk_size"]))
             size = "" if nbytes == parse_count(DEFAULT_CHUNK_SIZE) else f", chunk_size={nbytes}"
-            return f"fl.CTFDeserializer({text!r}, {_declared(schema)}{size})"
+            return f"fl.CTFDeserializer({text!r}, {_declaring(self._declared)}{size})"
         options = []
         if self._stream:
             parse = parse_columns if self.format == "csv" else parse_streams
-            options.append(f"streams={_declared(parse(self._stream))}")
+            options.append(f"streams={_declaring(parse(self._stream))}")
         if self._schema != "strict":
             options.append(f"schema={self._schema!r}")
         return f"fl.open_corpus({', '.join([repr(text), *options])})"
@@ -415,7 +432,7 @@ class Corpora:
         ]
 
 
-def _declared(streams: Mapping[str, Any]) -> str:
+def _declaring(streams: Mapping[str, Any]) -> str:
     """Return the expression for declarations of streams."""
     shown = [f"{name!r}: {'fl.' if isinstance(to, Stream) else ''}{to!r}" for name, to in streams.items()]
     return f"{{{', '.join(shown)}}}"

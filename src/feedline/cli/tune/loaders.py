@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feedline.cli.bench_loader import forever, make_loader
-from feedline.cli.tune.search import Setting, UnavailableError
+from feedline.cli.tune.paired_search import Setting, UnavailableError
 from feedline.concurrency.control_groups import usable_cores
 from feedline.errors import DataError
 from feedline.feed.loader import DataLoader
@@ -23,7 +23,7 @@ _FIRST = 0.5  # of a turn, that the batches in flight may take before the clock 
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchWork:
     """Seconds for a batch.
 
     Attributes:
@@ -38,7 +38,7 @@ class Work:
 
 
 class Loaders:
-    """The feed of a function that returns a loader: a `search.Subject`, and a context manager that ends its workers.
+    """The feed of a function that returns a loader: a `paired_search.Subject`, and a context manager that ends workers.
 
     Args:
         spec: ``module:factory`` or ``script.py:factory``.
@@ -67,7 +67,8 @@ class Loaders:
                 hint="return feedline.DataLoader, which takes the same arguments; `feedline tune PATH` searches the "
                 "settings of a MinibatchSource",
             )
-        self._loader, self._work = loader, Work(0.0, 0.0, 0.0)
+        self._loader, self._work = loader, BatchWork(0.0, 0.0, 0.0)
+        self._predicting = False  # all predictions follow from the same figures
         self._cores = usable_cores()
         options = loader._batches.options
         workers = options.num_workers
@@ -101,13 +102,14 @@ class Loaders:
         self._loader.close()
 
     def normal(self, setting: Setting) -> Setting:
-        """See `search.Subject`."""
+        """See `paired_search.Subject`."""
         if setting["num_workers"]:
             return setting
         return {**self.present, "num_workers": 0} if self.present["num_workers"] else dict(self.present)
 
     def predict(self, setting: Setting) -> float:
         """Return batches per second, from the present setting's seconds of the dataset and of the loop."""
+        self._predicting = True
         work, workers = self._work, int(str(setting["num_workers"]))
         if self._loader._batches.options.is_corpus:
             return 1 / max(work.consuming, work.making / min(max(workers, 2), self._cores), 1e-9)
@@ -125,7 +127,7 @@ class Loaders:
         return 1 / max(seconds, 1e-9)
 
     def measure(self, setting: Setting, seconds: float) -> float:
-        """See `search.Subject`."""
+        """See `paired_search.Subject`."""
         if setting == self.present:
             return self._measure(setting, seconds)
         try:
@@ -158,14 +160,14 @@ class Loaders:
             loader.close()
         if not batches:
             raise UnavailableError("no batches were delivered")
-        if setting == self.present:
+        if setting == self.present and not self._predicting:
             making, computing, consuming = (b - a for a, b in zip(before, _figures(loader), strict=True))
             # The loop's time is counted when the next batch is requested.
-            self._work = Work(making / batches, computing / batches, consuming / max(1, batches - 1))
+            self._work = BatchWork(making / batches, computing / batches, consuming / max(1, batches - 1))
         return (batches - skipped) / max(1e-9, now - start) if start else batches / (now - began)
 
     def refusal(self, setting: Setting) -> str:
-        """See `search.Subject`. No number or kind of workers changes the order."""
+        """See `paired_search.Subject`. No number or kind of workers changes the order."""
         return ""
 
     def keeps_order(self, setting: Setting) -> bool:
@@ -191,6 +193,6 @@ class Loaders:
 
 
 def _figures(loader: DataLoader) -> tuple[float, float, float]:
-    """Return the seconds of `Work` so far."""
+    """Return the seconds of `BatchWork` so far."""
     stats = loader.stats()
     return stats.reading + stats.collating, stats.computing, stats.consuming

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from feedline.cli.console import print_table, stdout
-from feedline.cli.tune.search import Outcome, Setting, Subject, Trial
+from feedline.cli.tune.paired_search import SearchResult, Setting, Subject, Trial
 from feedline.feed.timeline import Window
 
 
@@ -28,7 +28,7 @@ class Reported(Subject, Protocol):
         """Return remarks about the data, in sentences."""
 
 
-def document(subject: Reported, outcome: Outcome, about: Mapping[str, Any]) -> dict[str, Any]:
+def document(subject: Reported, outcome: SearchResult, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result in JSON types.
 
     Returns:
@@ -96,7 +96,7 @@ def show(result: Mapping[str, Any]) -> None:
         console.print(f"\n{note}")
 
 
-def _sorted(outcome: Outcome) -> list[Trial]:
+def _sorted(outcome: SearchResult) -> list[Trial]:
     """Return the present setting, then the fastest first, then those without a measurement."""
     others = [trial for trial in outcome.trials if trial is not outcome.present]
     return [

@@ -101,7 +101,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchResult:
     """The result of a search.
 
     Attributes:
@@ -126,7 +126,7 @@ def search(
     *,
     clock: Callable[[], float] = time.monotonic,
     watch: Callable[[], object] = lambda: None,
-) -> Outcome:
+) -> SearchResult:
     """Search the settings of a subject for about ``seconds``.
 
     Args:
@@ -152,7 +152,7 @@ class _Search:
         self._considered: dict[tuple[object, ...], Trial] = {}
         self._axes = {name: list(values) for name, values in subject.axes.items()}
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchResult:
         present = Trial(self._subject.present, 0.0)
         self._measured[_key(present.setting)] = present
         # The first turn opens files and fills caches. Its figures are no speed, but predictions follow from it.
@@ -168,7 +168,7 @@ class _Search:
         if best is not present:
             best = self._confirmed(present, best)
         trials = {**self._measured, **{k: t for k, t in self._considered.items() if k not in self._measured}}
-        return Outcome(present, best, list(trials.values()), self._clock() - self._began, len(self._lengths))
+        return SearchResult(present, best, list(trials.values()), self._clock() - self._began, len(self._lengths))
 
     def _turn(self, trial: Trial) -> float:
         self._watch()
