@@ -20,7 +20,7 @@ from feedline_demo import command, large, processes, words
 from feedline_demo.ledger import Digest, LedgerWriter, columns_of, digest, merge, read_ledger
 from feedline_demo.processes import Child
 from feedline_demo.report import from_the_disk, write_proof
-from feedline_demo.run import QUICK, SearchResult, Settings, work_folder
+from feedline_demo.run import QUICK, Outcome, Settings, work_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -371,7 +371,7 @@ def test_the_report_escapes_what_it_shows(tmp_path):
         "accuracy": 0.5,
     }
     agreement = {"workers_equal": True, "difference": 0.5, "tolerance": 0.25, "largest_parameter": 3.0, "agrees": False}
-    outcome = SearchResult(
+    outcome = Outcome(
         settings={"workers": 2, "odd": "<b>"},
         corpus={"train_words": 5, "held_out_words": 1, "bytes": 10, "chunks": 1},
         losses={"killed": [(10, 1.0), (20, 0.5)], "resumed": [(30, 0.25), (40, 0.1)]},

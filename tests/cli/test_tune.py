@@ -152,7 +152,7 @@ def settings_of(subject):
 @pytest.mark.parametrize("name", ["words.ctf", "table.store", "rows.jsonl"])
 @pytest.mark.parametrize("cold", [False, True])
 def test_every_setting_runs_and_so_does_its_program(folder, monkeypatch, tmp_path, name, cold):
-    with corpora(folder, name, window="32k", chunk_size="64k" if name == "words.ctf" else "32M", cold=cold) as subject:
+    with corpora(folder, name, window="32k", cold=cold) as subject:
         subject.measure(subject.present, 0.01)
         before = set(folder.iterdir())
         for setting in settings_of(subject):
@@ -220,6 +220,15 @@ def test_a_corpus_without_sizes_or_an_end_is_searched_too(folder, tmp_path):
     result = tuned(folder, tmp_path / "mixture.yaml", seconds=1)
     assert {row["arguments"]["format"] for row in result["settings"]} == {AS_IS}
     assert all(row["mixing"] is None for row in result["settings"])
+
+
+def test_data_larger_than_the_memory_are_to_be_searched_cold(folder, monkeypatch):
+    with corpora(folder, "table.store") as subject, corpora(folder, "table.store", cold=True) as evicted:
+        assert subject.notes() == evicted.notes() == []
+        monkeypatch.setattr("os.sysconf", lambda name: 64)
+        (note,) = subject.notes()
+        assert re.fullmatch(r"The memory holds at most 4.1 kB of .* kB: pass --cold, .*", note)
+        assert evicted.notes() == []
 
 
 # ---- loaders ------------------------------------------------------------------------------------------
@@ -297,7 +306,7 @@ def test_the_table(folder):
     assert shown.splitlines()[-1].startswith("source = fl.MinibatchSource(corpus")
 
 
-@pytest.mark.parametrize(("name", "sign"), [("words.ctf", "words.ctf.*"), ("mine.py:marking", "mine.read")])
+@pytest.mark.parametrize(("name", "sign"), [("words.ctf", "temporary/*"), ("mine.py:marking", "work/mine.read")])
 def test_ctrl_c_leaves_nothing(folder, tmp_path, monkeypatch, name, sign):
     work, temporary = tmp_path / "work", tmp_path / "temporary"
     work.mkdir()
@@ -307,10 +316,9 @@ def test_ctrl_c_leaves_nothing(folder, tmp_path, monkeypatch, name, sign):
     monkeypatch.setattr("tests.cli.shell.ENV", {**ENV, "TMPDIR": str(temporary)})
     process = start("tune", work / name, "--seconds", "60")
     try:
-        while not list(work.glob(sign)):  # the command is at work
+        while not list(tmp_path.glob(sign)):  # the command is at work
             assert process.poll() is None
             time.sleep(0.05)
-        time.sleep(1)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:

@@ -422,14 +422,15 @@ class Corpora:
 
     def notes(self) -> list[str]:
         """Return remarks about the data, in sentences."""
-        if not is_address(self._path) or self._stored_bytes <= DEFAULT_BYTES:
+        if is_address(self._path):
+            limit_bytes, shown = DEFAULT_BYTES, "The cache of objects keeps"
+            remedy = f"pass remote=fl.Remote(cache_bytes={int(1.01 * self._stored_bytes)}) to fl.open_corpus"
+        else:
+            limit_bytes, shown = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "The memory holds at most"
+            remedy = "pass --cold, as later sweeps read the disk again"
+        if self._cold or self._stored_bytes <= limit_bytes:
             return []
-        share, sizes = DEFAULT_BYTES / self._stored_bytes, (DEFAULT_BYTES, self._stored_bytes)
-        return [
-            f"The cache of objects keeps {' of '.join(map(show_bytes, sizes))}, so each later sweep fetches "
-            f"{1 - share:.0%}. If the disk has the room, pass "
-            f"remote=fl.Remote(cache_bytes={int(1.01 * self._stored_bytes)}) to fl.open_corpus."
-        ]
+        return [f"{shown} {show_bytes(limit_bytes)} of {show_bytes(self._stored_bytes)}: {remedy}."]
 
 
 def _declaring(streams: Mapping[str, Any]) -> str:

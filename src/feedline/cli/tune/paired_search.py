@@ -25,7 +25,8 @@ Setting = Mapping[str, Hashable]
 TURNS = 60  # turns that the budget has time for, apart from what starting a feed takes
 MARGIN = 1.03  # times as fast, below which a setting is not worth a change
 PAIRS = 3  # pairs of turns before a setting replaces another
-LAST_PAIRS = 5  # that compare the result with the present setting, all but one of which must be faster
+LAST_PAIRS = 5  # that compare the result with the present setting
+LARGE = 1.1  # times as fast, below which all but one of these have to agree
 _SHARE = 0.6  # of the time left, that a step may plan for
 
 
@@ -257,7 +258,7 @@ class _Search:
             if number and self._clock() - self._began + 2 * self._turn_s() > self._seconds:
                 break
             self._pair(present, best)
-        steady = sum(ratio <= 1 for ratio in best.ratios) <= 1
+        steady = best.gain >= LARGE or sum(ratio <= 1 for ratio in best.ratios) <= 1
         return best if best.gain >= MARGIN and steady and not best.remark else present
 
 

@@ -79,7 +79,7 @@ def show(result: Mapping[str, Any]) -> None:
         name = "present" if row["present"] else _named(row["arguments"], present)
         speeds = [_speed(row["predicted"]), _speed(row["measured"]), f"{row['ratio']:.2f}"]
         rows.append([("> " if row["chosen"] else "  ") + name, *speeds, _order(row)])
-    print_table(["setting", "predicted", f"{result['unit']}/s", "ratio", "order"], rows)
+    print_table(["setting", "predicted", f"{result['unit']}/s", "ratio", "order"], rows, folded=True)
     if any(row["mixing"] is not None for row in measured):
         console.print("  order: how far apart neighbours are, in percent of a full shuffle")
     for row in result["settings"]:
@@ -125,10 +125,7 @@ def _shown(value: Any) -> str:
 
 
 def _count(number: int) -> str:
-    for shift, unit in ((30, "Gi"), (20, "Mi")):
-        if number and number % (1 << shift) == 0:
-            return f"{number >> shift}{unit}"
-    return str(number)
+    return str(number) if number < 1 << 20 else f"{number / (1 << 20):.4g}Mi"
 
 
 def _order(row: Mapping[str, Any]) -> str:
