@@ -46,7 +46,7 @@ _STORES: dict[str, str | None] = {STORE: None, "store, lz4": "lz4", "store, zstd
 # Bytes per second that a core decompresses: rough figures, as the setting is measured before it is chosen.
 _DECOMPRESSION = {"lz4": 2e9, "zstd": 1e9}
 _WRITE_SPEED = 3e8  # bytes per second that a disk writes, to estimate a conversion
-_CONVERSION = 0.3  # of the budget, that a conversion may take
+_CONVERSION, _CONVERSIONS = 0.3, 0.6  # of the budget, that a conversion may take, and all of them
 _AHEAD_BYTES = 64 << 20  # delivered from memory at first, where nothing is shuffled in windows
 _PATIENCE = 3  # times the length of a turn, after which it ends in the middle of a window
 _LOOKS = 16  # minibatches whose bytes are counted
@@ -116,6 +116,8 @@ class Corpora:
         # Of the present setting. Fixed by the first prediction, so that all are comparable.
         self._figures: Speed | None = None
         self._predicting = False
+        self._fastest = 0.0  # samples per second of the present setting, as a single turn may be disturbed
+        self._conversion_s = self._converting_s = 0.0  # of the last conversion, and of all
         self._failed: dict[str, str] = {}  # why there is no store, by format
         opened = self._open(chunk_size)
         corpus, self.format = opened.corpus, opened.format
@@ -224,8 +226,9 @@ class Corpora:
             figures = self._feed(source, corpus, seconds)
         finally:
             source._reader.close()  # ends its threads. The corpus stays open for the next turn.
-        if not self._predicting and setting == self.present:
-            self._figures = figures
+        if setting == self.present:
+            self._fastest = max(self._fastest, figures.rate)
+            self._figures = self._figures if self._predicting else figures
         return figures.rate
 
     def _feed(self, source: MinibatchSource, corpus: Deserializer, seconds: float) -> Speed:
@@ -342,21 +345,25 @@ class Corpora:
                 f"not converted: it takes about {show_bytes(nbytes)}, and {path.parent.parent} has "
                 f"{show_bytes(free_bytes)} free. Set TMPDIR to another disk"
             )
-        limit_s = _CONVERSION * self._seconds
-        estimate_s = self.samples * max(figures.take_s, figures.read_s / self._cores) + nbytes / _WRITE_SPEED
+        limit_s = min(_CONVERSION, _CONVERSIONS - self._converting_s / self._seconds) * self._seconds
+        estimate_s = self._conversion_s or self.samples / self._fastest + nbytes / _WRITE_SPEED
         if estimate_s > limit_s:
-            needed = math.ceil(estimate_s / _CONVERSION)
-            raise UnavailableError(f"not converted: it takes about {estimate_s:.0f} s. Pass --seconds {needed}")
+            needed = math.ceil((estimate_s + self._converting_s) / _CONVERSION)
+            raise UnavailableError(f"not converted: it takes about {estimate_s:.2g} s. Pass --seconds {needed}")
         began = time.perf_counter()
 
         def watch(done: int, total: int) -> None:
             self._watch()
             if time.perf_counter() - began > 2 * limit_s:
-                shown = math.ceil(2 * limit_s / _CONVERSION)
-                raise UnavailableError(f"not converted: it took more than {2 * limit_s:.0f} s. Pass --seconds {shown}")
+                needed = math.ceil(2 * limit_s / _CONVERSION)
+                raise UnavailableError(f"not converted: it took more than {2 * limit_s:.2g} s. Pass --seconds {needed}")
 
         corpus = self._corpora[AS_IS, self.present["chunk_size"]]
-        convert(corpus, path, jobs=self._cores, compression=compression, progress=watch)
+        try:
+            convert(corpus, path, jobs=self._cores, compression=compression, progress=watch)
+        finally:
+            self._conversion_s = time.perf_counter() - began
+            self._converting_s += self._conversion_s
 
     # ---- the order ---------------------------------------------------------------------------------
 

@@ -19,6 +19,8 @@ from feedline.feed.loader import DataLoader
 
 _SEND_S = 3e-4  # seconds that a batch costs the loop when it comes from another process
 _DEFAULTS: Setting = {"workers": "auto", "prefetch_factor": None}
+_PATIENCE = 3  # times the length of a turn, after which neither all workers nor whole rounds are waited for
+_ROUNDS = 2  # batches of each worker in a turn, at least
 _FIRST = 0.5  # of a turn, that the batches in flight may take before the clock begins
 
 
@@ -139,7 +141,8 @@ class Loaders:
     def _measure(self, setting: Setting, seconds: float) -> float:
         loader = self._loader
         loader._change(dict(setting))
-        depth = int(str(setting["num_workers"])) * int(str(setting["prefetch_factor"] or 2))
+        workers = int(str(setting["num_workers"]))
+        depth = workers * int(str(setting["prefetch_factor"] or 2))
         before = _figures(loader)
         began = time.perf_counter()
         first = start = now = 0.0  # times of the first batch, and of the last that was in flight then
@@ -150,9 +153,11 @@ class Loaders:
                 self._step(batch)
                 batches, now = batches + 1, time.perf_counter()
                 first = first or now
-                if not start and (batches > depth or now - first >= _FIRST * seconds):
+                passed, late = now - (start or first), now - (start or first) >= _PATIENCE * seconds
+                # Batches come in turn, so the last worker has begun with the last of these. Whole rounds are counted.
+                if not start and (late or (batches > workers and (batches > depth or passed >= _FIRST * seconds))):
                     start, skipped = now, batches
-                if start and batches > skipped and now - start >= seconds:
+                elif start and passed >= seconds and (late or batches - skipped >= _ROUNDS * workers):
                     break
                 self._watch()
         finally:
