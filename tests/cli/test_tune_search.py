@@ -181,3 +181,19 @@ def test_a_gain_that_does_not_last_is_not_chosen():
     (fast,) = [t for t in outcome.trials if t.setting == {**PRESENT, "threads": 4}]
     assert len(fast.ratios) == LAST_PAIRS
     assert fast.ratio == pytest.approx(1.0)
+
+
+def test_a_later_step_that_goes_wrong_costs_only_its_own_gain():
+    """A window that seems to help four threads, and does not when the result is compared."""
+    made_up = MadeUp(by_threads)
+
+    def speed(threads, format, window):
+        if window == 256:
+            return by_threads(threads, format, window)
+        turns = sum(turn["window"] == 64 and turn["threads"] == 4 for turn in made_up.turns)
+        return 600.0 if threads == 4 and turns <= PAIRS else 20.0
+
+    made_up.speed = speed
+    outcome = made_up.search()
+    assert outcome.best.setting == {**PRESENT, "threads": 4}
+    assert outcome.best.ratio == pytest.approx(2.0)

@@ -161,13 +161,16 @@ class _Search:
         present.rates.clear()
         self._turn(present)
         present.predicted = self._subject.predict(present.setting)
-        best = present
+        best, adopted = present, list[Trial]()
         while candidates := self._candidates(best):
             if not self._has_time(2):
                 break
-            best = self._step(best, candidates)
-        if best is not present:
-            best = self._confirmed(present, best)
+            winner = self._step(best, candidates)
+            if winner is not best:
+                adopted.append(winner)
+            best = winner
+        if adopted:
+            best = self._confirmed(present, adopted)
         trials = {**self._measured, **{k: t for k, t in self._considered.items() if k not in self._measured}}
         return SearchResult(present, best, list(trials.values()), self._clock() - self._began, len(self._lengths))
 
@@ -251,15 +254,19 @@ class _Search:
             (name,) = changes
             self._axes[name].remove(trial.setting[name])
 
-    def _confirmed(self, present: Trial, best: Trial) -> Trial:
+    def _confirmed(self, present: Trial, adopted: list[Trial]) -> Trial:
         """Compare the result with the present setting directly. Ratios of ratios add up their errors."""
+        first, best = adopted[0], adopted[-1]
         best.base, best.ratios = present, []
         for number in range(LAST_PAIRS):
             if number and self._clock() - self._began + 2 * self._turn_s() > self._seconds:
                 break
             self._pair(present, best)
         steady = best.gain >= LARGE or sum(ratio <= 1 for ratio in best.ratios) <= 1
-        return best if best.gain >= MARGIN and steady and not best.remark else present
+        if best.gain >= MARGIN and steady and not best.remark:
+            return best
+        # A later step went wrong. The first one compared with the present setting, too.
+        return first if first is not best and first.gain >= LARGE and len(first.ratios) >= PAIRS else present
 
 
 def _key(setting: Setting) -> tuple[object, ...]:
