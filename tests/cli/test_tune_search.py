@@ -197,3 +197,14 @@ def test_a_later_step_that_goes_wrong_costs_only_its_own_gain():
     outcome = made_up.search()
     assert outcome.best.setting == {**PRESENT, "threads": 4}
     assert outcome.best.ratio == pytest.approx(2.0)
+
+
+def test_a_first_pair_that_goes_wrong_is_repeated_in_the_time_that_is_left():
+    made_up = MadeUp(by_threads)
+
+    def speed(threads, format, window):
+        unlucky = threads == 4 and [turn["threads"] for turn in made_up.turns].count(4) == 1
+        return 100.0 if unlucky else by_threads(min(threads, 4), format, window) * (0.4 if threads == 8 else 1)
+
+    made_up.speed = speed
+    assert made_up.search().best.setting == {**PRESENT, "threads": 4}
