@@ -45,6 +45,7 @@ QUESTIONS = (
     "pictures",
     "video",
     "startup",
+    "tuning",
     "loader_peers",
     "doctor",
     "loader_tiny",

@@ -69,6 +69,12 @@ MODES = {
     },
     "report": {"run": 0, "run again": 0, "run --watch": 0, "words.ctf": 1},
     "doctor": {"slow.jsonl": 0, "slow.jsonl slow.jsonl": 0, "run": 1, "absent": 1},
+    "tune": {
+        "numbers.store --seconds 1": 0,
+        "mine:loader --seconds 2": 0,
+        "absent.ctf": 1,
+        "mine.py": 2,
+    },
     "watch": {"run": 0, "run --once": 0, "absent": 1},
     "demo": {"--quick --out words.ctf/out": 1},  # the rest is in test_demo.py
     "index": {"texts.jsonl": 0, "numbers.store": 1},

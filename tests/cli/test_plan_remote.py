@@ -148,3 +148,29 @@ def test_other_commands_take_addresses(bucket, feedline, tmp_path):
 def test_hints_about_the_cache_name_options():
     hint = "raise the cache_bytes of fl.Remote to 90451764, or pass shuffle=fl.Window(...)"
     assert use_option_names(hint) == "raise --cache to 87M, or pass --window, such as --window 256M"
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_settings_are_searched_for_an_address(bucket, feedline, tmp_path, monkeypatch, cold):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    bucket.reset()
+    options = ("--window", "1M", "--seconds", 2, "--json", *(["--cold"] if cold else []))
+    result = json.loads(feedline("tune", "s3://b/train/*.parquet", *options))
+    present = next(row for row in result["settings"] if row["present"])
+    assert present["measured"] > 0
+    assert {row["arguments"]["format"] for row in result["settings"]} == {"as it is"}
+    assert result["notes"] == []  # the cache has room for all
+    data_bytes = 3 * len(rows(0, 20, 150_000))
+    assert (bucket.counters().sent_bytes["GET"] > 1.2 * data_bytes) == cold  # every time, from an empty cache
+    assert list(tmp_path.glob("feedline-tune-*")) == []
+    source = {}
+    exec(result["code"], source)
+    with source["source"] as fed:
+        assert fed.next_minibatch(7).num_samples == 7
+
+
+def test_a_cache_that_is_too_small_is_noted(bucket, feedline, monkeypatch):
+    monkeypatch.setattr("feedline.cli.tune.corpora.DEFAULT_BYTES", 1 << 20)
+    (note,) = json.loads(feedline("tune", "s3://b/train/*.parquet", "--seconds", 0.5, "--json"))["notes"]
+    assert note.startswith("The cache of objects keeps 1.05 MB of ")
+    assert "pass remote=fl.Remote(cache_bytes=" in note

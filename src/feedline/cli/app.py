@@ -22,6 +22,7 @@ COMMANDS = {
     "audit": "Compute from a run's log which sequences were in which step, and how often each corpus of a mixture was "
     "read.",
     "bench": "Feed as fast as possible and show where the time goes, compared with this machine's copy speed.",
+    "tune": "Search for faster settings of a feed on your data, and print the arguments to use.",
     "report": "Make one HTML page of a training run or a bench: what was learned, where the time went, what was fed.",
     "watch": "Watch a training run: how far it is, how long it will take, its loss and speed, and what limits it.",
     "doctor": "Say what limits a run: the stage, the rank, the reason with its evidence, and the setting to change.",

@@ -10,7 +10,7 @@ import importlib
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def measure(loader: Iterable[Any], step: Step, seconds: float) -> dict[str, Any]
     in_memory: list[Any] = []
     batches, size, held_bytes, waited, first = 0, 0, 0, 0.0, 0.0
     began = time.perf_counter()
-    stream = _forever(loader)
+    stream = forever(loader)
     with progress("feeding", "s") as show:
         while (now := time.perf_counter()) - began < seconds or not batches:
             batch = next(stream, None)
@@ -164,7 +164,7 @@ def _replay(batches: list[Any], step: Step, seconds: float) -> float:
     return (time.perf_counter() - began) / done
 
 
-def _forever(loader: Iterable[Any]) -> Iterator[Any]:
+def forever(loader: Iterable[Any]) -> Generator[Any]:
     """Yield epoch after epoch. Stops after an empty one."""
     while True:
         empty = True

@@ -114,11 +114,14 @@ def print_facts(title: str, facts: dict[str, str]) -> None:
         console.print(f"  {name:<{width}}  {value}")
 
 
-def print_table(columns: list[str], rows: list[list[str]], left: int = 1) -> None:
-    """Print a table whose first ``left`` columns are left-aligned, all others right-aligned."""
+def print_table(columns: list[str], rows: list[list[str]], left: int = 1, folded: bool = False) -> None:
+    """Print a table whose first ``left`` columns are left-aligned, all others right-aligned.
+
+    With ``folded``, long texts of the first column take several lines.
+    """
     table = Table(box=None, pad_edge=True, header_style="bold")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
+        table.add_column(column, justify="left" if i < left else "right", no_wrap=i > 0 or not folded)
     for row in rows:
         table.add_row(*row)
     stdout().print(table)

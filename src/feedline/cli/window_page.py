@@ -97,6 +97,11 @@ def choices(corpus: Deserializer, size: int, seed: int, label: str | None) -> li
     return [_choice(corpus, name, shuffle, nbytes, size, seed, labels) for name, shuffle, nbytes in candidates]
 
 
+def distance_of(corpus: Deserializer, shuffle: Any, size: int) -> float:
+    """Return the `WindowChoice.distance` of a shuffle argument, with minibatches of ``size`` samples."""
+    return _choice(corpus, "", shuffle, 0, size, 0, None).distance
+
+
 def _choice(
     corpus: Deserializer, name: str, shuffle: Any, nbytes: int, size: int, seed: int, labels: SampleClasses | None
 ) -> WindowChoice:
