@@ -27,7 +27,7 @@ def test_a_slow_step_is_late():
     (finding,) = diagnose(records)  # nothing else is said of ranks whose steps take equally long
     assert finding.host == "host1"
     assert finding.evidence == (
-        "They wait for other ranks 50% of their time, and this one 5%: a step takes it 190 ms, and the others 100 ms."
+        "The others wait for ranks 50% of their time, and this one 5%: a step takes it 190 ms, and the others 100 ms."
     )
 
 

@@ -44,7 +44,10 @@ def late_ranks(records: Sequence[RankRecord]) -> list[Finding]:
     Args:
         records: see `diagnose`.
     """
-    findings = [loop_rules.late_rank(view) for view in _views(records) if view.tells]
+    views = [view for view in _views(records) if view.tells]
+    most = max((view.exchanging for view in views), default=0.0)
+    # Only these may be late. Comparing each of a thousand ranks with all others would take seconds.
+    findings = [loop_rules.late_rank(view) for view in views if view.exchanging <= most / 2]
     return [finding for finding in findings if finding is not None]
 
 

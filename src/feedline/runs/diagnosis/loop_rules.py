@@ -68,7 +68,7 @@ def late_rank(rank: RankView) -> Finding | None:
     return rank.finding(
         stage,
         "The other ranks wait for this one in every exchange.",
-        f"They wait for other ranks {usual:.0%} of their time, and this one {rank.exchanging:.0%}: {cause}.",
+        f"The others wait for ranks {usual:.0%} of their time, and this one {rank.exchanging:.0%}: {cause}.",
         setting,
         saved_s=(usual - rank.exchanging) * rank.seconds,
     )
