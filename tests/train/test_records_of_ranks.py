@@ -22,14 +22,15 @@ LATE_S = 0.4  # in a step, much longer than what the step takes
 class QuickBeats:
     """A reporter that lets records travel faster than in a long run."""
 
-    def on_start(self, run):
-        run.ranks.heartbeat.interval_s = 0.02
+    def on_update(self, run, summary):
+        if run.ranks.heartbeat is not None:
+            run.ranks.heartbeat.interval_s = 0.02
 
     def __getattr__(self, name):
         return lambda *arguments: None
 
 
-def trains(rank, folder, slow_step=None, slow_feed=None):
+def trains(rank, folder, slow_step=None, slow_feed=None, in_ddp=False):
     torch.distributed.init_process_group("gloo")
 
     def read(sequence):
@@ -43,11 +44,14 @@ def trains(rank, folder, slow_step=None, slow_feed=None):
         return output.square().sum(1)
 
     model = torch.nn.Linear(3, 2)
+    learner = SGD(model.parameters(), 0.1)
+    if in_ddp:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    else:
+        learner = data_parallel(learner)
     x = np.random.default_rng(0).normal(size=(160, 3)).astype("f4")
     session = TrainingSession(
-        Trainer(
-            model, losses, None, data_parallel(SGD(model.parameters(), 0.1)), forward=lambda m, b: m(b["x"].torch())
-        ),
+        Trainer(model, losses, None, learner, forward=lambda m, b: m(b["x"].torch())),
         fl.MinibatchSource(fl.ArrayDeserializer(x=x), max_sweeps=1, transforms=[read]),
         16,
         progress=fl.minibatches(3),
@@ -80,6 +84,14 @@ def test_the_late_rank_is_named(planted, stage, tmp_path):
         assert records[1].exchange_seconds < records[0].exchange_seconds
     assert each[0].exchange_seconds >= 0.8 * LATE_S * each[0].feed.step.units
     assert not [line for line in progress(tmp_path / "each.jsonl.rank0") if "ranks" in line]
+
+
+def test_the_late_feed_of_a_model_in_ddp_is_named(tmp_path):
+    """The ranks meet before each update, where the others wait."""
+    run(trains, 2, folder=str(tmp_path), slow_feed=1, in_ddp=True)
+    records = [RankRecord.from_json(data) for data in progress(tmp_path / "together.jsonl")[-1]["ranks"]]
+    (finding,) = [finding for finding in diagnose(records) if "wait for this one" in finding.reason]
+    assert (finding.rank, finding.stage) == (1, "transform")
 
 
 def test_records_add_up_and_only_grow(tmp_path):

@@ -114,7 +114,7 @@ def test_json_lines_of_an_interrupted_run(tmp_path):
             with parts.open("a") as file:
                 file.write('{"event": "upd')
                 file.write("\n")
-    timeless = {"time", "seconds", "waiting", "evaluating", "saving", "stats", "path"}
+    timeless = {"time", "seconds", "waiting", "evaluating", "saving", "stats", "record", "path"}
 
     def figures(path):
         compared_kinds = ("update", "progress", "validation")
