@@ -21,7 +21,7 @@ from feedline.runs.diagnosis import FeedRecord, RankRecord
 from tests.cli.documents import document_in, objects_in, validator
 from tests.cli.shell import ENV, feedline, start
 from tests.docs import json_page
-from tests.runs.logs import progress
+from tests.runs.logs import progress, rank_record
 from tests.runs.logs import start as begun
 from tests.servers.object_store import ObjectStore
 
@@ -202,7 +202,9 @@ def _write_logs_and_states(folder):
     lines = [{"event": "progress", "samples": step, "feed": feed} for step, feed in enumerate(feeds)]
     (folder / "fed.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     lines = [begun(time=0.0) | {"feed": feeds[0]}]
-    lines += [progress(100 * i, time=10.0 * i, done=i / 10) | {"feed": feeds[i]} for i in range(1, 6)]
+    for i in range(1, 6):
+        ranks = [rank_record(rank, 10.0 * i) for rank in range(2)]
+        lines.append(progress(100 * i, time=10.0 * i, done=i / 10, ranks=ranks) | {"feed": feeds[i]})
     lines.append({"event": "end", "samples": 500, "time": 60.0})
     for name in ("run", "again"):
         (folder / name).mkdir()

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from tests.cli.shell import ENV, feedline, start
-from tests.runs.logs import progress, write
+from tests.runs.logs import progress, rank_record, write
 from tests.runs.logs import start as begun
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -182,3 +182,59 @@ def test_several_runs_are_compared(tmp_path):
     assert feedline("report", tmp_path / "a", tmp_path / "b").stdout == f"{tmp_path / 'comparison.html'}\n"
     failed = feedline("report", tmp_path / "a", tmp_path / "b", "--watch", code=2)
     assert "expected one run with --watch, got 2" in failed.stderr
+
+
+def of_ranks(count, late, seconds=10.0):
+    """A log of a run whose ranks all wait for one of them."""
+    return [
+        begun(time=0.0),
+        *(
+            progress(100 * i, time=seconds * i, ranks=[late_record(rank, late, seconds * i) for rank in range(count)])
+            for i in range(1, 4)
+        ),
+    ]
+
+
+def late_record(rank, late, seconds):
+    host = f"node{rank // 8}"
+    if rank == late:
+        return rank_record(rank, seconds, waiting=0.08, working=0.9, exchanging=0.02, host=host)
+    return rank_record(rank, seconds, waiting=0.1, host=host)
+
+
+def test_each_rank_has_a_line_and_the_late_one_is_named(tmp_path):
+    write(tmp_path / "run.jsonl", of_ranks(3, late=1))
+    lines = feedline("watch", tmp_path, "--once").stdout.splitlines()
+    heads = next(i for i, line in enumerate(lines) if line.startswith("rank"))
+    assert [line.split() for line in lines[heads + 1 : heads + 4]] == [
+        ["0", "10%", "40%", "50", "ms", "fetch", "node0"],
+        ["1", "8%", "2%", "90", "ms", "fetch", "node0", "late:", "step"],
+        ["2", "10%", "40%", "50", "ms", "fetch", "node0"],
+    ]
+    assert "what limits  rank 1 on node0: the other ranks wait for its step" in lines
+    ranks = json.loads(feedline("watch", tmp_path, "--json").stdout)["ranks"]
+    assert [rank["late"] for rank in ranks] == [None, "step", None]
+    assert ranks[1]["exchanging"] == pytest.approx(0.02)
+    write(tmp_path / "run.jsonl", of_ranks(1, late=None))
+    assert "data wait" not in feedline("watch", tmp_path, "--once").stdout
+
+
+@needs_tmux
+def test_many_ranks_fit_a_low_terminal(tmp_path, terminal):
+    write(tmp_path / "run.jsonl", [*of_ranks(64, late=37), {**END, "samples": 300}])
+    assert len(re.findall("node", feedline("watch", tmp_path, "--once").stdout)) == 64 + 1  # and what limits
+    write(tmp_path / "run.jsonl", of_ranks(64, late=37))
+    screen = terminal("watch", tmp_path).until("ranks more")
+    lines = screen.splitlines()
+    (late,) = [line for line in lines if "late: step" in line]
+    assert late.split()[0] == "37"
+    assert "data wait 8% to 10%" not in screen  # the late one is shown, and not summed up
+    assert re.search(r"\d+ ranks more: data wait 10%, rank wait 40%, own step 50 ms", screen)
+    assert lines[0].startswith(tmp_path.name)  # nothing is scrolled away
+
+
+def test_lines_name_a_late_rank_once(tmp_path):
+    path = write(tmp_path / "run.jsonl", of_ranks(2, late=0))
+    append(path, {**END, "samples": 300})
+    lines = feedline("watch", tmp_path).stdout.splitlines()
+    assert lines.count("rank 0 on node0 is late: step") == 1

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
@@ -161,7 +161,6 @@ def test_sums_and_differences_of_stages_agree(first, second):
         assert len(stage.slowest) <= 3
 
 
-@settings(max_examples=50)
 @given(st.lists(st.floats(1e-8, 100), min_size=1, max_size=200))
 def test_the_median_is_within_a_step_of_the_histogram(seconds):
     durations = Durations()

@@ -38,6 +38,14 @@ def start(samples=0, **more):
     return {"event": "start", "samples": samples, "sweeps": 0, **about, **more}
 
 
+def rank_record(rank, seconds, *, waiting=0.0, working=0.5, exchanging=0.4, steps=10, host=None, stage="fetch"):
+    """A short record of a rank: shares of the seconds since its process began, and steps per second."""
+    step = {"seconds": seconds * (working + exchanging), "units": round(seconds * steps)}
+    feeds = [{"stages": {stage: {"waiting": seconds * waiting}, "step": step}}]
+    record = {"rank": rank, "host": host or f"host{rank}", "seconds": seconds, "feeds": feeds}
+    return {**record, "exchange_seconds": seconds * exchanging}
+
+
 def write(path, lines, torn=""):
     """Write a log."""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + torn, encoding="utf-8")

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,11 +24,16 @@ from rich.table import Table
 from rich.text import Text
 
 from feedline.cli.console import Debug, Json, print_json, stdout
+from feedline.runs.diagnosis.rank_view import seconds_text
+from feedline.runs.readiness import RankState
 from feedline.runs.watching import RunWatch, WatchedRun, duration_text, sparkline
 
 _POLL_S = 0.5
 _WATCHING_ON = "still watching, in case it is resumed; Ctrl-C ends this"
 _NAME, _VALUE = 12, 14  # widths of the first columns
+_MOST_RANKS, _WORST_RANKS = 64, 8  # ranks with a line each, and of more than there is room for
+_WIDTHS, _HOST = (4, 9, 9, 8), 24  # of the columns of ranks with figures, and of those with words at most
+_BELOW = 6  # lines around those of ranks
 
 
 def watch(
@@ -69,6 +74,7 @@ def _document(watched: WatchedRun) -> dict[str, Any]:
         "shares": watched.shares(),
         "limit": None if limit is None else limit._asdict(),
         "memory_advice": None if last is None else last.memory_advice,
+        "ranks": [state._asdict() for state in watched.ranks()],
     }
 
 
@@ -80,7 +86,10 @@ def _on_terminal(log: RunWatch) -> None:
     with _ended_by_signal(), Live(console=console, screen=True, auto_refresh=False) as live:
         while watched is None or watched.history.ended is None:
             watched = log.look(time.time())
-            shown: Any = Text(f"waiting for a log: {log.path}") if watched is None else frame(watched, console.width)
+            if watched is None:
+                shown: Any = Text(f"waiting for a log: {log.path}")
+            else:
+                shown = frame(watched, console.width, console.height)
             if watched is not None and watched.is_silent:
                 shown = Group(shown, Text(_WATCHING_ON))
             live.update(shown, refresh=True)
@@ -91,6 +100,7 @@ def _on_terminal(log: RunWatch) -> None:
 
 def _in_lines(log: RunWatch) -> None:
     shown, watched, silent = -1, None, False
+    late: set[tuple[int, str | None]] = set()
     while watched is None or watched.history.ended is None:
         watched = log.look(time.time())
         for span in [] if watched is None else watched.history.spans:
@@ -101,6 +111,11 @@ def _in_lines(log: RunWatch) -> None:
                 speed = f"{span.counted / span.seconds:,.0f}" if span.seconds else "-"
                 waiting = "" if span.waiting is None else f", {span.waiting:.1%} waiting for data"
                 print(f"{done}{span.samples:,} label samples, loss {loss}, {speed} samples/s{waiting}", flush=True)
+        now_late = [] if watched is None else [state for state in watched.ranks() if state.late]
+        for state in now_late:
+            if (state.rank, state.late) not in late:
+                print(f"rank {state.rank} on {state.host} is late: {state.late_word}", flush=True)
+        late = {(state.rank, state.late) for state in now_late}
         if watched is not None and watched.is_silent and not silent:
             print(f"{watched.state}; {_WATCHING_ON}", flush=True)
         silent = watched is not None and watched.is_silent
@@ -124,8 +139,8 @@ def _ended_by_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def frame(watched: WatchedRun, width: int) -> Group:
-    """Return the screen for a width in characters."""
+def frame(watched: WatchedRun, width: int, height: int | None = None) -> Group:
+    """Return the screen for a width in characters, and a height in lines. None is any height."""
     history = watched.history
     about = history.about
     room = max(0, width - _NAME - _VALUE - 2)
@@ -144,8 +159,54 @@ def frame(watched: WatchedRun, width: int) -> Group:
         parts += [Text(), Text.assemble(("what limits  ", "dim"), (limit.stage, "bold"), f": {limit.advice}")]
     if history.spans and history.spans[-1].memory_advice:
         parts += [Text(), Text.assemble(("memory       ", "dim"), history.spans[-1].memory_advice)]
+    ranks = watched.ranks()
+    if ranks:
+        room = _MOST_RANKS if height is None else min(_MOST_RANKS, height - len(parts) - rows.row_count - _BELOW)
+        parts += [Text(), *_rank_lines(ranks, room)]
     parts += [Text(), Text(f"{history.path}, {history.lines:,} lines", style="dim", overflow="ellipsis", no_wrap=True)]
     return Group(*parts)
+
+
+def _rank_lines(ranks: list[RankState], room: int) -> Iterator[Any]:
+    """Yield a table with a line for each rank, or for the worst ones and a line about all others if there is no room
+    for all."""
+    shown = ranks
+    if len(ranks) > room:
+        worst = sorted(ranks, key=lambda state: (state.late is None, -state.own_share, -state.waiting))
+        shown = sorted(worst[: max(1, min(_WORST_RANKS, room - 1))])
+    lines = Table.grid(padding=(0, 2))
+    for width in _WIDTHS:
+        lines.add_column(no_wrap=True, min_width=width, justify="right")
+    for _ in range(3):
+        lines.add_column(no_wrap=True, overflow="ellipsis", max_width=_HOST)
+    heads = ("rank", "data wait", "rank wait", "own step", "stage", "host", "")
+    lines.add_row(*(Text(head, style="dim") for head in heads))
+    for state in shown:
+        lines.add_row(
+            str(state.rank),
+            f"{state.waiting:.0%}",
+            "-" if state.exchanging is None else f"{state.exchanging:.0%}",
+            seconds_text(state.step_seconds),
+            state.stage_word,
+            state.host,
+            f"late: {state.late_word}" if state.late else "",
+            style="bold red" if state.late else "",
+        )
+    yield lines
+    hidden = [state for state in ranks if state not in shown]
+    if hidden:
+        exchanges = [state.exchanging for state in hidden if state.exchanging is not None]
+        parts = [
+            f"data wait {_range([state.waiting for state in hidden], '{:.0%}'.format)}",
+            *([f"rank wait {_range(exchanges, '{:.0%}'.format)}"] if exchanges else []),
+            f"own step {_range([state.step_seconds for state in hidden], seconds_text)}",
+        ]
+        yield Text(f"{len(hidden)} ranks more: {', '.join(parts)}", overflow="ellipsis", no_wrap=True)
+
+
+def _range(figures: list[float], text_of: Callable[[float], str]) -> str:
+    low, high = text_of(min(figures)), text_of(max(figures))
+    return low if low == high else f"{low} to {high}"
 
 
 def _progress(watched: WatchedRun, width: int) -> Any:

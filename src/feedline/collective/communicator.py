@@ -47,6 +47,23 @@ from feedline.errors import StoreError
 
 T = TypeVar("T")
 
+
+class ExchangeTally:
+    """Waits of this process for other ranks, in exchanges of all communicators.
+
+    On a device they begin when its own work is done. What overlaps with computation is not in them.
+
+    Attributes:
+        count: number of waits.
+        seconds: time that they took, with the transfers.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.seconds = 0, 0.0
+
+
+EXCHANGE_TALLY = ExchangeTally()
+
 TIMEOUT_S = 60.0
 #: Number of beats to wait for evidence of a missing rank, more than a rank may miss.
 PATIENCE_BEATS = 8
@@ -54,6 +71,25 @@ PATIENCE_BEATS = 8
 SLICE = datetime.timedelta(seconds=0.25)
 
 _log = logging.getLogger("feedline")
+
+
+class _DeviceWork:
+    """The work that the current device has to do for this rank alone, from now on."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event()
+        self._event.record()
+        self._ended_s: float | None = None
+        self.look()
+
+    def look(self) -> None:
+        """Note the time if the work has ended since the last look."""
+        if self._ended_s is None and self._event.query():
+            self._ended_s = time.perf_counter()
+
+    def ended(self) -> float:
+        """Return when it ended, by ``perf_counter``, or the present time if it has not."""
+        return time.perf_counter() if self._ended_s is None else self._ended_s
 
 
 class _PendingExchange:
@@ -196,11 +232,17 @@ class Communicator:
             StoreError: a rank is missing. The message names it.
         """
         unfinished = list(works)
+        began = time.perf_counter()
+        computing = _DeviceWork() if "nccl" in self._resources else None
         try:
             for work in unfinished:
-                self._wait_for(work)
+                self._wait_for(work, computing)
         except RuntimeError as error:
             raise self._failure(error, unfinished) from None
+        finally:
+            if self.count > 1:
+                EXCHANGE_TALLY.count += 1
+                EXCHANGE_TALLY.seconds += time.perf_counter() - (began if computing is None else computing.ended())
 
     # ---- composite exchanges ----------------------------------------------------------------------------------
 
@@ -353,7 +395,7 @@ class Communicator:
         except RuntimeError as error:
             raise self._failure(error) from None
 
-    def _wait_for(self, work: Any) -> None:
+    def _wait_for(self, work: Any, computing: _DeviceWork | None) -> None:
         warned = False
         until = time.monotonic() + self.timeout_s
         while True:
@@ -373,6 +415,8 @@ class Communicator:
                 self._resources["nccl"].abort()
                 raise RuntimeError("Timed out")
             else:
+                if computing is not None:
+                    computing.look()
                 time.sleep(2e-5)
             deferred_interrupts.deliver()
             if not warned and deferred_interrupts.waiting():

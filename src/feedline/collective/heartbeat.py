@@ -6,8 +6,10 @@ abandoned an exchange. The key of a rank that was killed, stopped or disconnecte
 alive but busy with another part of its program is in an earlier round, or in another exchange. Silence is counted in
 beats of the listening rank, so that no rank looks dead on a busy machine, which slows down all of them.
 
-Costs: a request and an answer in each beat. With more than 64 ranks, beats are less frequent. If the store does not
-answer, its host is presumed missing.
+A text may go with the beats of a rank, under a key of its own, for ranks that collect the texts.
+
+Costs: a request and an answer in each beat, and as much for a text that has changed. With more than 64 ranks, beats are
+less frequent. If the store does not answer, its host is presumed missing.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ LEFT = "left"
 SILENT_BEATS = 4
 #: Largest number of characters of an exchange's description in a beat.
 SHOWN = 300
+_BEATS_PER_TEXT = 4
 
 
 class Heartbeat:
@@ -46,6 +49,8 @@ class Heartbeat:
         round: number of exchanges that this rank has begun.
         doing: description of the last exchange.
         interval_s: seconds between beats.
+        text: text that goes with the beats. Empty for none. Change it every few seconds at most.
+        collects: whether to read the texts of the peers, see `texts`.
         reads: number of times that the peers' beats were read.
         lost: whether the server of the store has ended.
     """
@@ -56,6 +61,9 @@ class Heartbeat:
         self._peers = [r for r in range(count) if r != rank]
         self.round, self.doing = 0, "nothing yet"
         self.interval_s = 0.5 * max(1.0, count / 64)
+        self.text, self.collects = "", False
+        self._sent = ""
+        self._carried: dict[int, str] = {}
         self._texts: dict[int, str] = {}
         self._silences = {r: Silence(SILENT_BEATS * self.interval_s) for r in self._peers}
         self.reads, self.lost = 0, False
@@ -131,6 +139,11 @@ class Heartbeat:
         texts = self._last_messages()
         return tuple(r for r in self._peers if r not in texts)
 
+    def texts(self) -> dict[int, str]:
+        """Return the last known texts of all ranks that have one, by rank. Only of this rank unless it `collects`."""
+        texts = self._carried | ({self._rank: self.text} if self.text else {})
+        return {r: texts[r] for r in sorted(texts)}
+
     # ---- diagnosis --------------------------------------------------------------------------------------------
 
     def _last_messages(self) -> dict[int, str]:
@@ -187,6 +200,8 @@ class Heartbeat:
                 self._check_server()
                 store.set(_key(self._rank), f"{beats} {self.round} {self.doing[:SHOWN]}")
                 self._read_beats(store)
+                if beats % _BEATS_PER_TEXT == 0:
+                    self._carry_texts(store)
                 self._end.wait(self.interval_s)
                 for silence in self._silences.values():
                     silence.add(self.interval_s)
@@ -221,6 +236,19 @@ class Heartbeat:
                 self._silences[r].reset()
         self.reads += 1
 
+    def _carry_texts(self, store: Any) -> None:
+        text = self.text
+        if text != self._sent:
+            self._check_server()
+            store.set(_text_key(self._rank), text)
+            self._sent = text
+        if self.collects:
+            self._check_server()
+            carrying = [r for r in self._peers if r in self._carried or store.check([_text_key(r)])]
+            values = store.multi_get([_text_key(r) for r in carrying]) if carrying else []
+            texts = {r: value.decode(errors="replace") for r, value in zip(carrying, values, strict=True)}
+            self._carried = texts  # replaced, as other threads read it
+
 
 def wait_for_first_beats(store: Any, count: int, span: datetime.timedelta) -> None:
     """Wait until every rank has sent a heartbeat.
@@ -233,6 +261,10 @@ def wait_for_first_beats(store: Any, count: int, span: datetime.timedelta) -> No
 
 def _key(rank: int) -> str:
     return f"beat/{rank}"
+
+
+def _text_key(rank: int) -> str:
+    return f"text/{rank}"
 
 
 def _beat(text: str) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from feedline.collective.communicator import Communicator
+from feedline.collective.heartbeat import Heartbeat
 from feedline.errors import StateError
 from feedline.interop.launchers import launcher_rank
 
@@ -62,6 +63,13 @@ class Ranks:
     def alone(self) -> bool:
         """Whether this is the only rank."""
         return self._connect is None and self.count == 1
+
+    @property
+    def heartbeat(self) -> Heartbeat | None:
+        """Heartbeat of this rank. None if it is alone, or not connected."""
+        if self._connect is not None:
+            return self._connect().heartbeat
+        return None if self._created is None else self._created.heartbeat
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """Gather equally many ``numbers`` from every rank, by rank. A collective call."""

@@ -83,6 +83,8 @@ class Examination:
             path = self._log.with_name(f"{self._log.name}.rank{record.rank}") if self._recorder.ranks > 1 else self._log
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open_log(path)
+            start = {"event": "start", "samples": 0, "time": round(time.time(), 3)}
+            self._file.write(json.dumps(start) + "\n")  # lines before are of another process
         line = {"event": event, "samples": self._recorder.batches, "time": round(time.time(), 3)}
         self._file.write(json.dumps({**line, "record": record.to_json()}) + "\n")
         self._file.flush()

@@ -41,6 +41,8 @@ class Recorder:
         self._start = self._conditions()
         traffic = _traffic()
         self._requests = (0, 0) if traffic is None else (traffic.requests, traffic.refused)
+        tally = _exchange_tally()
+        self._waited_s = 0.0 if tally is None else tally.seconds
         self._stop = FEEDS.listen(self._add)
 
     def _add(self, figures: Any) -> None:
@@ -75,27 +77,30 @@ class Recorder:
     def record(self) -> RankRecord:
         """Return the record up to now."""
         self._note_hook()
+        record = self.loops()
+        traffic, (requests, refused) = _traffic(), self._requests
+        record.conditions = self._conditions().since(self._start)
+        record.requests = 0 if traffic is None else traffic.requests - requests
+        record.refused_requests = 0 if traffic is None else traffic.refused - refused
+        return record
+
+    def loops(self) -> RankRecord:
+        """Return the part of `record` that costs next to nothing: what the loops did, without conditions and
+        requests."""
         feeds = []
         for number, figures in enumerate(self._feeds):
             if getattr(figures, "inside", False):  # the source of a loader, whose record has its stages
                 continue
+            # Feeds that have done nothing keep their places, by which `RankRecord.since` compares.
             record = _record_of(figures, self._activity.get(number, Counter()))
-            if record.stages:
-                feeds.append(record.since(self._starts[number]))
-        traffic, (requests, refused) = _traffic(), self._requests
+            feeds.append(record.since(self._starts[number]))
         share = _rank_and_count()
         # Feeds may have a partition of their own.
         rank = max((figures.rank for figures in self._feeds), default=0) if share is None else share[0]
-        return RankRecord(
-            rank,
-            socket.gethostname(),
-            time.monotonic() - self._began,
-            feeds,
-            self._conditions().since(self._start),
-            None,
-            0 if traffic is None else traffic.requests - requests,
-            0 if traffic is None else traffic.refused - refused,
-        )
+        tally = _exchange_tally()
+        waited_s = tally.seconds - self._waited_s if tally is not None and tally.count else None
+        seconds = time.monotonic() - self._began
+        return RankRecord(rank, socket.gethostname(), seconds, feeds, exchange_seconds=waited_s)
 
     def close(self) -> None:
         """End the record: later feeds are not in it."""
@@ -139,6 +144,12 @@ def _traffic() -> Any:
     """Return the counts of requests, or None if nothing was requested from an object store."""
     module = sys.modules.get("feedline.feed.remote.requests")
     return None if module is None else module.TRAFFIC
+
+
+def _exchange_tally() -> Any:
+    """Return the waits for other ranks, or None if nothing connects ranks."""
+    module = sys.modules.get("feedline.collective.communicator")
+    return None if module is None else module.EXCHANGE_TALLY
 
 
 def _rank_and_count() -> tuple[int, int] | None:

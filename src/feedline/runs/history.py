@@ -15,6 +15,7 @@ from feedline.errors import DataError
 from feedline.runs.feeding import Fed, StreamLengths
 from feedline.runs.fields import amount, anything, average, maybe, moment, real, several, table, whole, words
 from feedline.runs.log import RunLog, read_log
+from feedline.runs.rank_spans import RankCounts, RanksSpans, SpanRecorder, counts_of_line
 
 
 class Average(NamedTuple):
@@ -67,6 +68,7 @@ class ProgressLine(NamedTuple):
         unevenness: largest work of a rank over the mean in its last minibatch, by balance, then by measure of work.
             Empty if unknown.
         memory_advice: what to do about workers that copy memory, from the statistics of a loader. None if they do not.
+        counts: counts of the ranks, since their processes began.
     """
 
     samples: int
@@ -94,6 +96,15 @@ class ProgressLine(NamedTuple):
     balance: str | None = None
     unevenness: dict[str, dict[str, float]] = {}  # noqa: RUF012  # never changed
     memory_advice: str | None = None
+    counts: tuple[RankCounts, ...] = ()
+
+
+class RankLine(NamedTuple):
+    """A line of `feedline.doctor`, with the counts of its rank."""
+
+    samples: int
+    counts: tuple[RankCounts, ...]
+    time: float | None
 
 
 class Saved(NamedTuple):
@@ -112,7 +123,7 @@ class LoggedEvent(NamedTuple):
     line: dict[str, Any]
 
 
-LogEvent = ProgressLine | Average | Saved | LoggedEvent
+LogEvent = ProgressLine | Average | Saved | RankLine | LoggedEvent
 
 
 @dataclass(slots=True)
@@ -132,6 +143,8 @@ class History:
         after: seconds by part that belong to no span, from the last span to the end of the run, such as for a test.
         unreported: label samples that an interrupted run trained after the last span.
         lines, torn: number of lines in the file, and of lines that a kill has torn.
+        ranks: what each rank did, span by span, by rank.
+        recorded: Unix time of the last line of `feedline.doctor`, in seconds. None if there is none.
     """
 
     path: Path
@@ -147,6 +160,8 @@ class History:
     unreported: int = 0
     lines: int = 0
     torn: int = 0
+    ranks: RanksSpans = field(default_factory=dict)
+    recorded: float | None = None
 
     @property
     def resumed(self) -> str:
@@ -239,7 +254,7 @@ def history_of(log: RunLog[LogEvent | None]) -> History:
             history.averages.append(event)
         elif isinstance(event, Saved):
             history.saved.append(event)
-        elif event is not None:
+        elif isinstance(event, LoggedEvent):
             history.sweeps = event.line.get("sweeps", 0)
             if event.event == "start":
                 history.about, history.ended, before = event.line, None, dict.fromkeys(_CUMULATIVE, 0.0)
@@ -247,11 +262,28 @@ def history_of(log: RunLog[LogEvent | None]) -> History:
             else:
                 history.ended = event.line
     history.skipped += skipped
+    history.ranks = spans_of_ranks(events)
+    history.recorded = next((event.time for event in reversed(events) if isinstance(event, RankLine)), None)
     if not history.is_feed:
         history.after = _after_spans(events, history.ended is not None)
         if history.ended is not None and history.spans:
             history.unreported = max(0, history.ended["samples"] - history.spans[-1].samples)
     return history
+
+
+def spans_of_ranks(events: Iterable[LogEvent | None]) -> RanksSpans:
+    """Return the spans of the ranks whose counts are in the events of a log."""
+    spans = SpanRecorder()
+    for event in events:
+        if isinstance(event, LoggedEvent) and event.event == "start":
+            spans.start()
+        elif isinstance(event, (ProgressLine, RankLine)):
+            for counts in event.counts:
+                spans.add(counts)
+        elif isinstance(event, LoggedEvent):
+            for counts in counts_of_line(event.line):
+                spans.add(counts)
+    return spans.spans
 
 
 def _after_spans(events: Iterable[LogEvent | None], ended: bool) -> dict[str, float]:
@@ -265,7 +297,7 @@ def _after_spans(events: Iterable[LogEvent | None], ended: bool) -> dict[str, fl
     at: float | None = None
     samples = 0
     for event in events:
-        if event is None:
+        if event is None or isinstance(event, RankLine):
             continue
         time = event.line.get("time") if isinstance(event, LoggedEvent) else event.time
         is_start = isinstance(event, LoggedEvent) and event.event == "start"
@@ -324,7 +356,12 @@ def _span(line: dict[str, Any]) -> ProgressLine:
         maybe(words, stats.get("balance"), "stats.balance"),
         table(partial(table, amount), stats.get("unevenness", {}), "stats.unevenness"),
         maybe(words, stats.get("memory_advice") or None, "stats.memory_advice"),
+        counts_of_line(line),
     )
+
+
+def _ranks(line: dict[str, Any]) -> RankLine:
+    return RankLine(line["samples"], counts_of_line(line), maybe(moment, line.get("time"), "time"))
 
 
 def _bytes(stats: dict[str, Any]) -> tuple[float | None, float | None, float | None, float | None]:
@@ -356,6 +393,7 @@ def _start_or_end(line: dict[str, Any]) -> LoggedEvent:
     for name, check in _CHECKS.items():
         if line.get(name) is not None:
             check(line[name], name)
+    counts_of_line(line)
     return LoggedEvent(line["event"], line["samples"], {name: item for name, item in line.items() if item is not None})
 
 
@@ -385,6 +423,7 @@ _EVENTS: dict[str, Callable[[dict[str, Any]], LogEvent]] = {
     "validation": _average,
     "test": _average,
     "checkpoint": _saved,
+    "record": _ranks,
     "start": _start_or_end,
     "end": _start_or_end,
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline._version import __version__
-from feedline.runs import comparison_page, page
+from feedline.runs import comparison_page, page, rank_map
 from feedline.runs.chart_rows import MAX_ROWS
 from feedline.runs.charts import (
     MIN_BUSY,
@@ -118,6 +118,7 @@ def html(run: Run, refresh_s: float | None = None) -> str:
             "The feed",
             page.paragraph(_read(history)) + _corpora(history) + _ranks(history) + figures(feeds, restarts),
         ),
+        ("ranks", "The ranks", rank_map.section(history.ranks)),
         ("errors", "Errors and quarantine", _errors(run)),
         ("checkpoints", "Checkpoints", "" if is_feed else _checkpoints(run)),
         ("network", "The network", _network(run)),
@@ -134,7 +135,7 @@ def html(run: Run, refresh_s: float | None = None) -> str:
 the pointer over them, or focus one and use the arrow keys; drag, or press + and -, to zoom, Escape to see everything;
 the numbers are below each. {_ROWS if thinned else ""}Sizes,
 padding, lengths and order are those of the worker that wrote the log.</footer>"""
-    return page.document(title, body, refresh_s=refresh_s)
+    return page.document(title, body, rank_map.STYLE if len(history.ranks) > 1 else "", refresh_s=refresh_s)
 
 
 def _read(history: History) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feedline.runs.charts import seconds_by_part
-from feedline.runs.folder import log_of
+from feedline.runs.folder import RankLogs, log_of
 from feedline.runs.history import History, LogEvent, ProgressLine, event_of, history_of
 from feedline.runs.log import RunLog
+from feedline.runs.readiness import RankState, rank_states
 
 _RECENT = 10  # smallest number of spans that count as recent. It is a tenth of all if that is more
 _WAITING_SHARE = 0.1  # share of the time from which on waiting for data limits a run
@@ -28,10 +29,10 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class Limit(NamedTuple):
-    """The stage of a run that limits its speed, and advice.
+    """The stage or the rank of a run that limits its speed, and advice.
 
     Attributes:
-        stage: the stage, in words.
+        stage: the stage, or the rank that the others wait for, in words.
         advice: advice to make it faster, in words.
     """
 
@@ -63,7 +64,7 @@ class WatchedRun:
     def silent_s(self) -> float:
         """Seconds since the last line."""
         history = self.history
-        times = [history.about.get("time"), (history.ended or {}).get("time")]
+        times = [history.about.get("time"), history.recorded, (history.ended or {}).get("time")]
         for events in (history.spans, history.saved, history.averages):
             times += [event.time for event in events[-1:]]
         logged = [time for time in times if time is not None]
@@ -119,6 +120,8 @@ class WatchedRun:
         if self.history.ended is not None:
             return False
         longest = max((span.seconds for span in self.present_spans()), default=None)
+        if longest is None and self.history.recorded is not None:
+            longest = 0.0  # a doctor writes every two seconds
         return self.silent_s > (_SILENT_AT_FIRST_S if longest is None else max(_SILENT_S, _SILENT_SPANS * longest))
 
     @property
@@ -157,6 +160,11 @@ class WatchedRun:
         total = sum(parts.values())
         return {name: seconds / total for name, seconds in parts.items()} if total else {}
 
+    def ranks(self) -> list[RankState]:
+        """Return the recent state of each rank, if there are several."""
+        states = rank_states(self.history.ranks)
+        return states if len(states) > 1 else []
+
     def limit(self) -> Limit | None:
         """Return the limit of the recent spans, or None before the first span."""
         shares, spans = self.shares(), self.recent_spans()
@@ -167,6 +175,11 @@ class WatchedRun:
             return Limit("checkpoints", "save less often")
         if shares.get("evaluating", 0.0) > max(_LASTING_SHARE, waiting):
             return Limit("evaluation", "evaluate less often, or on fewer sequences")
+        late = [state for state in self.ranks() if state.late]
+        if late:
+            worst = max(late, key=lambda state: state.own_share)
+            cause = "step" if worst.late == "step" else f"data ({worst.late_word})"
+            return Limit(f"rank {worst.rank} on {worst.host}", f"the other ranks wait for its {cause}")
         if waiting < _WAITING_SHARE:
             return Limit("the training step", "the feed keeps up; a faster feed would not help")
         seconds = sum(span.seconds for span in spans)
@@ -195,6 +208,7 @@ class RunWatch:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._log: RunLog[LogEvent | None] | None = None
+        self._others: RankLogs | None = None
         self._history: History | None = None
 
     def look(self, now: float) -> WatchedRun | None:
@@ -207,12 +221,15 @@ class RunWatch:
             DataError: the file is not a log, or there are several logs.
         """
         try:
-            if self._log is None:
-                self._log = RunLog(log_of(self.path), event_of)
-            if self._log.read_new_lines():
+            if self._log is None or self._others is None:
+                path = log_of(self.path)
+                self._log, self._others = RunLog(path, event_of), RankLogs(path)
+            grown = self._others.read_new_lines()
+            if self._log.read_new_lines() or (grown and self._history is not None):
                 self._history = history_of(self._log)
+                self._history.ranks |= self._others.spans
         except FileNotFoundError:  # not yet, or removed
-            self._log, self._history = None, None
+            self._log, self._others, self._history = None, None, None
         return None if self._history is None else WatchedRun(self._history, now)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from feedline.runs.readiness import RankState
 from feedline.runs.watching import Limit
 
 
@@ -22,6 +23,7 @@ class WatchDocument(TypedDict):
         shares: shares of the time lately, 0 to 1, by activity.
         limit: limit of the speed. None if unknown.
         memory_advice: a remedy for workers that copy memory, in a sentence. None if they do not.
+        ranks: the ranks of the run, lately. Empty for one rank, and if the log has none.
     """
 
     log: str
@@ -35,6 +37,7 @@ class WatchDocument(TypedDict):
     shares: dict[str, float]
     limit: Limit | None
     memory_advice: str | None
+    ranks: list[RankState]
 
 
 Document = WatchDocument

@@ -21,9 +21,7 @@ def diagnose(records: Sequence[RankRecord]) -> list[Finding]:
     Args:
         records: a record of each rank, over the same span.
     """
-    views = [RankView(record) for record in records]
-    for view in views:
-        view.peers = [peer for peer in views if peer is not view]
+    views = _views(records)
     by_reason: dict[tuple[object, str], list[Finding]] = {}
     for view in views:
         if not view.tells:
@@ -38,6 +36,26 @@ def diagnose(records: Sequence[RankRecord]) -> list[Finding]:
                     by_reason.setdefault((rule, finding.stage), []).append(finding)
                     explained = explained or finding.stage != "step"
     return sorted(map(_worst, by_reason.values()), key=lambda finding: -finding.gain)
+
+
+def late_ranks(records: Sequence[RankRecord]) -> list[Finding]:
+    """Return a finding about each rank that the others wait for, see `loop_rules.late_rank`.
+
+    Args:
+        records: see `diagnose`.
+    """
+    views = [view for view in _views(records) if view.tells]
+    most = max((view.exchanging for view in views), default=0.0)
+    # Only these may be late. Comparing each of a thousand ranks with all others would take seconds.
+    findings = [loop_rules.late_rank(view) for view in views if view.exchanging <= most / 2]
+    return [finding for finding in findings if finding is not None]
+
+
+def _views(records: Sequence[RankRecord]) -> list[RankView]:
+    views = [RankView(record) for record in records]
+    for view in views:
+        view.peers = [peer for peer in views if peer is not view]
+    return views
 
 
 def _worst(findings: list[Finding]) -> Finding:

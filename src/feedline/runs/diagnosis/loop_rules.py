@@ -14,9 +14,12 @@ _PER_CORE = 4  # workers that wait for files or a network
 
 
 def slow_step(rank: RankView) -> Finding | None:
-    """The steps of a rank are slower than those of the others, or some are much slower than most."""
-    own, usual = _step_s(rank), rank.usual(_step_s)
-    step = rank.stage("step")
+    """The steps of a rank are slower than those of the others, or some are much slower than most.
+
+    Steps of ranks that wait for each other take equally long, see `late_rank`.
+    """
+    step, exchange_s = rank.stage("step"), rank.record.exchange_seconds
+    own, usual = _step_s(rank), None if exchange_s is not None else rank.usual(_step_s)
     if usual is not None and own >= _LATE * usual and step.seconds >= WORTH * rank.seconds:
         return rank.finding(
             "step",
@@ -27,7 +30,7 @@ def slow_step(rank: RankView) -> Finding | None:
             saved_s=step.seconds * (1 - usual / own),
         )
     slow = [unit for unit in step.slowest if unit["seconds"] >= max(_SLOW * step.median_seconds, _SLOW_S)]
-    lost_s = sum(unit["seconds"] for unit in slow)
+    lost_s = sum(unit["seconds"] for unit in slow) - (exchange_s or 0.0)
     if not slow or not step.median_seconds or lost_s < WORTH * rank.seconds:
         return None
     names = "; ".join(f"{unit['name']} ({seconds_text(unit['seconds'])})" for unit in slow)
@@ -38,6 +41,49 @@ def slow_step(rank: RankView) -> Finding | None:
         "Look at what the loop does there: checkpoints, validation, logging, garbage collection or compilation.",
         saved_s=lost_s,
     )
+
+
+def late_rank(rank: RankView) -> Finding | None:
+    """The other ranks wait for this one in exchanges.
+
+    Ranks that train together step together. The late rank is the one that waits least for the others.
+    """
+    usual = rank.usual(_exchanging)
+    if rank.record.exchange_seconds is None or usual is None or usual < WORTH or rank.exchanging > usual / 2:
+        return None
+    waits_s, works_s = _waiting_s(rank), rank.working_s
+    usual_waits_s, usual_works_s = rank.usual(_waiting_s) or 0.0, rank.usual(_working_s) or 0.0
+    for_data = waits_s - usual_waits_s > works_s - usual_works_s
+    stage = rank.slowest_stage if for_data else "step"
+    host = rank.record.host
+    if stage == "step":
+        cause = f"a step takes it {seconds_text(works_s)}, and the others {seconds_text(usual_works_s)}"
+        setting = f"Look at the processors and the GPU of {host}: clocks, other programs, and work of this rank alone."
+    else:
+        cause = (
+            f"it waits {seconds_text(waits_s)} for the data of a step, {_NAMES[stage]} first of all, and the others "
+            f"{seconds_text(usual_waits_s)}"
+        )
+        setting = f"Look at the data of this rank, and at the disk, the processors and the workers of {host}."
+    return rank.finding(
+        stage,
+        "The other ranks wait for this one in every exchange.",
+        f"The others wait for ranks {usual:.0%} of their time, and this one {rank.exchanging:.0%}: {cause}.",
+        setting,
+        saved_s=(usual - rank.exchanging) * rank.seconds,
+    )
+
+
+def _exchanging(rank: RankView) -> float:
+    return rank.exchanging
+
+
+def _working_s(rank: RankView) -> float:
+    return rank.working_s
+
+
+def _waiting_s(rank: RankView) -> float:
+    return rank.waiting() / max(1, rank.stage("step").units)
 
 
 def starts(rank: RankView) -> Finding | None:
@@ -138,4 +184,4 @@ def _step_s(rank: RankView) -> float:
     return step.median_seconds or step.seconds / max(1, step.units)
 
 
-RULES: tuple[Rule, ...] = (slow_step, starts)
+RULES: tuple[Rule, ...] = (late_rank, slow_step, starts)

@@ -66,6 +66,17 @@ class RankView:
         return self.share(*names) >= WORTH
 
     @property
+    def exchanging(self) -> float:
+        """Share of the loop's time, 0 to 1, in which it waited for other ranks in exchanges. 0 if it is not known."""
+        return min(1.0, (self.record.exchange_seconds or 0.0) / self.seconds)
+
+    @property
+    def working_s(self) -> float:
+        """Mean seconds of the loop's own work for a minibatch, without waiting for data or for other ranks."""
+        step = self.stage("step")
+        return max(0.0, step.seconds - (self.record.exchange_seconds or 0.0)) / max(1, step.units)
+
+    @property
     def slowest_stage(self) -> str:
         """FeedStage that the loop waits for longest. ``"step"`` if it hardly waits."""
         name = max(self.feed.stages, key=lambda name: self.stage(name).waiting, default="step")

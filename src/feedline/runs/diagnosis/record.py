@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline.concurrency.conditions import Conditions
 from feedline.concurrency.stages import FeedStage
-from feedline.runs.fields import amount, anything, several, table, whole, words
+from feedline.runs.fields import amount, anything, maybe, several, table, whole, words
 
 
 @dataclass(slots=True)
@@ -73,14 +73,14 @@ class FeedRecord:
 
     @classmethod
     def from_json(cls, data: Any, name: str) -> FeedRecord:
-        """Restore an entry of `RankRecord.to_json`.
+        """Restore an entry of `RankRecord.to_json` or `RankRecord.to_brief_json`.
 
         Raises:
             ValueError, TypeError, KeyError: the data has another form.
         """
         fields = table(anything, data, name)
         stages = table(_stage, fields.pop("stages"), f"{name}.stages")
-        activity = table(whole, fields.pop("activity"), f"{name}.activity")
+        activity = table(whole, fields.pop("activity", {}), f"{name}.activity")
         return cls(stages=stages, activity=activity, **fields)
 
 
@@ -116,20 +116,32 @@ class RankRecord:
         """Return the record in JSON types."""
         return asdict(self)
 
+    def to_brief_json(self) -> dict[str, Any]:
+        """Return what the loops did and waited for, in a few hundred bytes of JSON: fields of `to_json`, without those
+        that say how the stages work."""
+        return {
+            "rank": self.rank,
+            "host": self.host,
+            "seconds": round(self.seconds, 6),
+            "feeds": [{"stages": _brief_stages(feed)} for feed in self.feeds],
+            "exchange_seconds": None if self.exchange_seconds is None else round(self.exchange_seconds, 6),
+        }
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RankRecord:
-        """Restore the result of `to_json`.
+        """Restore the result of `to_json` or `to_brief_json`.
 
         Raises:
             ValueError, TypeError, KeyError: the data has another form.
         """
         fields = table(anything, data, "record")
         feeds = [FeedRecord.from_json(feed, "record.feeds") for feed in several(anything, fields.pop("feeds"), "feeds")]
-        conditions = Conditions(**table(anything, fields.pop("conditions"), "record.conditions"))
+        conditions = Conditions(**table(anything, fields.pop("conditions", {}), "record.conditions"))
         record = cls(feeds=feeds, conditions=conditions, **fields)
         whole(record.rank, "record.rank")
         words(record.host, "record.host")
         amount(record.seconds, "record.seconds")
+        maybe(amount, record.exchange_seconds, "record.exchange_seconds")
         return record
 
     def since(self, start: RankRecord) -> RankRecord:
@@ -149,6 +161,15 @@ class RankRecord:
             max(0, self.requests - start.requests),
             max(0, self.refused_requests - start.refused_requests),
         )
+
+
+def _brief_stages(feed: FeedRecord) -> dict[str, dict[str, Any]]:
+    stages: dict[str, dict[str, Any]] = {
+        name: {"waiting": round(stage.waiting, 6)} for name, stage in feed.stages.items() if stage.waiting
+    }
+    if feed.step.units:
+        stages["step"] = {"seconds": round(feed.step.seconds, 6), "units": feed.step.units}
+    return stages
 
 
 def _stage(data: Any, name: str) -> FeedStage:

@@ -1,5 +1,8 @@
 """Events of a run as JSON lines, for programs, reports and plots.
 
+A progress line has the record of the rank that writes, and as ``ranks`` short ones of all ranks, which go with their
+heartbeats, so that a rank may be a few seconds behind.
+
 Every line has ``event`` and ``samples`` (label samples trained so far). An average that is not finite is null, as JSON
 has no such numbers. ``counted`` is 0 without samples to average. A restored run appends to the file. Lines of a part
 that was trained again repeat earlier numbers of samples, and `read_lines` keeps the last lines. `feedline.report`
@@ -33,12 +36,14 @@ from feedline.train.strategy import Alone
 from feedline.train.summary import Summary
 from feedline.train.unwrap import unwrap_model
 
+_SEND_S = 2.0  # seconds between records that heartbeats carry
+
 
 class JsonLines(Silent):
     """Reporter that appends JSON lines to a file.
 
     Args:
-        path: file. Its folder is created if missing.
+        path: file. Its folder is created if missing. Give the reporter to the sessions of all ranks.
         updates: whether to write a line for every update, too. Each update then waits for the device.
         rank: the only rank that writes. None means that all ranks write, each to ``<path>.rank<i>``.
         settings: further settings of the run, such as ``{"width": 64}``, for comparisons with other runs: numbers and
@@ -59,23 +64,31 @@ class JsonLines(Silent):
         self._path, self._updates, self._rank = Path(path), updates, rank
         self._file: Any = None
         self._recorder: Recorder | None = None
+        self._sent_s = 0.0
 
     def on_start(self, run: TrainingSession) -> None:
-        """Open the file."""
+        """Open the file, on a rank that writes."""
+        self._recorder, self._sent_s = Recorder(), time.monotonic()
         if self._rank is not None and rank() != self._rank:
             return
         path = self._path if self._rank is not None else self._path.with_name(f"{self._path.name}.rank{rank()}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file, self._recorder = open_log(path), Recorder()
+        self._file = open_log(path)
         self._write("start", run, **_describe(run, self._settings), **describe_environment(), **_feed_position(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:
-        """Write a line if ``updates`` is set."""
+        """Write a line if ``updates`` is set. Let the heartbeat carry this rank's record every few seconds."""
+        if self._rank is not None and time.monotonic() - self._sent_s >= _SEND_S:
+            self._send_record(run)
         if self._updates:
             self._write("update", run, **_sums(summary))
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """Write sums of the span, learning rates, fractions of time, statistics of the feed, and this rank's record."""
+        """Write sums of the span, learning rates, fractions of time, statistics of the feed, and records of ranks."""
+        if self._rank is not None:
+            self._send_record(run)
+        if self._file is None:
+            return
         self._write(
             "progress",
             run,
@@ -88,6 +101,7 @@ class JsonLines(Silent):
             fed=progress.fed.to_json(),
             stats=_stats(run),
             record=self._record(),
+            **self._records_of_ranks(run),
             rates=[learner.learning_rate() for learner in run.trainer.learners],
             size=run.next_size(),
             done=_done(run),
@@ -115,6 +129,20 @@ class JsonLines(Silent):
     def _record(self) -> dict[str, Any] | None:
         """Return the record of this rank since the start of the process, for ``feedline doctor``."""
         return None if self._recorder is None else self._recorder.record().to_json()
+
+    def _send_record(self, run: TrainingSession) -> None:
+        heartbeat = run.ranks.heartbeat
+        self._sent_s = time.monotonic()
+        if heartbeat is not None and self._recorder is not None:
+            heartbeat.collects = self._file is not None
+            heartbeat.text = json.dumps(self._recorder.loops().to_brief_json(), separators=(",", ":"))
+
+    def _records_of_ranks(self, run: TrainingSession) -> dict[str, Any]:
+        """Return the last records of all ranks that are known, unless each rank writes its own."""
+        heartbeat = run.ranks.heartbeat
+        if self._rank is None or heartbeat is None or run.ranks.count == 1:
+            return {}
+        return {"ranks": [json.loads(text) for text in heartbeat.texts().values()]}
 
     def _write(self, event: str, run: TrainingSession, **data: Any) -> None:
         if self._file is not None:
