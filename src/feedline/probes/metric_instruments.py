@@ -27,6 +27,11 @@ class _Instruments:
             create = meter.create_observable_counter if metric.counts else meter.create_observable_gauge
             create(metric.instrument, [self._callback(metric.name)], metric.unit, metric.text)
 
+    def begin(self, read: _Read) -> None:
+        """Observe what ``read`` returns, from now on."""
+        self.reads.append(read)
+        self._read_at = -_TOGETHER_S
+
     def _callback(self, name: str) -> Callable[[Any], list[Any]]:
         return lambda _: self._all_values().get(name, [])
 
@@ -38,12 +43,12 @@ class _Instruments:
             from opentelemetry.metrics import Observation
 
             rank, values = self.reads[-1]()
-            self._values = {}
+            observed: dict[str, list[Any]] = {}
             for metric, labels, value in values:
                 attributes = dict(zip(map(ATTRIBUTES.__getitem__, metric.labels), labels, strict=True))
                 observation = Observation(value, {ATTRIBUTES["rank"]: rank, **attributes})
-                self._values.setdefault(metric.name, []).append(observation)
-            self._read_at = time.monotonic()
+                observed.setdefault(metric.name, []).append(observation)
+            self._values, self._read_at = observed, time.monotonic()
         return self._values
 
 
@@ -59,5 +64,5 @@ def observe(meter: Any, read: _Read) -> Callable[[], None]:
     instruments = _INSTRUMENTS.get(meter)
     if instruments is None:
         instruments = _INSTRUMENTS[meter] = _Instruments(meter)
-    instruments.reads.append(read)
+    instruments.begin(read)
     return lambda: instruments.reads.remove(read)

@@ -33,7 +33,7 @@ class MetricsFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._write()
         self._ended = threading.Event()
-        self._thread = begin("metrics file", self._keep_written)
+        self._thread = begin("metrics-file", self._keep_written)
 
     def close(self) -> None:
         """End the thread, and write the file once more."""
