@@ -12,7 +12,7 @@ from typing import Any
 
 from feedline.concurrency.named_threads import begin
 
-_CLIENT_S = 1.0  # in which a client has to send its request, or to take an answer
+_CLIENT_S = 10.0  # in which a client has to send its request, or to take an answer
 
 
 class MetricsServer:
@@ -37,13 +37,14 @@ class MetricsServer:
             reason = error.strerror or str(error)
             message = f"expected a port to serve metrics on, got {host}:{port}: {reason}; pass another, or 0 for any"
             raise OSError(error.errno, message) from error
+        _servers.add(self)
         self.port: int = self._server.server_address[1]
         self._thread = begin("metrics", self._server.serve_forever)
-        _servers.add(self)
 
     def close(self) -> None:
         """End the thread, and close the port."""
         _servers.discard(self)
+        self._server.closing = True
         for connection in (self._server.socket, self._server.connection):  # wakes the thread, wherever it waits
             if connection is not None:
                 with contextlib.suppress(OSError):
@@ -65,12 +66,14 @@ class _Server(socketserver.TCPServer):
     def __init__(self, address: tuple[str, int], handler: Any) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.connection: Any = None  # of the request that is answered
+        self.closing = False
         super().__init__(address, handler)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         self.connection = request
         try:
-            super().finish_request(request, client_address)
+            if not self.closing:
+                super().finish_request(request, client_address)
         finally:
             self.connection = None
 
