@@ -503,3 +503,10 @@ def hold_back_as(strategy: Any, rank: int, count: int, state: Any, sums: Any) ->
     strategy._ranks = SimpleNamespace(rank=rank, count=count)
     strategy.take_advice(state)
     strategy._restore_residuals(sums)
+
+
+def write_metrics_often(patch: pytest.MonkeyPatch) -> None:
+    """Have files of metrics replaced every few milliseconds, not seconds."""
+    from feedline.probes import metrics_file
+
+    patch.setattr(metrics_file, "_WRITE_S", 0.005)

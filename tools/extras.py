@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALSO = {
     "audio": ["torch"],
     "images": ["torch", "cli"],
+    "metrics": ["torch"],
     "onnx": ["cntk"],
     "ray": ["torch", "cli"],
     "tensorboard": ["torch", "cli"],

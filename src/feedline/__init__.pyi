@@ -110,4 +110,5 @@ from feedline.feed.validate import validate as validate
 from feedline.graph.layer_table import summary as summary
 from feedline.graph.plot import plot_network as plot_network
 from feedline.probes import doctor as doctor
+from feedline.probes import metrics as metrics
 from feedline.runs import report as report

@@ -18,6 +18,7 @@ from feedline.train import (  # noqa: E402
     SGD,
     Console,
     JsonLines,
+    Metrics,
     ProgressPrinter,
     Summary,
     TensorBoard,
@@ -25,7 +26,7 @@ from feedline.train import (  # noqa: E402
     TrainingSession,
     plot_losses,
 )
-from feedline.train.report import read_lines  # noqa: E402
+from feedline.train.report import Silent, read_lines  # noqa: E402
 from feedline.train.saving import Saving  # noqa: E402
 from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
 
@@ -305,3 +306,49 @@ def test_a_run_of_uneven_ranks_says_what_to_write(tmp_path):
     text = html.unescape(fl.report(tmp_path).read_text())
     assert f"had {now:.3g} times the mean" in text
     assert f'partition=fl.Partition(..., balance="squares") would make that {balanced:.3g} times.' in text
+
+
+def test_metrics_of_a_session(tmp_path, leaves_nothing):
+    """The reporter exports the session's own figures, beside those of its feeds, while it runs."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is not installed")
+    losses = []
+
+    class Watch(Silent):
+        def on_progress(self, run, progress):
+            losses.append(progress.summary.loss)
+
+        def on_test(self, run, what, result):
+            losses.append((what, result.summary.loss, result.summary.metric))
+
+    path = tmp_path / "metrics.prom"
+    metrics = Metrics(path=path, port=0)
+    run = session(reporters=[metrics, Watch()], test=None).run()
+    samples = [s for family in parser.text_string_to_metric_families(path.read_text()) for s in family.samples]
+    values = {(s.name, *(v for label, v in sorted(s.labels.items()) if label != "rank")): s.value for s in samples}
+    assert values[("feedline_trained_samples_total",)] == run.samples == 960
+    assert values[("feedline_trained_minibatches_total",)] == run.minibatches
+    averages = [loss for loss in losses if isinstance(loss, tuple)]
+    assert averages[-1] == (
+        "validation",
+        values["feedline_loss", "validation"],
+        values["feedline_metric", "validation"],
+    )
+    assert values["feedline_loss", "training"] == [loss for loss in losses if not isinstance(loss, tuple)][-1]
+    for number, learner in enumerate(run.trainer.learners):
+        assert values["feedline_learning_rate", str(number)] == learner.learning_rate()
+    units = {key[1:]: value for key, value in values.items() if key[0] == "feedline_stage_units_total"}
+    assert units["MinibatchSource", "plan"] == run.minibatches  # the source of training works first
+    assert units["MinibatchSource 2", "plan"] > 0
+    assert metrics.port is None
+
+
+def test_metrics_end_with_a_failed_session(tmp_path, leaves_nothing):
+    with pytest.raises(Stop):
+        session(reporters=[Metrics(port=0), StopsAfter(3)]).run()
+
+
+def test_the_session_does_not_begin_if_the_port_is_in_use(leaves_nothing):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(OSError, match="pass another, or 0 for any"):
+        session(reporters=[Metrics(port=server.getsockname()[1])]).run()

@@ -35,6 +35,7 @@ class Recorder:
         self._began = time.monotonic()
         self._feeds: list[Any] = []  # figures, in order of creation
         self._starts: list[FeedRecord] = []  # their records at the beginning
+        self._listed: list[int] = []  # numbers of the feeds in the record, which keep their places
         self._activity: dict[int, Counter[str]] = {}  # by number of the feed
         self._hook, self._looking = "", Conditions()  # reads of the thread that looks
         self._workers: dict[int, Conditions] = {}  # by process id, as they were when they were last seen
@@ -46,8 +47,8 @@ class Recorder:
         self._stop = FEEDS.listen(self._add)
 
     def _add(self, figures: Any) -> None:
+        self._starts.append(_record_of(figures, Counter()))  # first: another thread may make a record now
         self._feeds.append(figures)
-        self._starts.append(_record_of(figures, Counter()))
         self._note_hook()
 
     def _note_hook(self) -> None:
@@ -64,10 +65,20 @@ class Recorder:
                 self._activity.setdefault(number, Counter()).update(filter(None, map(activity_of, pids)))
 
     @property
-    def ranks(self) -> int:
-        """Number of ranks that torch.distributed or a launcher has started. 1 if none has."""
+    def rank(self) -> int:
+        """Rank of this process that torch.distributed or a launcher has set, or its feeds. 0 if none has."""
         share = _rank_and_count()
-        return max((figures.ranks for figures in self._feeds), default=1) if share is None else share[1]
+        return max((figures.rank for figures in self._working), default=0) if share is None else share[0]
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks. 1 if none is set."""
+        share = _rank_and_count()
+        return max((figures.ranks for figures in self._working), default=1) if share is None else share[1]
+
+    @property
+    def _working(self) -> list[Any]:
+        return [self._feeds[number] for number in self._listed]
 
     @property
     def batches(self) -> int:
@@ -75,7 +86,7 @@ class Recorder:
         return sum(getattr(figures, "batches", 0) or getattr(figures, "minibatches", 0) for figures in self._feeds)
 
     def record(self) -> RankRecord:
-        """Return the record up to now."""
+        """Return the record up to now. Feeds are in the order in which they began to work."""
         self._note_hook()
         record = self.loops()
         traffic, (requests, refused) = _traffic(), self._requests
@@ -87,20 +98,26 @@ class Recorder:
     def loops(self) -> RankRecord:
         """Return the part of `record` that costs next to nothing: what the loops did, without conditions and
         requests."""
-        feeds = []
         for number, figures in enumerate(self._feeds):
-            if getattr(figures, "inside", False):  # the source of a loader, whose record has its stages
-                continue
-            # Feeds that have done nothing keep their places, by which `RankRecord.since` compares.
-            record = _record_of(figures, self._activity.get(number, Counter()))
-            feeds.append(record.since(self._starts[number]))
-        share = _rank_and_count()
-        # Feeds may have a partition of their own.
-        rank = max((figures.rank for figures in self._feeds), default=0) if share is None else share[0]
+            # The source of a loader, ``inside`` it, has its stages in the loader's record.
+            if number not in self._listed and not getattr(figures, "inside", False) and self._has_worked(number):
+                self._listed.append(number)
         tally = _exchange_tally()
-        waited_s = tally.seconds - self._waited_s if tally is not None and tally.count else None
-        seconds = time.monotonic() - self._began
-        return RankRecord(rank, socket.gethostname(), seconds, feeds, exchange_seconds=waited_s)
+        return RankRecord(
+            self.rank,
+            socket.gethostname(),
+            time.monotonic() - self._began,
+            [self._feed_record(number) for number in self._listed],
+            exchange_seconds=tally.seconds - self._waited_s if tally is not None and tally.count else None,
+        )
+
+    def _has_worked(self, number: int) -> bool:
+        start = self._starts[number]
+        return any(stage.seconds > start.stage(name).seconds for name, stage in self._feeds[number].stages.items())
+
+    def _feed_record(self, number: int) -> FeedRecord:
+        record = _record_of(self._feeds[number], self._activity.get(number, Counter()))
+        return record.since(self._starts[number])
 
     def close(self) -> None:
         """End the record: later feeds are not in it."""

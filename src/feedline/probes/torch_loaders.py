@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -105,20 +106,55 @@ class TorchLoaderFigures:
 
 
 class TorchLoaders:
-    """Times the iterators of torch's loaders that this process creates from now on, until it is closed."""
+    """Times the iterators of torch's loaders that this process creates from now on, until it is closed.
+
+    Several at a time share the times.
+    """
 
     def __init__(self) -> None:
-        self._iterators: Any = None  # the class
-        self._before: tuple[Any, Any] = (None, None)  # its methods
-        self._figures: weakref.WeakKeyDictionary[Any, TorchLoaderFigures] = weakref.WeakKeyDictionary()
+        self._attached = False
         self.attach()
 
     def attach(self) -> None:
         """Begin, once the program has imported torch's loaders."""
         module = sys.modules.get("torch.utils.data.dataloader")
-        if self._iterators is not None or not hasattr(module, "DataLoader"):  # the last of the names it defines
-            return
-        iterators = self._iterators = module._BaseDataLoaderIter  # type: ignore[union-attr]
+        if not self._attached and hasattr(module, "DataLoader"):  # the last of the names it defines
+            self._attached = True
+            _TIMING.begin(module._BaseDataLoaderIter)  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        """Leave torch as it was."""
+        if self._attached:
+            self._attached = False
+            _TIMING.end()
+
+
+class _Timing:
+    """The changed methods of torch's iterators, while anyone uses them."""
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._lock = threading.Lock()
+        self._iterators: Any = None  # the class
+        self._before: tuple[Any, Any] = (None, None)  # its methods
+        self._figures: weakref.WeakKeyDictionary[Any, TorchLoaderFigures] = weakref.WeakKeyDictionary()
+
+    def begin(self, iterators: Any) -> None:
+        """Count a user. The first one changes the methods."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._change(iterators)
+
+    def end(self) -> None:
+        """Count a user less. The last one restores the methods."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._iterators.__init__, self._iterators.__next__ = self._before
+
+    def _change(self, iterators: Any) -> None:
+        self._iterators = iterators
         initialise, advance = self._before = iterators.__init__, iterators.__next__
         own = os.getpid()  # a forked worker may have loaders of its own
 
@@ -133,18 +169,15 @@ class TorchLoaders:
 
         iterators.__init__, iterators.__next__ = initialised, advanced
 
-    def close(self) -> None:
-        """Leave torch as it was."""
-        if self._iterators is not None:
-            self._iterators.__init__, self._iterators.__next__ = self._before
-            self._iterators = None
-
     def _figures_of(self, loader: Any) -> TorchLoaderFigures:
         figures = self._figures.get(loader)
         if figures is None:
             figures = self._figures[loader] = TorchLoaderFigures(loader)
             FEEDS.add(figures)
         return figures
+
+
+_TIMING = _Timing()
 
 
 class _Timed:

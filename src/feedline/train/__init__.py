@@ -7,7 +7,7 @@ from feedline.train.controllers import GrowMinibatch, KeepBest, ReduceOnPlateau
 from feedline.train.distributed import block_momentum, data_parallel, quantized, through_store
 from feedline.train.evaluation import Evaluation
 from feedline.train.learner import Learner, Step
-from feedline.train.report import Console, JsonLines, ProgressPrinter, TensorBoard, plot_losses
+from feedline.train.report import Console, JsonLines, Metrics, ProgressPrinter, TensorBoard, plot_losses
 from feedline.train.rules import SGD, AdaDelta, AdaGrad, Adam, FSAdaGrad, MomentumSGD, Nesterov, RMSProp, Universal
 from feedline.train.saving import Saving
 from feedline.train.schedules import Schedule
@@ -28,6 +28,7 @@ __all__ = [
     "JsonLines",
     "KeepBest",
     "Learner",
+    "Metrics",
     "MomentumSGD",
     "Nesterov",
     "ProgressPrinter",
