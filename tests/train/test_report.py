@@ -352,3 +352,14 @@ def test_the_session_does_not_begin_if_the_port_is_in_use(leaves_nothing):
 
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(OSError, match="pass another, or 0 for any"):
         session(reporters=[Metrics(port=server.getsockname()[1])]).run()
+
+
+def test_reporters_that_have_started_end_when_a_later_one_cannot_start(tmp_path):
+    class Refuses(Silent):
+        def on_start(self, run):
+            raise OSError("no room")
+
+    log = tmp_path / "run.jsonl"
+    with pytest.raises(OSError, match="no room"):
+        session(tmp_path / "a", reporters=[JsonLines(log), Refuses()]).run()
+    assert [line["event"] for line in read_lines(log)] == ["start", "end"]

@@ -186,18 +186,20 @@ class TrainingSession(session_state.RunProgress):
             ending.enter_context(self.trainer.within(self.ranks))
             self._splits_sums = isinstance(self.trainer.strategy, ExchangesInBackward)
             self._restore()
-            for reporter in self.reporters:
-                reporter.on_start(self)
-            self._saver.start_clock()
-            self.span_sums.start_clock()
+            started: list[Reporter] = []
             try:
+                for reporter in self.reporters:
+                    reporter.on_start(self)
+                    started.append(reporter)
+                self._saver.start_clock()
+                self.span_sums.start_clock()
                 with self._stop_signals:
                     self._train()
                 if self.test is not None and not self.interrupted:
                     self._report_test("test", evaluate(self.trainer, self.test, 0))
             finally:
                 self.ranks.close()
-                for reporter in self.reporters:
+                for reporter in started:
                     reporter.on_end(self)
         self._stop_signals.resend()
         return self
