@@ -223,8 +223,12 @@ def test_each_rank_has_a_line_and_the_late_one_is_named(tmp_path):
 def test_many_ranks_fit_a_low_terminal(tmp_path, terminal):
     write(tmp_path / "run.jsonl", [*of_ranks(64, late=37), {**END, "samples": 300}])
     assert len(re.findall("node", feedline("watch", tmp_path, "--once").stdout)) == 64 + 1  # and what limits
+    write(tmp_path / "run.jsonl", of_ranks(12, late=3))
+    shown = terminal("watch", tmp_path)
+    screen = shown.until("ranks more")
+    assert screen.startswith(tmp_path.name)
     write(tmp_path / "run.jsonl", of_ranks(64, late=37))
-    screen = terminal("watch", tmp_path).until("ranks more")
+    screen = shown.until("58 ranks more")
     lines = screen.splitlines()
     (late,) = [line for line in lines if "late: step" in line]
     assert late.split()[0] == "37"

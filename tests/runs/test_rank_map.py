@@ -53,6 +53,18 @@ def test_the_numbers_of_each_rank_and_time(tmp_path):
     assert paths == [("4", "M2 0.04h4v.92h-4zM2 2.04h4v.92h-4z")]
 
 
+def test_stretches_of_time_share_a_long_span_by_time(tmp_path):
+    """The first span waits half of 10 s, the second a tenth of 30 s, of which 10 s are in the first stretch of 20 s."""
+    lines = [start(time=0.0)]
+    for seconds, waited_s in ((10.0, 5.0), (40.0, 8.0)):
+        step = {"seconds": seconds - waited_s, "units": 10}
+        feeds = [{"stages": {"fetch": {"waiting": waited_s}, "step": step}}]
+        ranks = [{**rank_record(rank, seconds), "feeds": feeds} for rank in range(2)]
+        lines.append(progress(round(seconds), seconds=10.0, ranks=ranks))
+    write(tmp_path / "run.jsonl", lines)
+    assert page_of(tmp_path).count("<td>30%</td><td>10%</td>") == 2
+
+
 def test_the_picture_is_described_and_the_late_rank_has_words(tmp_path):
     run_of(tmp_path, 3)
     text = page_of(tmp_path)

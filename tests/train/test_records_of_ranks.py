@@ -30,7 +30,14 @@ class QuickBeats:
         return lambda *arguments: None
 
 
-def trains(rank, folder, slow_step=None, slow_feed=None, in_ddp=False):
+class WithoutProgress(JsonLines):
+    """A reporter of a rank whose spans are long."""
+
+    def on_progress(self, run, progress):
+        pass
+
+
+def trains(rank, folder, slow_step=None, slow_feed=None, in_ddp=False, long_spans=False):
     torch.distributed.init_process_group("gloo")
 
     def read(sequence):
@@ -57,7 +64,7 @@ def trains(rank, folder, slow_step=None, slow_feed=None, in_ddp=False):
         progress=fl.minibatches(3),
         reporters=[
             QuickBeats(),
-            JsonLines(f"{folder}/together.jsonl"),
+            (WithoutProgress if long_spans and rank else JsonLines)(f"{folder}/together.jsonl"),
             JsonLines(f"{folder}/each.jsonl", rank=None),
         ],
     )
@@ -117,6 +124,12 @@ def test_records_add_up_and_only_grow(tmp_path):
 
 def spans_of(records):
     return [later.since(before) for before, later in zip([RankRecord(0, ""), *records], records, strict=False)]
+
+
+def test_within_a_long_span_records_are_sent_too(tmp_path):
+    run(trains, 2, folder=str(tmp_path), slow_step=1, long_spans=True)
+    (record,) = [data for data in progress(tmp_path / "together.jsonl")[-1]["ranks"] if data["rank"] == 1]
+    assert record["seconds"] >= 2.0
 
 
 def test_one_rank_waits_for_no_other(tmp_path):
