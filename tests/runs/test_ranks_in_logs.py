@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.probes.examination import Examination
+from feedline.runs.diagnosis import diagnose, read_records
 from feedline.runs.folder import read_run
 from feedline.runs.rank_spans import RankCounts, SpanRecorder, merge
 from feedline.runs.readiness import rank_states
@@ -81,6 +82,14 @@ def test_a_resumed_run_begins_again_at_zero(tmp_path):
     # Only the present process says who is late now.
     assert [state.late for state in rank_states(spans)] == [None, None]
     assert [state.late for state in rank_states({rank: of[:2] for rank, of in spans.items()})] == [None, "step"]
+
+
+def test_a_doctor_reads_the_ranks_of_heartbeats(tmp_path):
+    """The record of the writer is the full one, and short ones of other ranks show who is late."""
+    write(tmp_path / "run.jsonl", [two_ranks(10.0 * i, record=rank_record(0, 10.0 * i)) for i in range(1, 4)])
+    records = read_records(tmp_path)
+    assert [(record.rank, record.seconds) for record in records] == [(0, 30.0), (1, 30.0)]
+    assert [finding.rank for finding in diagnose(records) if "wait for this one" in finding.reason] == [1]
 
 
 def test_logs_of_ranks_are_read_together(tmp_path):

@@ -3,7 +3,7 @@
 from feedline.runs.diagnosis.all_rules import diagnose
 from feedline.runs.diagnosis.finding import Finding, findings_document, findings_text
 from feedline.runs.diagnosis.record import FeedRecord, RankRecord
-from feedline.runs.diagnosis.record_logs import logs_of_ranks, read_records
+from feedline.runs.diagnosis.record_logs import read_records
 
 __all__ = [
     "FeedRecord",
@@ -12,6 +12,5 @@ __all__ = [
     "diagnose",
     "findings_document",
     "findings_text",
-    "logs_of_ranks",
     "read_records",
 ]
