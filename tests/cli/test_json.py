@@ -68,7 +68,7 @@ MODES = {
         "": 2,
     },
     "report": {"run": 0, "run again": 0, "run --watch": 0, "words.ctf": 1},
-    "doctor": {"slow.jsonl": 0, "slow.jsonl slow.jsonl": 0, "run": 1, "absent": 1},
+    "doctor": {"slow.jsonl": 0, "slow.jsonl run": 0, "fed.jsonl": 1, "absent": 1},
     "tune": {
         "numbers.store --seconds 1": 0,
         "mine:loader --seconds 2": 0,
