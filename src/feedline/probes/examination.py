@@ -67,7 +67,6 @@ class Examination:
         pause_s = _LOOK_S
         while not self._ended.wait(pause_s):
             began = time.thread_time()
-            self._loaders.attach()
             self._recorder.look()
             pause_s = max(_LOOK_S, (time.thread_time() - began) / _COST)
             if self._log is not None and time.monotonic() - written >= _WRITE_S:

@@ -1,4 +1,4 @@
-"""RankRecord the feeds of this process, and the conditions under which it and its workers run.
+"""Record the feeds of this process, and the conditions under which it and its workers run.
 
 The feeds count their figures themselves. Conditions are read from the system when a record is made. What workers do at
 a moment is only known if `Recorder.look` is called now and then.
@@ -29,21 +29,23 @@ from feedline.runs.diagnosis import FeedRecord, RankRecord
 
 
 class Recorder:
-    """Records this process from now on."""
+    """Records this process from its first feed on, as a program that imports and prepares is no loop yet."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began: float | None = None
+        self._start = Conditions()
         self._feeds: list[Any] = []  # figures, in order of creation
         self._starts: list[FeedRecord] = []  # their records at the beginning
         self._activity: dict[int, Counter[str]] = {}  # by number of the feed
         self._hook, self._looking = "", Conditions()  # reads of the thread that looks
         self._workers: dict[int, Conditions] = {}  # by process id, as they were when they were last seen
-        self._start = self._conditions()
         traffic = _traffic()
         self._requests = (0, 0) if traffic is None else (traffic.requests, traffic.refused)
         self._stop = FEEDS.listen(self._add)
 
     def _add(self, figures: Any) -> None:
+        if self._began is None:
+            self._began, self._start = time.monotonic(), self._conditions()
         self._feeds.append(figures)
         self._starts.append(_record_of(figures, Counter()))
         self._note_hook()
@@ -89,7 +91,7 @@ class Recorder:
         return RankRecord(
             rank,
             socket.gethostname(),
-            time.monotonic() - self._began,
+            0.0 if self._began is None else time.monotonic() - self._began,
             feeds,
             self._conditions().since(self._start),
             None,

@@ -7,12 +7,17 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from typing import Any
 
 from feedline.concurrency.conditions import process_conditions
 from feedline.concurrency.hooks import hook_name
 from feedline.concurrency.stages import FEEDS, Durations, FeedStage
 from feedline.feed.workers.results import WorkerStats
+
+_MODULE = "torch.utils.data.dataloader"
 
 
 class TorchLoaderFigures:
@@ -110,14 +115,16 @@ class TorchLoaders:
         self._iterators: Any = None  # the class
         self._before: tuple[Any, Any] = (None, None)  # its methods
         self._figures: weakref.WeakKeyDictionary[Any, TorchLoaderFigures] = weakref.WeakKeyDictionary()
-        self.attach()
+        self._finder: _Finder | None = None
+        module = sys.modules.get(_MODULE)
+        if hasattr(module, "DataLoader"):  # the last of the names it defines
+            self._attach(module)
+        else:
+            self._finder = _Finder(self._attach)
+            sys.meta_path.insert(0, self._finder)
 
-    def attach(self) -> None:
-        """Begin, once the program has imported torch's loaders."""
-        module = sys.modules.get("torch.utils.data.dataloader")
-        if self._iterators is not None or not hasattr(module, "DataLoader"):  # the last of the names it defines
-            return
-        iterators = self._iterators = module._BaseDataLoaderIter  # type: ignore[union-attr]
+    def _attach(self, module: Any) -> None:
+        iterators = self._iterators = module._BaseDataLoaderIter
         initialise, advance = self._before = iterators.__init__, iterators.__next__
         own = os.getpid()  # a forked worker may have loaders of its own
 
@@ -134,6 +141,8 @@ class TorchLoaders:
 
     def close(self) -> None:
         """Leave torch as it was."""
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         if self._iterators is not None:
             self._iterators.__init__, self._iterators.__next__ = self._before
             self._iterators = None
@@ -144,6 +153,33 @@ class TorchLoaders:
             figures = self._figures[loader] = TorchLoaderFigures(loader)
             FEEDS.add(figures)
         return figures
+
+
+class _Finder(MetaPathFinder):
+    """Calls a function with the module of torch's loaders when the program imports it.
+
+    Args:
+        call: the function.
+    """
+
+    def __init__(self, call: Callable[[Any], None]) -> None:
+        self._call = call
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """Return the spec that Python finds without this finder, which then calls the function."""
+        if fullname != _MODULE or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute, call = spec.loader.exec_module, self._call
+
+            def executed(module: Any) -> None:
+                execute(module)
+                call(module)
+
+            spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
 
 
 class _Timed:

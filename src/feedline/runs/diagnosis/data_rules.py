@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from feedline.runs.diagnosis.finding import Finding
 from feedline.runs.diagnosis.rank_view import WORTH, RankView, Rule, bytes_text, seconds_text
 
@@ -19,7 +22,7 @@ def slow_samples(rank: RankView) -> Finding | None:
         stage = rank.stage(name)
         slow = [u for u in stage.slowest if u["seconds"] >= max(_SLOW * stage.median_seconds, _SLOW_S)]
         slow = [unit for unit in slow if unit["seconds"] >= slow[0]["seconds"] / 10]
-        lost_s = min(sum(unit["seconds"] for unit in slow), rank.waiting())
+        lost_s = min(_seconds_of(slow) - rank.queued_s - rank.record.conditions.loop_queued_seconds, rank.waiting())
         if not slow or not stage.median_seconds or lost_s < WORTH / 2 * rank.seconds:
             continue
         times = slow[0]["seconds"] / stage.median_seconds
@@ -202,6 +205,29 @@ def pageable_copies(rank: RankView) -> Finding | None:
     )
 
 
+def _seconds_of(units: Sequence[Mapping[str, Any]]) -> float:
+    return float(sum(unit["seconds"] for unit in units))
+
+
+def python_transform(rank: RankView) -> Finding | None:
+    """A function of the user's transforms sequences in the loop's thread."""
+    names = [name for name in rank.feed.facts.get("transforms", ()) if name.startswith("the transform ")]
+    cores = rank.record.conditions.cores
+    if not names or not rank.waits("transform"):
+        return None
+    function = ", ".join(name.removeprefix("the transform ") for name in names)
+    units = max(1, rank.stage("transform").units)
+    return rank.finding(
+        "transform",
+        f"A Python function transforms one sequence after the other, holding the GIL: {function}.",
+        f"It takes {rank.share('transform'):.0%} of the loop's time, {seconds_text(rank.waiting('transform') / units)} "
+        f"for a sequence, on one of {cores} processors.",
+        "Let it work on whole minibatches with NumPy or torch, in the step, or call it in the __getitem__ of a dataset "
+        f"with num_workers={cores}.",
+        saved_s=rank.waiting("transform") * (1 - 1 / max(2, cores)),
+    )
+
+
 def _fetch_s(rank: RankView) -> float:
     return rank.stage("fetch").seconds / max(1, rank.stage("step").units)
 
@@ -219,6 +245,7 @@ def _decoding_limit(rank: RankView) -> float:
 
 RULES: tuple[Rule, ...] = (
     slow_samples,
+    python_transform,
     slow_disk,
     refused_requests,
     small_cache,

@@ -27,7 +27,7 @@ def slow_step(rank: RankView) -> Finding | None:
             saved_s=step.seconds * (1 - usual / own),
         )
     slow = [unit for unit in step.slowest if unit["seconds"] >= max(_SLOW * step.median_seconds, _SLOW_S)]
-    lost_s = sum(unit["seconds"] for unit in slow)
+    lost_s = sum(unit["seconds"] for unit in slow) - rank.record.conditions.loop_queued_seconds
     if not slow or not step.median_seconds or lost_s < WORTH * rank.seconds:
         return None
     names = "; ".join(f"{unit['name']} ({seconds_text(unit['seconds'])})" for unit in slow)

@@ -95,10 +95,12 @@ def one_lock(rank: RankView) -> Finding | None:
 def interpreter_lock(rank: RankView) -> Finding | None:
     """Threads compute in Python, one at a time."""
     cores = rank.record.conditions.cores
-    python_cores = rank.feed.computing_seconds / rank.seconds
     if rank.feed.facts.get("kind") != "thread" or rank.workers < 2 or cores < 2 or not rank.waits():
         return None
-    if not 0.5 <= python_cores <= 1.3 or rank.cores_busy > 1.4:
+    # On a busy machine the threads wait for a processor, too, which is no waiting for a file.
+    computing = rank.feed.computing_seconds / rank.seconds
+    queued = rank.record.conditions.queued_seconds / rank.seconds
+    if not computing + queued >= 0.5 or computing > 1.3 or rank.cores_busy + queued > 1.4:
         return None
     return rank.finding(
         "transform",
@@ -110,23 +112,4 @@ def interpreter_lock(rank: RankView) -> Finding | None:
     )
 
 
-def python_transform(rank: RankView) -> Finding | None:
-    """A function of the user's transforms sequences in the loop's thread."""
-    names = [name for name in rank.feed.facts.get("transforms", ()) if name.startswith("the transform ")]
-    cores = rank.record.conditions.cores
-    if not names or not rank.waits("transform"):
-        return None
-    function = ", ".join(name.removeprefix("the transform ") for name in names)
-    units = max(1, rank.stage("transform").units)
-    return rank.finding(
-        "transform",
-        f"A Python function transforms one sequence after the other, holding the GIL: {function}.",
-        f"It takes {rank.share('transform'):.0%} of the loop's time, {seconds_text(rank.waiting('transform') / units)} "
-        f"for a sequence, on one of {cores} processors.",
-        "Let it work on whole minibatches with NumPy or torch, in the step, or call it in the __getitem__ of a dataset "
-        f"with num_workers={cores}.",
-        saved_s=rank.waiting("transform") * (1 - 1 / max(2, cores)),
-    )
-
-
-RULES: tuple[Rule, ...] = (hook, swapping, quota, too_many_workers, one_lock, interpreter_lock, python_transform)
+RULES: tuple[Rule, ...] = (hook, swapping, quota, too_many_workers, one_lock, interpreter_lock)
