@@ -42,14 +42,14 @@ def lacks_object_store() -> str | None:
 def serve(
     folder: Path, before: Callable[[Any], tuple[int, dict[str, str]] | None] | None = None, pause_s: float = 0.0
 ) -> Iterator[list[str]]:
-    """Serve the parts of a store from a process of its own. Yield their addresses.
+    """Serve the Parquet files of a folder from a process of its own. Yield their addresses.
 
     Args:
-        folder: folder of the store.
+        folder: folder of the files.
         before: see `WebServer`.
         pause_s: pause after each 32 KiB.
     """
-    parts = sorted(folder.glob("*.arrow"))
+    parts = sorted(folder.glob("*.parquet"))
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -58,6 +58,7 @@ def serve(
             from tests.servers.web import WebServer
 
             web = WebServer({f"/{path.name}": path.read_bytes() for path in parts})
+            web.etag = False  # hashing all of an object for each request would be the limit
             web.before = before or web.before
             web.piece, web.pause_s = 32 << 10, pause_s
             os.write(writing, web.url.encode() + b"\n")
@@ -75,10 +76,13 @@ def serve(
 
 
 def evict(folder: Path) -> None:
-    """Have the page cache drop the files of a folder."""
-    from feedline.feed.files import disk
-
-    disk.evict([str(path) for path in folder.iterdir() if path.is_file()])
+    """Have the page cache drop the files of a folder, at any depth."""
+    os.sync()  # dirty pages would stay
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
 
 
 def lacks_limits() -> str | None:
@@ -134,6 +138,13 @@ def swap(folder: Path) -> Iterator[None]:
         subprocess.run(["swapon", str(path)], check=True, stderr=subprocess.DEVNULL)
         yield
     finally:
+        end_swap(folder)
+
+
+def end_swap(folder: Path) -> None:
+    """End `swap`, also for a program that was killed within it."""
+    path = folder / "swap"
+    if path.exists():
         subprocess.run(["swapoff", str(path)], check=False, stderr=subprocess.DEVNULL)
         path.unlink()
 

@@ -9,11 +9,13 @@ from feedline.runs.diagnosis.finding import Finding
 from feedline.runs.diagnosis.rank_view import WORTH, RankView, Rule, bytes_text, seconds_text
 
 _SLOW, _SLOW_S = 8, 5e-3  # times the median, and seconds, from which a unit is slow
+_OF_EXCESS = 0.4  # least share of the time above the median that the slowest units take
 _TINY_BYTES, _MANY = 64 << 10, 100
 _READ_S, _OPENING = 25e-6, 0.25  # cost of a read, with its part of opening; share of the time from which files are tiny
 _AGAIN = 1.2  # times the data that was read, from which parts were read again
 _REFUSED = 0.02
-_TEXT = ("CTF", "Csv", "Jsonl", "MLF")
+_FILE_EACH = ("ImageFolder", "ImageMap")  # formats with a file for each sequence
+_TEXT = ("CTF", "CSV", "JSONLines", "MLF")
 
 
 def slow_samples(rank: RankView) -> Finding | None:
@@ -22,8 +24,12 @@ def slow_samples(rank: RankView) -> Finding | None:
         stage = rank.stage(name)
         slow = [u for u in stage.slowest if u["seconds"] >= max(_SLOW * stage.median_seconds, _SLOW_S)]
         slow = [unit for unit in slow if unit["seconds"] >= slow[0]["seconds"] / 10]
-        lost_s = min(_seconds_of(slow) - rank.queued_s - rank.record.conditions.loop_queued_seconds, rank.waiting())
-        if not slow or not stage.median_seconds or lost_s < WORTH / 2 * rank.seconds:
+        slow_s = _seconds_of(slow)
+        lost_s = min(slow_s - rank.queued_s - rank.record.conditions.loop_queued_seconds, rank.waiting())
+        if not slow or not stage.median_seconds or lost_s < WORTH * rank.seconds:
+            continue
+        # The slowest are all that is slow, and not the last of many, or slow for what another stage does.
+        if not _OF_EXCESS * (stage.seconds - stage.units * stage.median_seconds) <= slow_s <= 1.1 * stage.seconds:
             continue
         times = slow[0]["seconds"] / stage.median_seconds
         names = "; ".join(f"{unit['name']} ({seconds_text(unit['seconds'])})" for unit in slow)
@@ -139,7 +145,8 @@ def full_page_cache(rank: RankView) -> Finding | None:
 def tiny_files(rank: RankView) -> Finding | None:
     """Much time goes into opening small files."""
     facts, conditions = rank.feed.facts, rank.record.conditions
-    files, stored = facts.get("files") or 0, facts.get("stored_bytes") or 0
+    files = facts.get("sequences" if facts.get("format") in _FILE_EACH else "files") or 0
+    stored = facts.get("stored_bytes") or 0
     if files >= _MANY and stored < _TINY_BYTES * files and rank.waits("fetch", "decode"):
         size, evidence = stored / files, f"{files:,} files"
     else:
@@ -173,7 +180,9 @@ def compression(rank: RankView) -> Finding | None:
     facts, decode = rank.feed.facts, rank.stage("decode")
     compressed, is_store = facts.get("compressed"), facts.get("format") == "Store"
     text = facts.get("format") in _TEXT
-    if not rank.waits("decode") or not (compressed or is_store or text) or facts.get("feed") != "MinibatchSource":
+    if not rank.waits("decode") or facts.get("mapped") or facts.get("feed") != "MinibatchSource":
+        return None
+    if not (compressed or is_store or text):
         return None
     rate = decode.bytes / max(decode.seconds, 1e-9)
     verb = "Decompressing" if compressed or is_store else "Parsing text"
@@ -186,7 +195,7 @@ def compression(rank: RankView) -> Finding | None:
         f"Convert the data to a store once: fl.convert(..., {instead})."
         if is_store
         else f"Convert the data to a store once, by fl.convert, {instead}.",
-        saved_s=rank.waiting("decode") * 0.9,
+        saved_s=rank.waiting("decode"),
     )
 
 
@@ -251,7 +260,7 @@ RULES: tuple[Rule, ...] = (
     small_cache,
     bad_window,
     full_page_cache,
-    tiny_files,
-    compression,
     pageable_copies,
 )
+#: What the form of the data costs, where nothing is wrong with the way it is read.
+FORM_RULES: tuple[Rule, ...] = (tiny_files, compression)

@@ -75,7 +75,7 @@ class JsonLines(Silent):
             self._write("update", run, **_sums(summary))
 
     def on_progress(self, run: TrainingSession, progress: Progress) -> None:
-        """Write sums of the span, learning rates, fractions of time, statistics of the feed, and the record of this rank."""
+        """Write sums of the span, rates, fractions of time, statistics of the feed, and the record of this rank."""
         self._write(
             "progress",
             run,
