@@ -29,7 +29,7 @@ class Conditions:
         loop_queued_seconds: part of it of the main thread of this process, which usually runs the loop.
         worker_queued_seconds: part of it of worker processes.
         major_faults: accesses to memory that waited for a disk.
-        swapped_bytes: bytes of memory in swap now.
+        swapped_bytes: bytes of memory in swap now. In a record, the most that were seen.
         read_bytes: bytes that were read from a disk.
         asked_bytes, read_calls: bytes that system calls read, from a disk or memory, and number of these calls.
         throttled_seconds: time that the control group was not let run, as it had used its quota.

@@ -38,6 +38,7 @@ class Recorder:
         self._starts: list[FeedRecord] = []  # their records at the beginning
         self._activity: dict[int, Counter[str]] = {}  # by number of the feed
         self._hook, self._looking = "", Conditions()  # reads of the thread that looks
+        self._swapped_bytes = 0
         self._workers: dict[int, Conditions] = {}  # by process id, as they were when they were last seen
         traffic = _traffic()
         self._requests = (0, 0) if traffic is None else (traffic.requests, traffic.refused)
@@ -57,6 +58,9 @@ class Recorder:
     def look(self) -> None:
         """Note what the workers do at this moment, and what they have done, as they may end before the record."""
         self._look_at_workers()
+        own = process_conditions(os.getpid())
+        if own is not None and own.swapped_bytes:  # it may be freed before the record
+            self._swapped_bytes = max(self._swapped_bytes, own.swapped_bytes)
         self._looking = io_conditions("/proc/thread-self")
         for number, figures in enumerate(self._feeds):
             pids = _pids_of(figures)
@@ -110,7 +114,7 @@ class Recorder:
         own = process_conditions(os.getpid())
         for part in [*([] if own is None else [own.since(self._looking)]), *self._workers.values()]:
             conditions = conditions.plus(part)
-        return conditions
+        return replace(conditions, swapped_bytes=max(conditions.swapped_bytes, self._swapped_bytes))
 
     def _look_at_workers(self) -> None:
         for pid in {pid for figures in self._feeds for pid in _pids_of(figures)}:

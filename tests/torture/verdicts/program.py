@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Program:
         says: a part of its reason, its evidence or its setting.
         rank: rank that it names.
         ranks: number of processes.
+        around: context in which its processes run, with the folder of each.
         lacks: returns what this machine lacks for it, or None.
         mends: whether ``mended=True`` changes the setting, so that the gain can be compared.
     """
@@ -50,6 +52,7 @@ class Program:
     says: tuple[str, ...] = ()
     rank: int = 0
     ranks: int = 1
+    around: Callable[[Path], AbstractContextManager[object]] = nullcontext
     lacks: Callable[[], str | None] = lambda: None
     mends: bool = False
 

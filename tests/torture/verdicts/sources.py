@@ -222,8 +222,7 @@ def _swapping(place: Place) -> None:
             memory.madvise(advice)
         return {"x": sequence["x"] + table[chance.integers(0, size, 16)].sum()}
 
-    with swap(place.folder):
-        _train(_arrays(6000, 16), 32, 1e-3, transforms=[look_up])
+    _train(_arrays(6000, 16), 32, 1e-3, transforms=[look_up])
 
 
 def _healthy_store(place: Place) -> None:
@@ -265,7 +264,7 @@ PROGRAMS = (
     Program("compressed-text", _compressed_text, "decode", ("slower than the disk",), mends=True),
     Program("compressed-store", _compressed_store, "decode", ("slower than the disk",), mends=True),
     Program("folder-of-files", _folder_of_files, "fetch", ("small files",), lacks=lacks_limits, mends=True),
-    Program("swapping", _swapping, "transform", ("swaps",), lacks=lacks_swap, mends=True),
+    Program("swapping", _swapping, "transform", ("swaps",), around=swap, lacks=lacks_swap, mends=True),
     Program("healthy-store", _healthy_store),
     Program("healthy-corpus", _healthy_corpus),
     Program("healthy-objects", _healthy_objects, lacks=lacks_object_store),

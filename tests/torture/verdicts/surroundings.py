@@ -138,13 +138,6 @@ def swap(folder: Path) -> Iterator[None]:
         subprocess.run(["swapon", str(path)], check=True, stderr=subprocess.DEVNULL)
         yield
     finally:
-        end_swap(folder)
-
-
-def end_swap(folder: Path) -> None:
-    """End `swap`, also for a program that was killed within it."""
-    path = folder / "swap"
-    if path.exists():
         subprocess.run(["swapoff", str(path)], check=False, stderr=subprocess.DEVNULL)
         path.unlink()
 

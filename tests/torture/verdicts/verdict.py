@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.torture.verdicts.program import Program
-from tests.torture.verdicts.surroundings import end_swap
 
 ROOT = Path(__file__).resolve().parents[3]
 _LIMIT_S = 120.0
@@ -53,7 +52,7 @@ def examine(program: Program, folder: Path, *, mended: bool = False) -> Verdict:
         for rank in range(program.ranks):
             place = folder / f"rank{rank}"
             place.mkdir()
-            open_.callback(end_swap, place)
+            open_.enter_context(program.around(place))
             environment = {**os.environ, "FEEDLINE_DOCTOR": "json" if program.ranks == 1 else str(log)}
             environment |= {"RANK": str(rank), "WORLD_SIZE": str(program.ranks), "OMP_NUM_THREADS": "1"}
             if program.ranks == 1:

@@ -151,10 +151,7 @@ def tiny_files(rank: RankView) -> Finding | None:
         size, evidence = stored / files, f"{files:,} files"
     else:
         fetch, decode = rank.stage("fetch"), rank.stage("decode")
-        size, reads = (
-            conditions.asked_bytes / max(1, conditions.read_calls),
-            conditions.read_calls / max(1, fetch.units),
-        )
+        size = conditions.asked_bytes / max(1, conditions.read_calls)
         looks = sum(rank.feed.activity.values())
         shares = [
             rank.feed.activity.get("file", 0) / looks if looks else 0.0,
@@ -163,15 +160,15 @@ def tiny_files(rank: RankView) -> Finding | None:
         ]
         if "dataset" not in facts or not rank.waits("fetch", "decode") or size > _TINY_BYTES:
             return None
-        if reads < 1 or max(shares) < _OPENING:
+        if conditions.read_calls < fetch.units or max(shares) < _OPENING:
             return None
-        evidence = f"{reads:.0f} reads for each item, of {bytes_text(size)}"
+        evidence = f"{conditions.read_calls:,} reads"
     return rank.finding(
         "fetch",
         f"The data is in many small files, of about {bytes_text(size)}, and opening them takes the time.",
         f"{evidence}; the loop waits for data {rank.share('fetch', 'decode'):.0%} of its time.",
         "Put them together once, with fl.convert or in tar shards, which are read in large pieces.",
-        saved_s=rank.waiting("fetch", "decode") * 0.7,
+        saved_s=rank.waiting("fetch", "decode") * 0.9,
     )
 
 
