@@ -11,6 +11,13 @@ from feedline.runs.diagnosis.rank_view import RankView
 from feedline.runs.diagnosis.record import RankRecord
 
 _NAMED = 8  # ranks that a finding lists
+_TIERS = (
+    machine_rules.RULES,
+    data_rules.RULES,
+    data_rules.DECODING_RULES,
+    (loop_rules.limit,),
+    loop_rules.RULES,
+)
 _LEAST_GAIN = 1.05  # of a change that is worth it
 
 
@@ -28,13 +35,7 @@ def diagnose(records: Sequence[RankRecord]) -> list[Finding]:
     by_reason: dict[tuple[object, str], list[Finding]] = {}
     for view in filter(lambda view: view.tells, views):
         explained = False  # why it waits for data
-        for rules in (
-            machine_rules.RULES,
-            data_rules.RULES,
-            data_rules.FORM_RULES,
-            (loop_rules.limit,),
-            loop_rules.RULES,
-        ):
+        for rules in _TIERS:
             if explained and rules is not loop_rules.RULES:  # what else is slow follows from it
                 continue
             for rule in rules:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feedline.runs.diagnosis.finding import Finding
-from feedline.runs.diagnosis.rank_view import WORTH, RankView, Rule, bytes_text, seconds_text
+from feedline.runs.diagnosis.rank_view import OF_QUEUES, WORTH, RankView, Rule, bytes_text, seconds_text
 
 _SLOW, _SLOW_S = 8, 5e-3  # times the median, and seconds, from which a unit is slow
 _OF_EXCESS = 0.4  # least share of the time above the median that the slowest units take
@@ -25,7 +25,8 @@ def slow_samples(rank: RankView) -> Finding | None:
         slow = [u for u in stage.slowest if u["seconds"] >= max(_SLOW * stage.median_seconds, _SLOW_S)]
         slow = [unit for unit in slow if unit["seconds"] >= slow[0]["seconds"] / 10]
         slow_s = _seconds_of(slow)
-        lost_s = min(slow_s - rank.queued_s - rank.record.conditions.loop_queued_seconds, rank.waiting())
+        queued_s = rank.queued_s / stage.threads + rank.record.conditions.loop_queued_seconds
+        lost_s = min(slow_s - OF_QUEUES * queued_s, rank.waiting())
         if not slow or not stage.median_seconds or lost_s < WORTH * rank.seconds:
             continue
         # The slowest are all that is slow, and not the last of many, or slow for what another stage does.
@@ -38,8 +39,12 @@ def slow_samples(rank: RankView) -> Finding | None:
             name,
             f"{several} up to {times:.0f} times the median, and the loop waits for them.",
             f"Slowest: {names}. The median is {seconds_text(stage.median_seconds)}.",
-            "Look at these samples. Raise prefetch_factor=, or pass in_order=False, so that others are delivered "
-            "meanwhile.",
+            "Look at these samples."
+            + (
+                " Raise prefetch_factor=, or pass in_order=False, so that others are delivered meanwhile."
+                if rank.workers
+                else ""
+            ),
             saved_s=lost_s,
         )
     return None
@@ -82,7 +87,7 @@ def slow_disk(rank: RankView) -> Finding | None:
     if not rank.waits():
         return None
     own, usual = _fetch_s(rank), rank.usual(_fetch_s)
-    if usual is None or own < 2 * usual or rank.share("fetch") < WORTH / 2:
+    if usual is None or own <= 2 * usual or rank.share("fetch") < WORTH / 2:
         return None
     rate, usual_rate = _rate(rank), rank.usual(_rate)
     rates = f" It reads {bytes_text(rate)}/s, the others {bytes_text(usual_rate)}/s." if rate and usual_rate else ""
@@ -257,7 +262,8 @@ RULES: tuple[Rule, ...] = (
     small_cache,
     bad_window,
     full_page_cache,
+    tiny_files,
     pageable_copies,
 )
-#: What the form of the data costs, where nothing is wrong with the way it is read.
-FORM_RULES: tuple[Rule, ...] = (tiny_files, compression)
+#: What decoding costs, where nothing is wrong with the way the data is read.
+DECODING_RULES: tuple[Rule, ...] = (compression,)

@@ -14,8 +14,11 @@ def hook(rank: RankView) -> Finding | None:
     name = rank.feed.hook or rank.record.conditions.hook
     if not name:
         return None
-    stage = rank.slowest_stage
-    python_s = rank.stage("step").seconds if stage == "step" else rank.waiting("fetch", "decode", "transform", "gather")
+    making = {name: rank.feed.stage(name).waiting for name in ("fetch", "decode", "transform", "gather")}
+    python_s, stage = sum(making.values()), max(making, key=lambda name: rank.stage(name).waiting)
+    if not rank.feed.hook and python_s < WORTH * rank.feed.seconds:
+        python_s, stage = rank.stage("step").seconds, "step"
+    python_s *= rank.seconds / rank.feed.seconds
     return rank.finding(
         stage,
         f"A debugger's or profiler's hook slows down all Python: {name}.",
@@ -64,6 +67,8 @@ def too_many_workers(rank: RankView) -> Finding | None:
     runnable = (queued + computed) / max(rank.workers * rank.record.seconds, 1e-9)
     if rank.workers <= cores or queued < _QUEUED * computed or runnable < _RUNNABLE:
         return None
+    if rank.feed.waiting < WORTH * rank.feed.seconds:
+        return None
     return rank.finding(
         "decode" if rank.stage("decode").seconds >= rank.stage("fetch").seconds else "fetch",
         f"There are too many workers: {rank.workers} compete for {cores} processors.",
@@ -98,8 +103,8 @@ def interpreter_lock(rank: RankView) -> Finding | None:
     if rank.feed.facts.get("kind") != "thread" or rank.workers < 2 or cores < 2 or not rank.waits():
         return None
     # On a busy machine the threads wait for a processor, too, which is no waiting for a file.
-    computing = rank.feed.computing_seconds / rank.seconds
-    queued = rank.record.conditions.queued_seconds / rank.seconds
+    computing = rank.feed.computing_seconds / rank.feed.seconds
+    queued = rank.record.conditions.queued_seconds / max(rank.record.seconds, 1e-9)
     if not computing + queued >= 0.5 or computing > 1.3 or rank.cores_busy + queued > 1.4:
         return None
     return rank.finding(

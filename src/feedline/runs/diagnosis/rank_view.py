@@ -12,6 +12,8 @@ from feedline.runs.diagnosis.record import FeedRecord, RankRecord
 
 #: Share of the loop's time from which a cause is worth a change.
 WORTH = 0.1
+#: Largest share of all waits for a processor that the slowest units have.
+OF_QUEUES = 0.5
 #: Seconds of a loop, and minibatches, below which figures say little.
 FEWEST_S, FEWEST = 0.2, 4
 
