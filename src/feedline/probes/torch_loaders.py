@@ -115,12 +115,12 @@ class TorchLoaders:
         self._iterators: Any = None  # the class
         self._before: tuple[Any, Any] = (None, None)  # its methods
         self._figures: weakref.WeakKeyDictionary[Any, TorchLoaderFigures] = weakref.WeakKeyDictionary()
-        self._finder: _Finder | None = None
+        self._finder: _LoaderImport | None = None
         module = sys.modules.get(_MODULE)
         if hasattr(module, "DataLoader"):  # the last of the names it defines
             self._attach(module)
         else:
-            self._finder = _Finder(self._attach)
+            self._finder = _LoaderImport(self._attach)
             sys.meta_path.insert(0, self._finder)
 
     def _attach(self, module: Any) -> None:
@@ -155,7 +155,7 @@ class TorchLoaders:
         return figures
 
 
-class _Finder(MetaPathFinder):
+class _LoaderImport(MetaPathFinder):
     """Calls a function with the module of torch's loaders when the program imports it.
 
     Args:
