@@ -165,7 +165,12 @@ PROGRAMS = (
     *_faults("slow-disk", _slow_disk, "slower on this rank", stage="fetch", rank=1, ranks=3),
     *_faults("slow-sample", _slow_sample, "1 sample", "item 777", torch=False, stage="fetch"),
     *_faults(
-        "slow-batch", functools.partial(_slow_sample, torch=True), "1 sample", "batch 4", torch=False, stage="fetch"
+        "slow-batch",
+        functools.partial(_slow_sample, torch=True),
+        "times the median",
+        "batch 4",
+        torch=False,
+        stage="fetch",
     ),
     *_faults("threads", _threads, "(the GIL)", torch=False, stage="transform"),
     *_faults("many-workers", _many_workers, "too many workers", stage="decode"),

@@ -136,9 +136,9 @@ def _streams(width: int = 16) -> dict[str, Any]:
 def _no_reading_ahead(place: Place) -> None:
     import feedline as fl
 
-    corpus = fl.JSONLinesDeserializer(_text(place.folder), _streams(), chunk_size=256 << 10)
+    corpus = fl.JSONLinesDeserializer(_text(place.folder, 20_000, 64), _streams(64), chunk_size=256 << 10)
     ahead = {} if place.mended else {"read_ahead": 1}
-    _train(corpus, 256, 0.5e-3, sweeps=6, shuffle=fl.Window(bytes=3 << 20), **ahead)
+    _train(corpus, 128, 1e-3, sweeps=4, shuffle=fl.Window(bytes=6 << 20), **ahead)
 
 
 def _whole_shuffle(place: Place) -> None:

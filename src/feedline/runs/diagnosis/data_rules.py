@@ -25,9 +25,11 @@ def slow_samples(rank: RankView) -> Finding | None:
         slow = [u for u in stage.slowest if u["seconds"] >= max(_SLOW * stage.median_seconds, _SLOW_S)]
         slow = [unit for unit in slow if unit["seconds"] >= slow[0]["seconds"] / 10]
         slow_s = _seconds_of(slow)
-        queued_s = rank.queued_s / stage.threads + rank.record.conditions.loop_queued_seconds
-        lost_s = min(slow_s - OF_QUEUES * queued_s, rank.waiting())
-        if not slow or not stage.median_seconds or lost_s < WORTH * rank.seconds:
+        queued_s = rank.queued_s + rank.record.conditions.loop_queued_seconds
+        if "dataset" in rank.feed.facts or name == "transform":  # the waits spread over more units than chunks
+            queued_s *= OF_QUEUES / stage.threads
+        lost_s = min(slow_s - queued_s, rank.waiting())
+        if not slow or not stage.median_seconds or lost_s < max(WORTH * rank.seconds, rank.waiting() / 3):
             continue
         # The slowest are all that is slow, and not the last of many, or slow for what another stage does.
         if not _OF_EXCESS * (stage.seconds - stage.units * stage.median_seconds) <= slow_s <= 1.1 * stage.seconds:

@@ -60,7 +60,8 @@ class RankView:
         queued_s = self.queued_s / threads + self.record.conditions.loop_queued_seconds
         # Workers that wait for a processor all the time would still keep the loop waiting if they had one.
         least_s = (sum(stage.seconds for stage in reading) - self.queued_s) / threads
-        least_s -= self.feed.step.seconds if threads > 1 else 0.0
+        if threads > 1 and self.feed.facts.get("read_ahead") is None:  # they work during the step
+            least_s -= self.feed.step.seconds
         return max(0.0, min(queued_s, self.feed.waiting - self._starting_s - max(0.0, least_s)))
 
     @property
