@@ -138,7 +138,9 @@ def test_logs_of_a_doctor_are_watched(tmp_path):
 
 def test_a_doctor_begins_its_log_with_a_start(tmp_path):
     for _ in range(2):
-        Examination(tmp_path / "doctor.jsonl").end()
+        examination = Examination(tmp_path / "doctor.jsonl")
+        list(fl.DataLoader([1, 2, 3]))
+        examination.end()
     events = [json.loads(line)["event"] for line in (tmp_path / "doctor.jsonl").read_text().splitlines()]
     assert events == ["start", "end", "start", "end"]
     (spans,) = read_run(tmp_path / "doctor.jsonl").history.ranks.values()

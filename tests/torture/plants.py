@@ -459,6 +459,15 @@ def _csv_leaves() -> None:
     fl.convert = convert
 
 
+def _says_all_is_well() -> None:
+    """The doctor finds nothing, here and in the programs that it examines."""
+    from feedline.probes import examination
+    from feedline.runs import diagnosis
+
+    os.environ["FEEDLINE_TORTURE_PLANT"] = "says that all is well"
+    examination.diagnose = diagnosis.diagnose = lambda records: []
+
+
 def _replicas_differ() -> None:
     import feedline as fl
 
@@ -534,6 +543,7 @@ PLANTS = (
     Plant("errors of nobody, Zarr", "hostile-zarr", ("foreign",), _errors_of_nobody),
     Plant("errors of nobody, files", "damaged-files", ("foreign",), _errors_of_nobody),
     Plant("refused as KeyError", "hostile-cntk", ("foreign",), _cntk_refuses_foreign),
+    Plant("says that all is well", "verdicts", ("silent",), _says_all_is_well),
     Plant("hangs on damage", "hostile-parquet", ("hangs",), _parquet_hangs),
     Plant("leaves children", "hostile-arrays", ("left over",), _csv_leaves),
 )

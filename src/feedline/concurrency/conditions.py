@@ -26,8 +26,10 @@ class Conditions:
         cores: processors that they may use.
         cpu_seconds, system_seconds: processor time, and the part of it in the kernel.
         queued_seconds: time that threads were ready to run and waited for a processor.
+        loop_queued_seconds: part of it of the main thread of this process, which usually runs the loop.
+        worker_queued_seconds: part of it of worker processes.
         major_faults: accesses to memory that waited for a disk.
-        swapped_bytes: bytes of memory in swap now.
+        swapped_bytes: bytes of memory in swap now. In a record, the most that were seen.
         read_bytes: bytes that were read from a disk.
         asked_bytes, read_calls: bytes that system calls read, from a disk or memory, and number of these calls.
         throttled_seconds: time that the control group was not let run, as it had used its quota.
@@ -39,6 +41,8 @@ class Conditions:
     cpu_seconds: float = 0.0
     system_seconds: float = 0.0
     queued_seconds: float = 0.0
+    loop_queued_seconds: float = 0.0
+    worker_queued_seconds: float = 0.0
     major_faults: int = 0
     swapped_bytes: int = 0
     read_bytes: int = 0
@@ -81,9 +85,11 @@ def process_conditions(pid: int) -> Conditions | None:
         return None
     conditions.cpu_seconds, conditions.system_seconds, conditions.major_faults = user + system, system, int(words[9])
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                conditions.queued_seconds += int(_words(f"/proc/{pid}/task/{thread}/schedstat")[1]) / 1e9
+        conditions.queued_seconds = sum(_queued_s(pid, thread) for thread in os.listdir(f"/proc/{pid}/task"))
+    if pid == os.getpid():
+        conditions.loop_queued_seconds = _queued_s(pid, pid)
+    else:
+        conditions.worker_queued_seconds = conditions.queued_seconds
     if conditions.major_faults:
         conditions.swapped_bytes = 1024 * _numbers(f"/proc/{pid}/status").get("VmSwap", 0)
     return conditions.plus(io_conditions(f"/proc/{pid}"))
@@ -125,6 +131,13 @@ def activity_of(pid: int) -> str:
             return "running"
         return "lock" if number in _LOCKS else "waiting"
     return ""
+
+
+def _queued_s(pid: int, thread: int | str) -> float:
+    """Return the seconds that a thread has waited for a processor. 0 if it has ended."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(_words(f"/proc/{pid}/task/{thread}/schedstat")[1]) / 1e9
+    return 0.0
 
 
 def _words(path: str, after: str = "") -> list[str]:

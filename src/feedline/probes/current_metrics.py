@@ -42,7 +42,6 @@ class CurrentMetrics:
     def read(self) -> tuple[int, list[MetricValue]]:
         """Return the rank, and the values of all metrics at this moment."""
         with self._lock:
-            self._loaders.attach()
             record = self._recorder.record()
             values = [*values_of(record), *self._session_values()]
             return record.rank, [self._never_lower(value) for value in values]

@@ -68,7 +68,6 @@ class Examination:
         pause_s = _LOOK_S
         while not self._ended.wait(pause_s):
             began = time.thread_time()
-            self._loaders.attach()
             self._recorder.look()
             rarely = time.monotonic() - started > _SOON_S
             pause_s = max(5 * _LOOK_S if rarely else _LOOK_S, (time.thread_time() - began) / _COST)

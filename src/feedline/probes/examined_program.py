@@ -19,11 +19,18 @@ def start() -> None:
     """Begin to examine this process, unless it is a worker of another one."""
     global _started
     mode = os.environ.get("FEEDLINE_DOCTOR", "")
-    if _started or mode in _OFF or multiprocessing.parent_process() is not None:
+    if _started or mode in _OFF or _is_worker():
         return
     _started = True
     examination = Examination(None if mode in ("1", "json") else mode)
     atexit.register(_end, examination, mode, os.getpid())
+
+
+def _is_worker() -> bool:
+    """Whether this process works for another, which reports."""
+    # Processes that are spawned, and the server that forks workers, import the program before they know their parent.
+    started = any(argument.startswith("from multiprocessing.") for argument in sys.orig_argv)
+    return started or multiprocessing.parent_process() is not None
 
 
 def _end(examination: Examination, mode: str, pid: int) -> None:

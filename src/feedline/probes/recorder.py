@@ -1,4 +1,4 @@
-"""RankRecord the feeds of this process, and the conditions under which it and its workers run.
+"""Record the feeds of this process, and the conditions under which it and its workers run.
 
 The feeds count their figures themselves. Conditions are read from the system when a record is made. What workers do at
 a moment is only known if `Recorder.look` is called now and then.
@@ -29,17 +29,18 @@ from feedline.runs.diagnosis import FeedRecord, RankRecord
 
 
 class Recorder:
-    """Records this process from now on."""
+    """Records this process from its first feed on, as a program that imports and prepares is no loop yet."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began: float | None = None
+        self._start = Conditions()
         self._feeds: list[Any] = []  # figures, in order of creation
         self._starts: list[FeedRecord] = []  # their records at the beginning
         self._listed: list[int] = []  # numbers of the feeds in the record, which keep their places
         self._activity: dict[int, Counter[str]] = {}  # by number of the feed
         self._hook, self._looking = "", Conditions()  # reads of the thread that looks
+        self._swapped_bytes = 0
         self._workers: dict[int, Conditions] = {}  # by process id, as they were when they were last seen
-        self._start = self._conditions()
         traffic = _traffic()
         self._requests = (0, 0) if traffic is None else (traffic.requests, traffic.refused)
         tally = _exchange_tally()
@@ -47,6 +48,8 @@ class Recorder:
         self._stop = FEEDS.listen(self._add)
 
     def _add(self, figures: Any) -> None:
+        if self._began is None:
+            self._began, self._start = time.monotonic(), self._conditions()
         self._starts.append(_record_of(figures, Counter()))  # first: another thread may make a record now
         self._feeds.append(figures)
         self._note_hook()
@@ -58,6 +61,9 @@ class Recorder:
     def look(self) -> None:
         """Note what the workers do at this moment, and what they have done, as they may end before the record."""
         self._look_at_workers()
+        own = process_conditions(os.getpid())
+        if own is not None and own.swapped_bytes:  # it may be freed before the record
+            self._swapped_bytes = max(self._swapped_bytes, own.swapped_bytes)
         self._looking = io_conditions("/proc/thread-self")
         for number, figures in enumerate(self._feeds):
             pids = _pids_of(figures)
@@ -106,7 +112,7 @@ class Recorder:
         return RankRecord(
             self.rank,
             socket.gethostname(),
-            time.monotonic() - self._began,
+            0.0 if self._began is None else time.monotonic() - self._began,
             [self._feed_record(number) for number in self._listed],
             exchange_seconds=tally.seconds - self._waited_s if tally is not None and tally.count else None,
         )
@@ -130,7 +136,7 @@ class Recorder:
         own = process_conditions(os.getpid())
         for part in [*([] if own is None else [own.since(self._looking)]), *self._workers.values()]:
             conditions = conditions.plus(part)
-        return conditions
+        return replace(conditions, swapped_bytes=max(conditions.swapped_bytes, self._swapped_bytes))
 
     def _look_at_workers(self) -> None:
         for pid in {pid for figures in self._feeds for pid in _pids_of(figures)}:

@@ -8,12 +8,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from typing import Any
 
 from feedline.concurrency.conditions import process_conditions
 from feedline.concurrency.hooks import hook_name
 from feedline.concurrency.stages import FEEDS, Durations, FeedStage
 from feedline.feed.workers.results import WorkerStats
+
+_MODULE = "torch.utils.data.dataloader"
 
 
 class TorchLoaderFigures:
@@ -113,17 +118,22 @@ class TorchLoaders:
 
     def __init__(self) -> None:
         self._attached = False
-        self.attach()
+        self._finder: _LoaderImport | None = None
+        module = sys.modules.get(_MODULE)
+        if hasattr(module, "DataLoader"):  # the last of the names it defines
+            self._attach(module)
+        else:
+            self._finder = _LoaderImport(self._attach)
+            sys.meta_path.insert(0, self._finder)
 
-    def attach(self) -> None:
-        """Begin, once the program has imported torch's loaders."""
-        module = sys.modules.get("torch.utils.data.dataloader")
-        if not self._attached and hasattr(module, "DataLoader"):  # the last of the names it defines
-            self._attached = True
-            _TIMING.begin(module._BaseDataLoaderIter)  # type: ignore[union-attr]
+    def _attach(self, module: Any) -> None:
+        self._attached = True
+        _TIMING.begin(module._BaseDataLoaderIter)
 
     def close(self) -> None:
         """Leave torch as it was."""
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
         if self._attached:
             self._attached = False
             _TIMING.end()
@@ -175,6 +185,33 @@ class _Timing:
             figures = self._figures[loader] = TorchLoaderFigures(loader)
             FEEDS.add(figures)
         return figures
+
+
+class _LoaderImport(MetaPathFinder):
+    """Calls a function with the module of torch's loaders when the program imports it.
+
+    Args:
+        call: the function.
+    """
+
+    def __init__(self, call: Callable[[Any], None]) -> None:
+        self._call = call
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """Return the spec that Python finds without this finder, which then calls the function."""
+        if fullname != _MODULE or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute, call = spec.loader.exec_module, self._call
+
+            def executed(module: Any) -> None:
+                execute(module)
+                call(module)
+
+            spec.loader.exec_module = executed  # type: ignore[method-assign]
+        return spec
 
 
 _TIMING = _Timing()

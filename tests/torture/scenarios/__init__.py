@@ -57,6 +57,7 @@ from tests.torture.scenarios.replaced_objects import ReplacedObjects
 from tests.torture.scenarios.slow_lines import SlowLines
 from tests.torture.scenarios.small_shared_memory import SmallSharedMemory
 from tests.torture.scenarios.threads import Threads
+from tests.torture.scenarios.verdicts import Verdicts
 from tests.torture.scenarios.worlds import Worlds
 
 ALL: list[Scenario] = [
@@ -114,5 +115,6 @@ ALL: list[Scenario] = [
     SlowLines(),
     SmallSharedMemory(),
     Threads(),
+    Verdicts(),
     Worlds(),
 ]

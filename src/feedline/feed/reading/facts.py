@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from feedline.feed.protocol import Deserializer, is_sized
+from feedline.feed.protocol import Deserializer, RandomAccess, is_sized
 from feedline.feed.remote.stores import is_address
 from feedline.feed.timeline import Window
 from feedline.feed.timeline.elements import Timeline
@@ -29,8 +29,9 @@ def facts_of(
         transforms: names of its transforms.
 
     Returns:
-        The name and format of the corpus, the number of its files and chunks, their bytes, the number of sequences, and
-        the arguments. Numbers that are unknown before reading are None.
+        The name and format of the corpus, the number of its files and chunks, their bytes, the number of sequences,
+        whether they are objects of a store, whether chunks are mapped without decoding, and the arguments.
+        Numbers that are unknown before reading are None.
     """
     paths, chunks = list(corpus.paths()), corpus.chunks() if is_sized(corpus) else None
     return {
@@ -38,7 +39,8 @@ def facts_of(
         "corpus": corpus.name,
         "format": type(corpus).__name__.removesuffix("Deserializer"),
         "files": len(paths),
-        "remote": is_address(paths),
+        "remote": is_address(corpus.name),
+        "mapped": corpus.capability(RandomAccess) is not None,
         "compressed": any(path.endswith((".gz", ".zst", ".bz2", ".xz", ".lz4")) for path in paths),
         "stored_bytes": None if chunks is None else sum(chunk.bytes for chunk in chunks),
         "chunks": None if chunks is None else len(chunks),

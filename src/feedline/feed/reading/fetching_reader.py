@@ -312,6 +312,8 @@ class FetchingReader(MappedReader, Staging):
         faults = staged.faults()
         waited = time.perf_counter() - began
         self._stats.wait_seconds += waited
+        self._stats.read_seconds += waited
+        self._stats.fetch_seconds += waited
         _, missing, nbytes = staged.found()
         self._stats.disk_bytes += nbytes
         if missing:

@@ -42,7 +42,7 @@ class Stats:
         unevenness: of the last minibatch before the call of `MinibatchSource.stats`, see
             `PlannedMinibatch.unevenness`. Empty with one rank, where ranks cannot be balanced, for corpora of
             unknown sizes, and for rows of `Packed` without a balance, as their documents would have to be looked up.
-        fetch_seconds: part of ``read_seconds`` in which threads waited for the disk or a store. 0 for mapped files.
+        fetch_seconds: part of ``read_seconds`` in which threads waited for the disk or a store.
         plan_seconds, gather_seconds, transform_wait_seconds, device_seconds: parts of the time in `next_minibatch`:
             planning, copying sequences out of chunks, in transforms or waiting for them, and copying to a device. For
             minibatches of less than half a millisecond they are estimates from one call in sixteen.

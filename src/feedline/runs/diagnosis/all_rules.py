@@ -11,6 +11,14 @@ from feedline.runs.diagnosis.rank_view import RankView
 from feedline.runs.diagnosis.record import RankRecord
 
 _NAMED = 8  # ranks that a finding lists
+_TIERS = (
+    machine_rules.RULES,
+    data_rules.RULES,
+    data_rules.DECODING_RULES,
+    (loop_rules.limit,),
+    loop_rules.RULES,
+)
+_LEAST_GAIN = 1.05  # of a change that is worth it
 
 
 def diagnose(records: Sequence[RankRecord]) -> list[Finding]:
@@ -23,16 +31,14 @@ def diagnose(records: Sequence[RankRecord]) -> list[Finding]:
     """
     views = _views(records)
     by_reason: dict[tuple[object, str], list[Finding]] = {}
-    for view in views:
-        if not view.tells:
-            continue
+    for view in filter(lambda view: view.tells, views):
         explained = False  # why it waits for data
-        for rules in (machine_rules.RULES, data_rules.RULES, (loop_rules.limit,), loop_rules.RULES):
+        for rules in _TIERS:
             if explained and rules is not loop_rules.RULES:  # what else is slow follows from it
                 continue
             for rule in rules:
                 finding = rule(view)
-                if finding is not None:
+                if finding is not None and finding.gain >= _LEAST_GAIN:
                     by_reason.setdefault((rule, finding.stage), []).append(finding)
                     explained = explained or finding.stage != "step"
     return sorted(map(_worst, by_reason.values()), key=lambda finding: -finding.gain)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from feedline.runs.diagnosis.finding import Finding
-from feedline.runs.diagnosis.rank_view import WORTH, RankView, Rule, bytes_text, seconds_text
+from feedline.runs.diagnosis.rank_view import OF_QUEUES, WORTH, RankView, Rule, bytes_text, seconds_text
 
 _SLOW, _SLOW_S = 8, 5e-3  # times the median, and seconds, from which a unit is slow
+_OF_EXCESS = 0.4  # least share of the time above the median that the slowest units take
 _TINY_BYTES, _MANY = 64 << 10, 100
 _READ_S, _OPENING = 25e-6, 0.25  # cost of a read, with its part of opening; share of the time from which files are tiny
 _AGAIN = 1.2  # times the data that was read, from which parts were read again
 _REFUSED = 0.02
-_TEXT = ("CTF", "Csv", "Jsonl", "MLF")
+_FILE_EACH = ("ImageFolder", "ImageMap")  # formats with a file for each sequence
+_TEXT = ("CTF", "CSV", "JSONLines", "MLF")
 
 
 def slow_samples(rank: RankView) -> Finding | None:
@@ -19,8 +24,15 @@ def slow_samples(rank: RankView) -> Finding | None:
         stage = rank.stage(name)
         slow = [u for u in stage.slowest if u["seconds"] >= max(_SLOW * stage.median_seconds, _SLOW_S)]
         slow = [unit for unit in slow if unit["seconds"] >= slow[0]["seconds"] / 10]
-        lost_s = min(sum(unit["seconds"] for unit in slow), rank.waiting())
-        if not slow or not stage.median_seconds or lost_s < WORTH / 2 * rank.seconds:
+        slow_s = _seconds_of(slow)
+        queued_s = rank.queued_s + rank.record.conditions.loop_queued_seconds
+        if "dataset" in rank.feed.facts or name == "transform":  # the waits spread over more units than chunks
+            queued_s *= OF_QUEUES / stage.threads
+        lost_s = min(slow_s - queued_s, rank.waiting())
+        if not slow or not stage.median_seconds or lost_s < max(WORTH * rank.seconds, rank.waiting() / 3):
+            continue
+        # The slowest are all that is slow, and not the last of many, or slow for what another stage does.
+        if not _OF_EXCESS * (stage.seconds - stage.units * stage.median_seconds) <= slow_s <= 1.1 * stage.seconds:
             continue
         times = slow[0]["seconds"] / stage.median_seconds
         names = "; ".join(f"{unit['name']} ({seconds_text(unit['seconds'])})" for unit in slow)
@@ -29,8 +41,12 @@ def slow_samples(rank: RankView) -> Finding | None:
             name,
             f"{several} up to {times:.0f} times the median, and the loop waits for them.",
             f"Slowest: {names}. The median is {seconds_text(stage.median_seconds)}.",
-            "Look at these samples. Raise prefetch_factor=, or pass in_order=False, so that others are delivered "
-            "meanwhile.",
+            "Look at these samples."
+            + (
+                " Raise prefetch_factor=, or pass in_order=False, so that others are delivered meanwhile."
+                if rank.workers
+                else ""
+            ),
             saved_s=lost_s,
         )
     return None
@@ -73,7 +89,7 @@ def slow_disk(rank: RankView) -> Finding | None:
     if not rank.waits():
         return None
     own, usual = _fetch_s(rank), rank.usual(_fetch_s)
-    if usual is None or own < 2 * usual or rank.share("fetch") < WORTH / 2:
+    if usual is None or own <= 2 * usual or rank.share("fetch") < WORTH / 2:
         return None
     rate, usual_rate = _rate(rank), rank.usual(_rate)
     rates = f" It reads {bytes_text(rate)}/s, the others {bytes_text(usual_rate)}/s." if rate and usual_rate else ""
@@ -136,15 +152,13 @@ def full_page_cache(rank: RankView) -> Finding | None:
 def tiny_files(rank: RankView) -> Finding | None:
     """Much time goes into opening small files."""
     facts, conditions = rank.feed.facts, rank.record.conditions
-    files, stored = facts.get("files") or 0, facts.get("stored_bytes") or 0
+    files = facts.get("sequences" if facts.get("format") in _FILE_EACH else "files") or 0
+    stored = facts.get("stored_bytes") or 0
     if files >= _MANY and stored < _TINY_BYTES * files and rank.waits("fetch", "decode"):
         size, evidence = stored / files, f"{files:,} files"
     else:
         fetch, decode = rank.stage("fetch"), rank.stage("decode")
-        size, reads = (
-            conditions.asked_bytes / max(1, conditions.read_calls),
-            conditions.read_calls / max(1, fetch.units),
-        )
+        size = conditions.asked_bytes / max(1, conditions.read_calls)
         looks = sum(rank.feed.activity.values())
         shares = [
             rank.feed.activity.get("file", 0) / looks if looks else 0.0,
@@ -153,15 +167,15 @@ def tiny_files(rank: RankView) -> Finding | None:
         ]
         if "dataset" not in facts or not rank.waits("fetch", "decode") or size > _TINY_BYTES:
             return None
-        if reads < 1 or max(shares) < _OPENING:
+        if conditions.read_calls < fetch.units or max(shares) < _OPENING:
             return None
-        evidence = f"{reads:.0f} reads for each item, of {bytes_text(size)}"
+        evidence = f"{conditions.read_calls:,} reads"
     return rank.finding(
         "fetch",
         f"The data is in many small files, of about {bytes_text(size)}, and opening them takes the time.",
         f"{evidence}; the loop waits for data {rank.share('fetch', 'decode'):.0%} of its time.",
         "Put them together once, with fl.convert or in tar shards, which are read in large pieces.",
-        saved_s=rank.waiting("fetch", "decode") * 0.7,
+        saved_s=rank.waiting("fetch", "decode") * 0.9,
     )
 
 
@@ -170,7 +184,9 @@ def compression(rank: RankView) -> Finding | None:
     facts, decode = rank.feed.facts, rank.stage("decode")
     compressed, is_store = facts.get("compressed"), facts.get("format") == "Store"
     text = facts.get("format") in _TEXT
-    if not rank.waits("decode") or not (compressed or is_store or text) or facts.get("feed") != "MinibatchSource":
+    if not rank.waits("decode") or facts.get("mapped") or facts.get("feed") != "MinibatchSource":
+        return None
+    if not (compressed or is_store or text):
         return None
     rate = decode.bytes / max(decode.seconds, 1e-9)
     verb = "Decompressing" if compressed or is_store else "Parsing text"
@@ -183,7 +199,7 @@ def compression(rank: RankView) -> Finding | None:
         f"Convert the data to a store once: fl.convert(..., {instead})."
         if is_store
         else f"Convert the data to a store once, by fl.convert, {instead}.",
-        saved_s=rank.waiting("decode") * 0.9,
+        saved_s=rank.waiting("decode"),
     )
 
 
@@ -199,6 +215,29 @@ def pageable_copies(rank: RankView) -> Finding | None:
         "Pass device=, which pins memory and copies during the step before, or pin_memory=True and copy with "
         "non_blocking=True.",
         saved_s=rank.waiting("device") * 0.7,
+    )
+
+
+def _seconds_of(units: Sequence[Mapping[str, Any]]) -> float:
+    return float(sum(unit["seconds"] for unit in units))
+
+
+def python_transform(rank: RankView) -> Finding | None:
+    """A function of the user's transforms sequences in the loop's thread."""
+    names = [name for name in rank.feed.facts.get("transforms", ()) if name.startswith("the transform ")]
+    cores = rank.record.conditions.cores
+    if not names or not rank.waits("transform"):
+        return None
+    function = ", ".join(name.removeprefix("the transform ") for name in names)
+    units = max(1, rank.stage("transform").units)
+    return rank.finding(
+        "transform",
+        f"A Python function transforms one sequence after the other, holding the GIL: {function}.",
+        f"It takes {rank.share('transform'):.0%} of the loop's time, {seconds_text(rank.waiting('transform') / units)} "
+        f"for a sequence, on one of {cores} processors.",
+        "Let it work on whole minibatches with NumPy or torch, in the step, or call it in the __getitem__ of a dataset "
+        f"with num_workers={cores}.",
+        saved_s=rank.waiting("transform") * (1 - 1 / max(2, cores)),
     )
 
 
@@ -219,12 +258,14 @@ def _decoding_limit(rank: RankView) -> float:
 
 RULES: tuple[Rule, ...] = (
     slow_samples,
+    python_transform,
     slow_disk,
     refused_requests,
     small_cache,
     bad_window,
     full_page_cache,
     tiny_files,
-    compression,
     pageable_copies,
 )
+#: What decoding costs, where nothing is wrong with the way the data is read.
+DECODING_RULES: tuple[Rule, ...] = (compression,)

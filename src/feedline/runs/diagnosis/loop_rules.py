@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from math import ceil
 
 from feedline.runs.diagnosis.finding import Finding
-from feedline.runs.diagnosis.rank_view import WORTH, RankView, Rule, seconds_text
+from feedline.runs.diagnosis.rank_view import OF_QUEUES, WORTH, RankView, Rule, seconds_text
 
 _SLOW, _SLOW_S = 5, 20e-3  # times the median, and seconds, from which a step is slow
 _LATE = 1.3
@@ -30,7 +30,8 @@ def slow_step(rank: RankView) -> Finding | None:
             saved_s=step.seconds * (1 - usual / own),
         )
     slow = [unit for unit in step.slowest if unit["seconds"] >= max(_SLOW * step.median_seconds, _SLOW_S)]
-    lost_s = sum(unit["seconds"] for unit in slow) - (exchange_s or 0.0)
+    queued_s = OF_QUEUES * rank.record.conditions.loop_queued_seconds
+    lost_s = sum(unit["seconds"] for unit in slow) - (exchange_s or 0.0) - queued_s
     if not slow or not step.median_seconds or lost_s < WORTH * rank.seconds:
         return None
     names = "; ".join(f"{unit['name']} ({seconds_text(unit['seconds'])})" for unit in slow)

@@ -14,8 +14,11 @@ def hook(rank: RankView) -> Finding | None:
     name = rank.feed.hook or rank.record.conditions.hook
     if not name:
         return None
-    stage = rank.slowest_stage
-    python_s = rank.stage("step").seconds if stage == "step" else rank.waiting("fetch", "decode", "transform", "gather")
+    making = {name: rank.feed.stage(name).waiting for name in ("fetch", "decode", "transform", "gather")}
+    python_s, stage = sum(making.values()), max(making, key=lambda name: rank.stage(name).waiting)
+    if not rank.feed.hook and python_s < WORTH * rank.feed.seconds:
+        python_s, stage = rank.stage("step").seconds, "step"
+    python_s *= rank.seconds / rank.feed.seconds
     return rank.finding(
         stage,
         f"A debugger's or profiler's hook slows down all Python: {name}.",
@@ -64,6 +67,8 @@ def too_many_workers(rank: RankView) -> Finding | None:
     runnable = (queued + computed) / max(rank.workers * rank.record.seconds, 1e-9)
     if rank.workers <= cores or queued < _QUEUED * computed or runnable < _RUNNABLE:
         return None
+    if rank.feed.waiting < WORTH * rank.feed.seconds:
+        return None
     return rank.finding(
         "decode" if rank.stage("decode").seconds >= rank.stage("fetch").seconds else "fetch",
         f"There are too many workers: {rank.workers} compete for {cores} processors.",
@@ -95,10 +100,12 @@ def one_lock(rank: RankView) -> Finding | None:
 def interpreter_lock(rank: RankView) -> Finding | None:
     """Threads compute in Python, one at a time."""
     cores = rank.record.conditions.cores
-    python_cores = rank.feed.computing_seconds / rank.seconds
     if rank.feed.facts.get("kind") != "thread" or rank.workers < 2 or cores < 2 or not rank.waits():
         return None
-    if not 0.5 <= python_cores <= 1.3 or rank.cores_busy > 1.4:
+    # On a busy machine the threads wait for a processor, too, which is no waiting for a file.
+    computing = rank.feed.computing_seconds / rank.feed.seconds
+    queued = rank.record.conditions.queued_seconds / max(rank.record.seconds, 1e-9)
+    if not computing + queued >= 0.5 or computing > 1.3 or rank.cores_busy + queued > 1.4:
         return None
     return rank.finding(
         "transform",
@@ -110,23 +117,4 @@ def interpreter_lock(rank: RankView) -> Finding | None:
     )
 
 
-def python_transform(rank: RankView) -> Finding | None:
-    """A function of the user's transforms sequences in the loop's thread."""
-    names = [name for name in rank.feed.facts.get("transforms", ()) if name.startswith("the transform ")]
-    cores = rank.record.conditions.cores
-    if not names or not rank.waits("transform"):
-        return None
-    function = ", ".join(name.removeprefix("the transform ") for name in names)
-    units = max(1, rank.stage("transform").units)
-    return rank.finding(
-        "transform",
-        f"A Python function transforms one sequence after the other, holding the GIL: {function}.",
-        f"It takes {rank.share('transform'):.0%} of the loop's time, {seconds_text(rank.waiting('transform') / units)} "
-        f"for a sequence, on one of {cores} processors.",
-        "Let it work on whole minibatches with NumPy or torch, in the step, or call it in the __getitem__ of a dataset "
-        f"with num_workers={cores}.",
-        saved_s=rank.waiting("transform") * (1 - 1 / max(2, cores)),
-    )
-
-
-RULES: tuple[Rule, ...] = (hook, swapping, quota, too_many_workers, one_lock, interpreter_lock, python_transform)
+RULES: tuple[Rule, ...] = (hook, swapping, quota, too_many_workers, one_lock, interpreter_lock)

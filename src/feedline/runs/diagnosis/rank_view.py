@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from feedline.concurrency.stages import FeedStage
@@ -12,6 +12,8 @@ from feedline.runs.diagnosis.record import FeedRecord, RankRecord
 
 #: Share of the loop's time from which a cause is worth a change.
 WORTH = 0.1
+#: Largest share of all waits for a processor that the slowest units have.
+OF_QUEUES = 0.5
 #: Seconds of a loop, and minibatches, below which figures say little.
 FEWEST_S, FEWEST = 0.2, 4
 
@@ -24,14 +26,17 @@ class RankView:
         record: its record.
         peers: views of the other ranks.
         feed: the feed with which its loop spent most of its time.
+        stages: its stages. Time in a dataset that waited for a processor is in ``decode``.
     """
 
     record: RankRecord
     peers: Sequence[RankView] = ()
     feed: FeedRecord = field(init=False)
+    stages: dict[str, FeedStage] = field(init=False)
 
     def __post_init__(self) -> None:
         self.feed = self.record.feed
+        self.stages = _with_queues(self.feed, self.queued_s or self.record.conditions.loop_queued_seconds)
 
     @property
     def tells(self) -> bool:
@@ -40,21 +45,42 @@ class RankView:
 
     @property
     def seconds(self) -> float:
-        """Seconds of the loop, without waiting for workers to start."""
-        return max(1e-9, self.feed.seconds - self._starting_s)
+        """Seconds of the loop, without waiting for workers to start, and for processors that others use."""
+        return max(1e-9, self.feed.seconds - self._starting_s - self._competing_s)
 
     @property
     def _starting_s(self) -> float:
         return min(self.feed.starting_seconds, self.feed.waiting)
 
+    @property
+    def _competing_s(self) -> float:
+        """Seconds of waiting that were lost as workers or the loop waited for a processor."""
+        reading = [self.feed.stage(name) for name in ("fetch", "decode")]
+        threads = max(stage.threads for stage in reading)
+        queued_s = self.queued_s / threads + self.record.conditions.loop_queued_seconds
+        # Workers that wait for a processor all the time would still keep the loop waiting if they had one.
+        least_s = (sum(stage.seconds for stage in reading) - self.queued_s) / threads
+        if threads > 1 and self.feed.facts.get("read_ahead") is None:  # they work during the step
+            least_s -= self.feed.step.seconds
+        return max(0.0, min(queued_s, self.feed.waiting - self._starting_s - max(0.0, least_s)))
+
+    @property
+    def queued_s(self) -> float:
+        """Seconds in which workers, or threads that work for the loop, waited for a processor."""
+        conditions = self.record.conditions
+        if conditions.worker_queued_seconds:
+            return conditions.worker_queued_seconds
+        works = any(stage.threads > 1 for stage in self.feed.stages.values())
+        return max(0.0, conditions.queued_seconds - conditions.loop_queued_seconds) if works else 0.0
+
     def stage(self, name: str) -> FeedStage:
         """Return a stage of the feed."""
-        return self.feed.stage(name)
+        return self.stages.get(name, FeedStage())
 
     def waiting(self, *names: str) -> float:
         """Return the seconds in which the loop waited for stages, for all of them without names."""
         waiting = self.feed.waiting
-        later = 1 - self._starting_s / waiting if waiting else 0.0
+        later = 1 - (self._starting_s + self._competing_s) / waiting if waiting else 0.0
         return later * (sum(self.stage(name).waiting for name in names) if names else waiting)
 
     def share(self, *names: str) -> float:
@@ -78,8 +104,8 @@ class RankView:
 
     @property
     def slowest_stage(self) -> str:
-        """FeedStage that the loop waits for longest. ``"step"`` if it hardly waits."""
-        name = max(self.feed.stages, key=lambda name: self.stage(name).waiting, default="step")
+        """Stage that the loop waits for longest. ``"step"`` if it hardly waits."""
+        name = max(self.stages, key=lambda name: self.stage(name).waiting, default="step")
         return name if self.waits() else "step"
 
     @property
@@ -94,8 +120,8 @@ class RankView:
         return self.record.conditions.cpu_seconds / max(self.record.seconds, 1e-9)
 
     def usual(self, figure: Callable[[RankView], float]) -> float | None:
-        """Return the median of a figure over the peers that have it. None without such peers."""
-        figures = [value for peer in self.peers if peer.tells and (value := figure(peer)) > 0]
+        """Return the median of a figure over the peers. None without peers whose loops are long enough."""
+        figures = [figure(peer) for peer in self.peers if peer.tells]
         return median(figures) if figures else None
 
     def finding(
@@ -111,6 +137,21 @@ class RankView:
         after_s = max(self.seconds - saved_s, self.seconds / 100, limit_s)
         gain = max(1.0, self.seconds / after_s)
         return Finding(stage, self.record.rank, self.record.host, reason, evidence, setting, gain)
+
+
+def _with_queues(feed: FeedRecord, queued_s: float) -> dict[str, FeedStage]:
+    """Return the stages of a feed. Of a dataset, ``fetch`` is the time without a processor, whatever the reason."""
+    fetch = feed.stage("fetch")
+    if "dataset" not in feed.facts or not fetch.seconds or not queued_s:
+        return feed.stages
+    decode, moved = feed.stages.get("decode", FeedStage(threads=fetch.threads)), min(1.0, queued_s / fetch.seconds)
+    parts = {
+        "fetch": replace(fetch, seconds=fetch.seconds * (1 - moved), waiting=fetch.waiting * (1 - moved)),
+        "decode": replace(
+            decode, seconds=decode.seconds + moved * fetch.seconds, waiting=decode.waiting + moved * fetch.waiting
+        ),
+    }
+    return feed.stages | parts
 
 
 Rule = Callable[[RankView], Finding | None]

@@ -5,13 +5,16 @@ Records in a log count from the start of the process, so that the difference of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from feedline.concurrency.conditions import Conditions
 from feedline.concurrency.stages import FeedStage
 from feedline.runs.fields import amount, anything, maybe, several, table, whole, words
+
+_Check = Callable[[Any, str], Any]
+_Checks = Mapping[str, _Check]
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ class FeedRecord:
         return FeedRecord(
             self.facts,
             {name: stage.since(start.stage(name)) for name, stage in self.stages.items()},
-            {name: count - start.activity.get(name, 0) for name, count in self.activity.items()},
+            {name: max(0, count - start.activity.get(name, 0)) for name, count in self.activity.items()},
             max(0.0, self.computing_seconds - start.computing_seconds),
             max(0.0, self.starting_seconds - start.starting_seconds),
             max(0, self.starts - start.starts),
@@ -76,12 +79,9 @@ class FeedRecord:
         """Restore an entry of `RankRecord.to_json` or `RankRecord.to_brief_json`.
 
         Raises:
-            ValueError, TypeError, KeyError: the data has another form.
+            ValueError: a field has another form. It is named.
         """
-        fields = table(anything, data, name)
-        stages = table(_stage, fields.pop("stages"), f"{name}.stages")
-        activity = table(whole, fields.pop("activity", {}), f"{name}.activity")
-        return cls(stages=stages, activity=activity, **fields)
+        return cls(**_checked(_FEED, data, name))
 
 
 @dataclass(slots=True)
@@ -128,21 +128,18 @@ class RankRecord:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> RankRecord:
-        """Restore the result of `to_json` or `to_brief_json`.
+    def from_json(cls, data: Any) -> RankRecord:
+        """Restore the result of `to_json` or `to_brief_json`. Fields that are missing have their defaults, and unknown
+        ones are ignored.
 
         Raises:
-            ValueError, TypeError, KeyError: the data has another form.
+            ValueError: a field has another form, or the rank or the host is missing. The field is named.
         """
-        fields = table(anything, data, "record")
-        feeds = [FeedRecord.from_json(feed, "record.feeds") for feed in several(anything, fields.pop("feeds"), "feeds")]
-        conditions = Conditions(**table(anything, fields.pop("conditions", {}), "record.conditions"))
-        record = cls(feeds=feeds, conditions=conditions, **fields)
-        whole(record.rank, "record.rank")
-        words(record.host, "record.host")
-        amount(record.seconds, "record.seconds")
-        maybe(amount, record.exchange_seconds, "record.exchange_seconds")
-        return record
+        figures = _checked(_RANK, data, "record")
+        for name in ("rank", "host"):
+            if name not in figures:
+                raise ValueError(f"record.{name}: expected a value, got none")
+        return cls(**figures)
 
     def since(self, start: RankRecord) -> RankRecord:
         """Return the record of the span after ``start``, an earlier record of the same process."""
@@ -172,8 +169,63 @@ def _brief_stages(feed: FeedRecord) -> dict[str, dict[str, Any]]:
     return stages
 
 
+def _checked(checks: _Checks, data: Any, name: str) -> dict[str, Any]:
+    """Return the known fields of an object, checked."""
+    present = table(anything, data, name)
+    return {key: check(present[key], f"{name}.{key}") for key, check in checks.items() if key in present}
+
+
+def _optional(check: _Check) -> _Check:
+    return lambda value, name: maybe(check, value, name)
+
+
+def _facts(data: Any, name: str) -> dict[str, Any]:
+    return table(anything, data, name) | _checked(_FACTS, data, name)
+
+
+def _unit(data: Any, name: str) -> dict[str, Any]:
+    unit = {"seconds": None, "name": None, **table(anything, data, name)}
+    return _checked({"seconds": amount, "name": words}, unit, name)
+
+
 def _stage(data: Any, name: str) -> FeedStage:
-    stage = FeedStage(**table(anything, data, name))
-    for figure in (stage.seconds, stage.waiting, stage.bytes, stage.units):
-        amount(figure, name)
-    return stage
+    return FeedStage(**_checked(_STAGE, data, name))
+
+
+def _conditions(data: Any, name: str) -> Conditions:
+    return Conditions(**_checked(_CONDITIONS, data, name))
+
+
+_BY_TYPE: dict[type, _Check] = {int: whole, float: amount, str: words}
+_FACTS: _Checks = {
+    **dict.fromkeys(("workers", "files", "stored_bytes", "chunks", "sequences", "threads"), _optional(whole)),
+    **dict.fromkeys(("feed", "format", "kind"), _optional(words)),
+    "transforms": lambda value, name: several(words, value, name),
+}
+_STAGE: _Checks = {
+    **dict.fromkeys(("seconds", "waiting", "median_seconds"), amount),
+    **dict.fromkeys(("units", "bytes"), whole),
+    "threads": lambda value, name: max(1, whole(value, name)),
+    "fullness": _optional(amount),
+    "slowest": lambda value, name: several(_unit, value, name),
+}
+_CONDITIONS: _Checks = {entry.name: _BY_TYPE[type(entry.default)] for entry in fields(Conditions)}
+_FEED: _Checks = {
+    "facts": _facts,
+    "stages": lambda value, name: table(_stage, value, name),
+    "activity": lambda value, name: table(whole, value, name),
+    "computing_seconds": amount,
+    "starting_seconds": amount,
+    "starts": whole,
+    "hook": words,
+}
+_RANK: _Checks = {
+    "rank": whole,
+    "host": words,
+    "seconds": amount,
+    "feeds": lambda value, name: several(FeedRecord.from_json, value, name),
+    "conditions": _conditions,
+    "exchange_seconds": _optional(amount),
+    "requests": whole,
+    "refused_requests": whole,
+}

@@ -1,0 +1,44 @@
+"""Programs with a planted fault, and healthy ones: the doctor names the fault, the stage and the rank, or nothing."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.torture.case import Case
+from tests.torture.scenario import Scenario
+from tests.torture.verdicts.programs import PROGRAMS
+from tests.torture.verdicts.surroundings import neighbours
+from tests.torture.verdicts.verdict import examine, fault_in
+
+_BUSY = 4  # processes that compete in the second round of all programs
+
+
+class Verdicts(Scenario):
+    """The first finding is the planted fault, and healthy programs have none. A case is one program.
+
+    A run begins with any of them, which its seed decides. ``--case verdicts/0-39`` are all 40, and the 40 cases after
+    them the same on a busy machine.
+    """
+
+    name = "verdicts"
+    asks = "does the doctor name a planted fault, and nothing in a healthy run?"
+
+    def run(self, case: Case) -> None:
+        program = PROGRAMS[(case.seed + case.number) % len(PROGRAMS)]
+        if (reason := program.lacks()) is not None:
+            case.tally(f"not tried, for lack of {reason}")
+            return
+        busy = _BUSY if case.number // len(PROGRAMS) % 2 else 0
+        case.doing(f"{program.name} beside {busy} other processes")
+        # The case's own folder may be in memory, and these programs read from a disk.
+        folder = Path(tempfile.mkdtemp(prefix="verdicts-", dir=case.data.parent))
+        try:
+            with neighbours(busy):
+                verdict = examine(program, folder)
+            case.tally("verdicts")
+            if (fault := fault_in(program, verdict)) is not None:
+                case.fail("silent", f"{program.name} beside {busy} other processes: {fault}")
+        finally:
+            shutil.rmtree(folder)
