@@ -1,8 +1,11 @@
 """Stages of sources and loaders: their times fit into the loop's, their counts equal what was delivered."""
 
+import gc
 import multiprocessing
 import pickle
+import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -110,7 +113,7 @@ def test_copies_of_a_loader_go_on_from_its_stages(words):
     before = loader.stats().stages
     copied = pickle.loads(pickle.dumps(loader.stats()))
     assert copied.stages == before
-    assert copied.describe() == {}
+    assert copied.facts == {}
 
 
 def test_fetched_bytes_are_in_the_stage_that_fetches(tmp_path):
@@ -127,7 +130,7 @@ def test_feeds_are_announced_and_forgotten(words):
     stop = FEEDS.listen(seen.append)
     source = fl.MinibatchSource(fl.open_corpus(words))
     loader = fl.DataLoader([1, 2, 3])
-    assert [figures.describe()["feed"] for figures in seen[-2:]] == ["MinibatchSource", "DataLoader"]
+    assert [figures.facts["feed"] for figures in seen[-2:]] == ["MinibatchSource", "DataLoader"]
     stop()
     fl.DataLoader([4])
     assert seen[-1] is loader.stats()
@@ -197,3 +200,54 @@ def test_processes_are_described_until_they_end():
     process.join()
     assert process_conditions(process.pid) is None
     assert activity_of(process.pid) == ""
+
+
+class Unpicklable:
+    """A dataset that cannot be copied, with slow items at uneven keys."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, key):
+        time.sleep(0.002)
+        return len(key) if isinstance(key, tuple) else key
+
+    def __getitems__(self, keys):
+        return [self[key] for key in keys]
+
+
+def test_figures_of_a_dataset_do_not_copy_it():
+    loader = fl.DataLoader(Unpicklable(), batch_size=2)
+    list(loader)
+    assert loader.stats().to_json()["stages"]["fetch"]["units"] == 8
+    corpus = fl.ArrayDeserializer(x=np.zeros((200_000, 50)))
+    corpus.lock = threading.Lock()
+    source = fl.MinibatchSource(corpus)
+    source.next_minibatch(5)
+    assert source.stats().to_json()["minibatches"] == 1
+    assert len(pickle.dumps(source.stats())) < 10_000
+
+
+def test_slow_items_of_any_keys_are_delivered():
+    """Names of slow items are made of the keys as they are."""
+    batches = [[(1, 2), (3,)], [("a", 1), ("b",)]] * 3
+    assert list(fl.DataLoader(Unpicklable(), batch_sampler=batches, collate_fn=list)) == [[2, 1]] * 6
+
+
+def test_figures_that_were_asked_for_do_not_keep_the_data():
+    loader = fl.DataLoader(Unpicklable(), batch_size=2)
+    dataset, stats = weakref.ref(loader.dataset), loader.stats()
+    assert stats.facts["dataset"] == "Unpicklable"
+    del loader
+    gc.collect()
+    assert dataset() is None
+    corpus = fl.ArrayDeserializer(x=np.zeros(9))
+    source = fl.MinibatchSource(corpus)
+    held, stats = weakref.ref(corpus), source.stats()
+    assert stats.facts["sequences"] == 9
+    del corpus, source
+    gc.collect()
+    assert held() is None

@@ -23,7 +23,7 @@ documents. `python -m tests.docs.json_page` writes it.
 - **Every field is there**, unless it is optional. A number that is not finite is null.
 - **Units** are in the names or the descriptions of fields. Sizes are in bytes, and shares are from 0 to 1.
 - **Names are fixed**, except in an *object of* values of one type. Its names are data, such as names of streams.
-- New versions may add fields.
+- New versions may add fields. The schema is that of this version, and refuses others.
 
 `feedline --json-schema COMMAND` prints the same as a JSON Schema, of draft 2020-12, which refuses unknown fields.
 

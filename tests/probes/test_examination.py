@@ -104,7 +104,7 @@ def test_a_context_without_a_loop_finds_nothing(capsys):
     with fl.doctor() as examination:
         pass
     assert examination.findings == []
-    assert "nothing slows down the loop" in capsys.readouterr().err
+    assert "no loop was long enough to judge" in capsys.readouterr().err
 
 
 def test_an_error_in_the_context_goes_on_after_the_report(capsys):

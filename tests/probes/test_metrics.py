@@ -76,7 +76,8 @@ class Figures:
         self.stages, self.feed = {}, feed
         FEEDS.add(self)
 
-    def describe(self):
+    @property
+    def facts(self):
         return {"feed": self.feed}
 
     def work(self, seconds, fullness=None):

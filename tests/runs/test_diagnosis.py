@@ -218,7 +218,7 @@ def test_a_reason_of_several_ranks_is_one_finding_about_the_worst():
     waits = [record(LOADER, {"fetch": 2.0 + rank}, rank=rank) for rank in range(3)]
     (finding,) = diagnose(waits)
     assert finding.rank == 2
-    assert finding.evidence.endswith("So it is on 2 other ranks: 0, 1.")
+    assert finding.evidence.endswith("The same holds for ranks 0, 1.")
 
 
 def test_findings_are_sorted_by_gain():

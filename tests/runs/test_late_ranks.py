@@ -58,7 +58,7 @@ def test_unknown_exchanges_are_no_evidence_and_steps_are_compared_by_their_time(
 def test_half_of_the_ranks_are_late():
     records = [record(rank, working=1.9 if rank < 4 else 1.0, exchanging=0.1 if rank < 4 else 1.0) for rank in range(8)]
     assert late(records) == [(0, "step", 1.82)]
-    assert diagnose(records)[0].evidence.endswith("So it is on 3 other ranks: 1, 2, 3.")
+    assert diagnose(records)[0].evidence.endswith("The same holds for ranks 1, 2, 3.")
 
 
 def test_a_brief_record_is_judged_like_the_full_one():

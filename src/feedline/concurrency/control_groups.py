@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator
@@ -51,14 +52,13 @@ def usable_cores(system: Path = _SYSTEM) -> int:
 
 def throttled_seconds(system: Path = _SYSTEM) -> float:
     """Return the seconds in which this process's control group was stopped so far, as it had used up its quota."""
+    seconds = [0.0]
     for version, key, unit in ((2, "throttled_usec", 1e-6), (1, "throttled_time", 1e-9)):
-        for place in folders("cpu", version, system):
-            try:
+        for place in folders("cpu", version, system):  # a group around it may have the quota
+            with contextlib.suppress(OSError, ValueError, IndexError):
                 words = (place / "cpu.stat").read_text().split()
-                return int(words[words.index(key) + 1]) * unit
-            except (OSError, ValueError, IndexError):
-                continue
-    return 0.0
+                seconds.append(int(words[words.index(key) + 1]) * unit)
+    return max(seconds)
 
 
 def _quota(*paths: Path) -> float:

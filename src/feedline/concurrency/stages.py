@@ -7,6 +7,7 @@ device (copies to it) and step (the loop's own work).
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -44,9 +45,8 @@ class Durations:
         """List a unit if it is one of the slowest."""
         slowest = self.slowest
         if len(slowest) < _SLOWEST or seconds > slowest[-1][0]:
-            slowest.append((seconds, name()))
-            slowest.sort(key=lambda unit: -unit[0])
-            del slowest[_SLOWEST:]
+            # A new list, as other threads may add to the same durations or read them.
+            self.slowest = sorted([*slowest, (seconds, name())], key=lambda unit: -unit[0])[:_SLOWEST]
 
     @property
     def median_s(self) -> float:
@@ -133,8 +133,8 @@ class FeedFigures(Protocol):
         """Stages by name, those that have done something."""
 
     @property
-    def describe(self) -> Callable[[], dict[str, Any]]:
-        """Function that returns settings and data of the feed, in JSON types."""
+    def facts(self) -> dict[str, Any]:
+        """Settings and data of the feed, in JSON types."""
 
 
 class Feeds:
@@ -143,19 +143,22 @@ class Feeds:
     def __init__(self) -> None:
         self._living: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id
         self._listeners: list[Callable[[FeedFigures], None]] = []
+        self._lock = threading.RLock()  # so that a listener hears of each feed once
 
     def add(self, figures: FeedFigures) -> None:
         """Add the figures of a new feed."""
-        self._living[id(figures)] = figures
-        for listener in self._listeners:
-            listener(figures)
+        with self._lock:
+            self._living[id(figures)] = figures
+            for listener in self._listeners:
+                listener(figures)
 
     def listen(self, listener: Callable[[FeedFigures], None]) -> Callable[[], None]:
         """Call ``listener`` with the figures of each feed, now and when they are added. Return a function that stops
         it."""
-        self._listeners.append(listener)
-        for figures in list(self._living.values()):
-            listener(figures)
+        with self._lock:
+            self._listeners.append(listener)
+            for figures in list(self._living.values()):
+                listener(figures)
         return lambda: self._listeners.remove(listener)
 
     def __iter__(self) -> Iterator[FeedFigures]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ from feedline.runs.log import open_log
 
 _LOOK_S, _WRITE_S = 0.1, 2.0
 _COST = 0.002  # largest share of the time of a processor for looks
+_log = logging.getLogger("feedline")
 _SOON_S = 10.0  # after which looks are rarer
 
 
@@ -38,8 +40,10 @@ class Examination:
     def __init__(self, log: str | os.PathLike[str] | None = None) -> None:
         self.findings: list[Finding] = []
         self.record: RankRecord | None = None
-        self._loaders, self._recorder = TorchLoaders(), Recorder()
         self._log = None if log is None else Path(log)
+        if self._log is not None:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._loaders, self._recorder = TorchLoaders(), Recorder()
         self._file: TextIO | None = None
         self._ended = threading.Event()
         self._pid = os.getpid()
@@ -51,17 +55,19 @@ class Examination:
             return
         self._ended.set()
         self._thread.end(10 * _LOOK_S)
-        self.record = self._recorder.record()
-        self.findings = diagnose([self.record])
-        self._write("end", self.record)
-        if self._file is not None:
-            self._file.close()
-        self._recorder.close()
-        self._loaders.close()
+        try:
+            self.record = self._recorder.record()
+            self.findings = diagnose([self.record])
+            self._write("end", self.record)
+        finally:
+            if self._file is not None:
+                self._file.close()
+            self._recorder.close()
+            self._loaders.close()
 
     def report(self) -> str:
         """Return the findings as text."""
-        return findings_text(self.findings)
+        return findings_text(self.findings, [] if self.record is None else [self.record])
 
     def _look_on(self) -> None:
         started = written = time.monotonic()
@@ -78,10 +84,15 @@ class Examination:
     def _write(self, event: str, record: RankRecord) -> None:
         if self._log is None:
             return
+        try:
+            self._write_line(event, record, self._log)
+        except OSError as error:  # the program goes on
+            _log.warning("the log of the doctor cannot be written, and ends here: %s", error)
+            self._log = None
+
+    def _write_line(self, event: str, record: RankRecord, log: Path) -> None:
         if self._file is None:
-            path = self._log.with_name(f"{self._log.name}.rank{record.rank}") if self._recorder.ranks > 1 else self._log
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open_log(path)
+            self._file = open_log(log.with_name(f"{log.name}.rank{record.rank}") if self._recorder.ranks > 1 else log)
             start = {"event": "start", "samples": 0, "time": round(time.time(), 3)}
             self._file.write(json.dumps(start) + "\n")  # lines before are of another process
         line = {"event": event, "samples": self._recorder.batches, "time": round(time.time(), 3)}
@@ -105,11 +116,12 @@ def doctor(*, log: str | os.PathLike[str] | None = None) -> Iterator[Examination
         The examination, whose ``findings`` are filled at the end.
 
     Raises:
-        OSError: the log cannot be written.
+        OSError: the folder of the log cannot be made. A log that cannot be written is a warning, and ends.
     """
     examination = Examination(log)
     try:
         yield examination
     finally:
         examination.end()
-        print(examination.report(), file=sys.stderr)
+        if examination.record is not None:  # not in a forked child
+            print(examination.report(), file=sys.stderr)

@@ -11,7 +11,7 @@ import sys
 from feedline.probes.examination import Examination
 from feedline.runs.diagnosis import findings_document
 
-_OFF = ("", "0")
+_OFF, _TEXT, _JSON = ("", "0", "no", "off", "false"), ("1", "yes", "on", "true"), "json"
 _started = False
 
 
@@ -19,10 +19,11 @@ def start() -> None:
     """Begin to examine this process, unless it is a worker of another one."""
     global _started
     mode = os.environ.get("FEEDLINE_DOCTOR", "")
+    mode = mode.lower() if mode.lower() in (*_OFF, *_TEXT, _JSON) else mode  # else the path of a log
     if _started or mode in _OFF or _is_worker():
         return
     _started = True
-    examination = Examination(None if mode in ("1", "json") else mode)
+    examination = Examination(None if mode in (*_TEXT, _JSON) else mode)
     atexit.register(_end, examination, mode, os.getpid())
 
 
@@ -37,7 +38,7 @@ def _end(examination: Examination, mode: str, pid: int) -> None:
     if os.getpid() != pid:  # a forked child, whose parent reports
         return
     examination.end()
-    if mode == "json":
+    if mode == _JSON:
         print(json.dumps(findings_document(examination.findings)), flush=True)
     else:
         print(examination.report(), file=sys.stderr, flush=True)

@@ -108,7 +108,7 @@ class MetricsExport:
             self._closing = self._server = self._file = None
 
     def _session_values(self) -> Iterable[MetricValue]:
-        """Return the values of a training session. None without one."""
+        """Return the values of a training session. Nothing without one."""
         return ()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from feedline.concurrency.named_threads import begin
 
-_CLIENT_S = 10.0  # in which a client has to send its request, or to take an answer
+_CLIENT_S = 2.0  # in which a client has to send its request, or to take an answer
 
 
 class MetricsServer:

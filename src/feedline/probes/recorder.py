@@ -68,6 +68,7 @@ class Recorder:
         for number, figures in enumerate(self._feeds):
             pids = _pids_of(figures)
             if pids:
+                getattr(figures, "computing", 0.0)  # of torch's workers, which may end before the record
                 self._activity.setdefault(number, Counter()).update(filter(None, map(activity_of, pids)))
 
     @property
@@ -89,7 +90,7 @@ class Recorder:
     @property
     def batches(self) -> int:
         """Number of minibatches that all feeds have delivered."""
-        return sum(getattr(figures, "batches", 0) or getattr(figures, "minibatches", 0) for figures in self._feeds)
+        return sum(self._feed_record(number).step.units for number in self._listed)
 
     def record(self) -> RankRecord:
         """Return the record up to now. Feeds are in the order in which they began to work."""
@@ -126,8 +127,9 @@ class Recorder:
         return record.since(self._starts[number])
 
     def close(self) -> None:
-        """End the record: later feeds are not in it."""
+        """End the record: later feeds are not in it, and nothing refers to the feeds."""
         self._stop()
+        self._feeds, self._starts, self._listed = [], [], []
 
     def _conditions(self) -> Conditions:
         """Return the conditions of this process and of its workers, those that have ended included."""
@@ -147,7 +149,7 @@ class Recorder:
 
 def _record_of(figures: Any, activity: Counter[str]) -> FeedRecord:
     return FeedRecord(
-        figures.describe(),
+        figures.facts,
         figures.stages,
         dict(activity),
         getattr(figures, "computing", 0.0),
@@ -178,9 +180,10 @@ def _exchange_tally() -> Any:
 def _rank_and_count() -> tuple[int, int] | None:
     """Return the rank of this process and the number of ranks. None if neither torch.distributed nor a launcher has set
     them."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        return int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
+    distributed = sys.modules.get("torch.distributed")
+    # Another thread may be importing it.
+    if distributed is not None and hasattr(distributed, "get_world_size") and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
     share = launcher_rank()
     if share is None and os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -50,8 +50,9 @@ class TorchLoaderFigures:
             "batch_size": loader.batch_size,
         }
 
-    def describe(self) -> dict[str, Any]:
-        """Return the settings of the loader, in JSON types."""
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Settings of the loader, in JSON types."""
         return self._facts
 
     @property
@@ -147,6 +148,7 @@ class _Timing:
         self._lock = threading.Lock()
         self._iterators: Any = None  # the class
         self._before: tuple[Any, Any] = (None, None)  # its methods
+        self._after: tuple[Any, Any] = (None, None)  # those that take the times
         self._figures: weakref.WeakKeyDictionary[Any, TorchLoaderFigures] = weakref.WeakKeyDictionary()
 
     def begin(self, iterators: Any) -> None:
@@ -160,7 +162,8 @@ class _Timing:
         """Count a user less. The last one restores the methods."""
         with self._lock:
             self._users -= 1
-            if not self._users:
+            now = (self._iterators.__init__, self._iterators.__next__)
+            if not self._users and now == self._after:  # unless another tool has changed them since
                 self._iterators.__init__, self._iterators.__next__ = self._before
 
     def _change(self, iterators: Any) -> None:
@@ -177,7 +180,7 @@ class _Timing:
             timed = getattr(iterator, "_feedline", None)
             return advance(iterator) if timed is None else timed.next(iterator, advance)
 
-        iterators.__init__, iterators.__next__ = initialised, advanced
+        iterators.__init__, iterators.__next__ = self._after = initialised, advanced
 
     def _figures_of(self, loader: Any) -> TorchLoaderFigures:
         figures = self._figures.get(loader)

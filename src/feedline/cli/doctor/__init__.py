@@ -21,4 +21,4 @@ def doctor(
     """Say what limits a run: the stage, the rank, the reason with its evidence, and the setting to change."""
     records = [record for run in runs for record in read_records(run)]
     findings = diagnose(records)
-    print_result(findings_document(findings), json, lambda _: typer.echo(findings_text(findings, len(records))))
+    print_result(findings_document(findings), json, lambda _: typer.echo(findings_text(findings, records)))

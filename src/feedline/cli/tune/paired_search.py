@@ -256,7 +256,8 @@ class _Search:
         changes = [name for name, value in trial.setting.items() if value != base.setting[name]]
         if trial.remark and len(changes) == 1:  # not again with other values of other arguments
             (name,) = changes
-            self._axes[name].remove(trial.setting[name])
+            if trial.setting[name] in self._axes[name]:
+                self._axes[name].remove(trial.setting[name])
 
     def _confirmed(self, present: Trial, adopted: list[Trial]) -> Trial:
         """Compare the result with the present setting directly. Ratios of ratios add up their errors."""

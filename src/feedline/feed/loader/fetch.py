@@ -184,7 +184,9 @@ class Fetch:
         if timed is not None and timed.slowest[1] is not None:
             slowest = timed.slowest
         elif read - began >= SLOW_ITEM_S * max(count, 1):
-            slowest = read - began, np.asarray(unit.indices).tolist() if self._batched else _plain(unit.indices)
+            indices = unit.indices
+            several = indices.tolist() if isinstance(indices, np.ndarray) else list(indices) if self._batched else []
+            slowest = read - began, several if self._batched else _plain(indices)
         return Fetched(
             batch, count, bad, read - began, ended - read, computing=computing_s, slowest=slowest, hook=hook_name()
         )

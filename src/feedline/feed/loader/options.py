@@ -124,9 +124,11 @@ class LoaderOptions:
 
     def describe(self) -> dict[str, Any]:
         """Return the settings for those who look for what is slow, in JSON types."""
+        # A corpus is read by a source, whose threads are no workers.
+        data = {"corpus": self.dataset.name} if self.is_corpus else {"dataset": type(self.dataset).__name__}
         return {
             "feed": "DataLoader",
-            "dataset": type(self.dataset).__name__,
+            **data,
             "workers": self.num_workers,
             "kind": self.kind,
             "prefetch_factor": self.prefetch_factor,

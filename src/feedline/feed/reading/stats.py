@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from feedline.concurrency.stages import Durations, FeedStage
@@ -83,6 +85,7 @@ class Stats:
     ranks: int = 1
     inside: bool = field(default=False, repr=False, metadata=_INTERNAL)  # whether it is part of a loader
     describe: Callable[[], dict[str, Any]] = field(default=dict, repr=False, metadata=_INTERNAL)
+    known: dict[str, Any] | None = field(default=None, repr=False, metadata=_INTERNAL)
     began: float = field(default=0.0, repr=False, metadata=_INTERNAL)
     ended: float = field(default=0.0, repr=False, metadata=_INTERNAL)
     chunk_durations: Durations = field(default_factory=Durations, repr=False, metadata=_INTERNAL)
@@ -123,6 +126,18 @@ class Stats:
         }
         return {name: stage for name, stage in stages.items() if stage.seconds or (name == "step" and self.minibatches)}
 
+    def __reduce__(self) -> Any:
+        """Let copies go on from the figures, without what the source reads."""
+        figures = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "describe"}
+        return functools.partial(Stats, **figures), ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Settings and data of the source. Once they were asked for, nothing refers to what it reads."""
+        if self.known is None:
+            self.known, self.describe = self.describe(), dict
+        return self.known
+
     def note_call(self, began: float) -> None:
         """Note that a call of `next_minibatch` began at a time of ``time.perf_counter``, and has ended."""
         self.began = self.began or began
@@ -130,8 +145,8 @@ class Stats:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""
-        internal = {entry.name for entry in fields(self) if entry.metadata}
-        figures = {name: figure for name, figure in asdict(self).items() if name not in internal}
+        # Not `asdict`, which would copy what the source reads.
+        figures = {entry.name: copy.copy(getattr(self, entry.name)) for entry in fields(self) if not entry.metadata}
         figures["corpora"] = {name: share._asdict() for name, share in self.corpora.items()}
         return figures | {"stages": {name: stage.to_json() for name, stage in self.stages.items()}}
 

@@ -1,7 +1,7 @@
 """What limits a run, on which rank and why: rules over records of its ranks."""
 
-from feedline.runs.diagnosis.all_rules import diagnose
-from feedline.runs.diagnosis.finding import Finding, findings_document, findings_text
+from feedline.runs.diagnosis.all_rules import diagnose, findings_text
+from feedline.runs.diagnosis.finding import Finding, findings_document
 from feedline.runs.diagnosis.record import FeedRecord, RankRecord
 from feedline.runs.diagnosis.record_logs import read_records
 

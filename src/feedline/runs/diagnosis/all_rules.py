@@ -44,6 +44,20 @@ def diagnose(records: Sequence[RankRecord]) -> list[Finding]:
     return sorted(map(_worst, by_reason.values()), key=lambda finding: -finding.gain)
 
 
+def findings_text(findings: list[Finding], records: Sequence[RankRecord]) -> str:
+    """Return the findings about the records of ranks as text, worst first."""
+    judged, ranks = any(RankView(record).tells for record in records), len(records)
+    if not judged:
+        return (
+            "feedline doctor: no loop was long enough to judge: expected at least 0.2 s and 4 minibatches of a source "
+            "or loader."
+        )
+    if not findings:
+        of = "of this rank" if ranks == 1 else f"of these {ranks} ranks"
+        return f"feedline doctor: nothing slows down the loop {of} but its own step."
+    return "\n".join(["feedline doctor, worst first:", *map(str, findings)])
+
+
 def late_ranks(records: Sequence[RankRecord]) -> list[Finding]:
     """Return a finding about each rank that the others wait for, see `loop_rules.late_rank`.
 
@@ -71,4 +85,6 @@ def _worst(findings: list[Finding]) -> Finding:
     if not others:
         return worst
     names = ", ".join(map(str, others[:_NAMED])) + (", …" if len(others) > _NAMED else "")
-    return replace(worst, evidence=f"{worst.evidence} So it is on {len(others)} other ranks: {names}.")
+    return replace(
+        worst, evidence=f"{worst.evidence} The same holds for {'rank' if len(others) == 1 else 'ranks'} {names}."
+    )

@@ -44,11 +44,3 @@ class Finding:
 def findings_document(findings: list[Finding]) -> dict[str, Any]:
     """Return findings in JSON types, worst first."""
     return {"findings": [finding.to_json() for finding in findings]}
-
-
-def findings_text(findings: list[Finding], ranks: int = 1) -> str:
-    """Return findings about a number of ranks as text, worst first."""
-    if not findings:
-        of = "of this rank" if ranks == 1 else f"of these {ranks} ranks"
-        return f"feedline doctor: nothing slows down the loop {of} but its own step."
-    return "\n".join(["feedline doctor, worst first:", *map(str, findings)])

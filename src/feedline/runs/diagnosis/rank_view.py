@@ -50,6 +50,8 @@ class RankView:
 
     @property
     def _starting_s(self) -> float:
+        if not self.workers and "dataset" in self.feed.facts:  # then first batches are like all others
+            return 0.0
         return min(self.feed.starting_seconds, self.feed.waiting)
 
     @property

@@ -5,12 +5,13 @@ Records in a log count from the start of the process, so that the difference of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from feedline.concurrency.conditions import Conditions
-from feedline.concurrency.stages import FeedStage
+from feedline.concurrency.stages import FeedStage, add_stages
 from feedline.runs.fields import amount, anything, maybe, several, table, whole, words
 
 _Check = Callable[[Any, str], Any]
@@ -74,6 +75,21 @@ class FeedRecord:
             self.hook,
         )
 
+    def plus(self, feed: FeedRecord) -> FeedRecord:
+        """Return the sums of this record and that of another feed."""
+        activity = {
+            name: self.activity.get(name, 0) + feed.activity.get(name, 0) for name in {*self.activity, *feed.activity}
+        }
+        return FeedRecord(
+            self.facts,
+            add_stages(self.stages, feed.stages),
+            activity,
+            self.computing_seconds + feed.computing_seconds,
+            self.starting_seconds + feed.starting_seconds,
+            self.starts + feed.starts,
+            self.hook or feed.hook,
+        )
+
     @classmethod
     def from_json(cls, data: Any, name: str) -> FeedRecord:
         """Restore an entry of `RankRecord.to_json` or `RankRecord.to_brief_json`.
@@ -109,8 +125,13 @@ class RankRecord:
 
     @property
     def feed(self) -> FeedRecord:
-        """The feed with which the loop spent most of its time."""
-        return max(self.feeds, key=lambda feed: feed.seconds, default=FeedRecord())
+        """The feed that the loop waited for longest. Feeds of equal facts, such as a loader for each epoch, are one."""
+        by_facts: dict[str, FeedRecord] = {}
+        for feed in self.feeds:
+            facts = json.dumps(feed.facts, sort_keys=True, default=str)
+            by_facts[facts] = by_facts[facts].plus(feed) if facts in by_facts else feed
+        # The step of a feed contains the waits for others.
+        return max(by_facts.values(), key=lambda feed: (feed.waiting, feed.seconds), default=FeedRecord())
 
     def to_json(self) -> dict[str, Any]:
         """Return the record in JSON types."""

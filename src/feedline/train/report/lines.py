@@ -68,12 +68,13 @@ class JsonLines(Silent):
 
     def on_start(self, run: TrainingSession) -> None:
         """Open the file, on a rank that writes."""
-        self._recorder, self._sent_s = Recorder(), time.monotonic()
+        self._sent_s = time.monotonic()
         if self._rank is not None and rank() != self._rank:
+            self._recorder = Recorder()
             return
         path = self._path if self._rank is not None else self._path.with_name(f"{self._path.name}.rank{rank()}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open_log(path)
+        self._file, self._recorder = open_log(path), Recorder()
         self._write("start", run, **_describe(run, self._settings), **describe_environment(), **_feed_position(run))
 
     def on_update(self, run: TrainingSession, summary: Summary) -> None:

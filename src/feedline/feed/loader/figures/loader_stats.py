@@ -64,12 +64,20 @@ class LoaderStats:
     source: Stats | None = field(default=None, repr=False, metadata=_INTERNAL)
     earlier: dict[str, FeedStage] = field(default_factory=dict, repr=False, metadata=_INTERNAL)
     describe: Callable[[], dict[str, Any]] = field(default=dict, repr=False, metadata=_INTERNAL)
+    known: dict[str, Any] | None = field(default=None, repr=False, metadata=_INTERNAL)
 
     def __reduce__(self) -> Any:
         """Let copies go on from the figures, without the source and the dataset."""
-        left_out = ("source", "describe", "earlier")
+        left_out = ("source", "describe", "known", "earlier")
         figures = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in left_out}
         return partial(LoaderStats, **figures, earlier=self._earlier_stages()), ()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Settings of the loader. Once they were asked for, nothing here refers to the dataset."""
+        if self.known is None:
+            self.known, self.describe = self.describe(), dict
+        return self.known
 
     def _earlier_stages(self) -> dict[str, FeedStage]:
         return self.earlier if self.source is None else add_stages(self.earlier, self.source.stages)
@@ -80,7 +88,7 @@ class LoaderStats:
         self.earlier = self._earlier_stages()
         self.source = None if source is None else source.stats()
         if self.source is not None:
-            self.source.inside = True
+            self.source.inside, self.source.describe = True, dict
 
     def note_step(self, seconds: float) -> None:
         """Add a step of the loop."""
@@ -160,8 +168,10 @@ class LoaderStats:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures by name, in JSON types."""
-        internal = {entry.name for entry in fields(self) if entry.metadata}
-        figures = {name: figure for name, figure in asdict(self).items() if name not in internal}
+        # Not `asdict` of all, which would copy the dataset.
+        figures = {entry.name: getattr(self, entry.name) for entry in fields(self) if not entry.metadata}
+        figures["workers"] = list(map(asdict, self.workers))
+        figures["taken"] = None if self.taken is None else asdict(self.taken)
         advice = {"advice": self.advice, "memory_advice": self.memory_advice}
         stages = {name: stage.to_json() for name, stage in self.stages.items()}
         return {**figures, "gain": self.gain, **advice, "stages": stages}
