@@ -9,14 +9,19 @@ from pathlib import Path
 from tests.torture.case import Case
 from tests.torture.scenario import Scenario
 from tests.torture.verdicts.programs import PROGRAMS
-from tests.torture.verdicts.surroundings import neighbours
+from tests.torture.verdicts.surroundings import idle_share, neighbours
 from tests.torture.verdicts.verdict import examine, fault_in
 
 _BUSY = 4  # processes that compete in the second round of all programs
+_TRIES = 3
+_IDLE = 0.5  # share of the processors' time, below which others keep the machine busy
 
 
 class Verdicts(Scenario):
     """The first finding is the planted fault, and healthy programs have none. A case is one program.
+
+    Other programs of the machine change what limits a loop, so a verdict counts as wrong if it is so every time. On a
+    machine that others keep busy, another finding may come first.
 
     A run begins with any of them, which its seed decides. ``--case verdicts/0-39`` are all 40, and the 40 cases after
     them the same on a busy machine.
@@ -32,13 +37,21 @@ class Verdicts(Scenario):
             return
         busy = _BUSY if case.number // len(PROGRAMS) % 2 else 0
         case.doing(f"{program.name} beside {busy} other processes")
-        # The case's own folder may be in memory, and these programs read from a disk.
-        folder = Path(tempfile.mkdtemp(prefix="verdicts-", dir=case.data.parent))
-        try:
-            with neighbours(busy):
-                verdict = examine(program, folder)
+        for left in reversed(range(_TRIES)):
+            # The case's own folder may be in memory, and these programs read from a disk.
+            folder = Path(tempfile.mkdtemp(prefix="verdicts-", dir=case.data.parent))
+            try:
+                with neighbours(busy):
+                    verdict = examine(program, folder)
+            finally:
+                shutil.rmtree(folder)
             case.tally("verdicts")
-            if (fault := fault_in(program, verdict)) is not None:
-                case.fail("silent", f"{program.name} beside {busy} other processes: {fault}")
-        finally:
-            shutil.rmtree(folder)
+            fault = fault_in(program, verdict)
+            if fault is None:
+                return
+            if left:
+                case.tally("verdicts that were tried again")
+        if program.stage and verdict.findings and not busy and idle_share() < _IDLE:
+            case.tally("faults that others hid, as they kept the machine busy")
+            return
+        case.fail("silent", f"{program.name} beside {busy} other processes: {fault}")

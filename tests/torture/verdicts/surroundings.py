@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +32,19 @@ def in_child(call: Callable[[], object]) -> None:
             die(code)
     if os.waitpid(pid, 0)[1]:
         raise RuntimeError("expected the data to be written, got an error in the process that writes it")
+
+
+def idle_share(seconds: float = 0.5) -> float:
+    """Return the share of the processors' time, 0 to 1, that nobody uses, measured over some seconds."""
+
+    def times() -> tuple[int, int]:
+        numbers = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+        return numbers[3] + numbers[4], sum(numbers)
+
+    idle, total = times()
+    time.sleep(seconds)
+    idle_now, total_now = times()
+    return (idle_now - idle) / max(1, total_now - total)
 
 
 def lacks_object_store() -> str | None:
