@@ -85,7 +85,7 @@ def samples_of(seconds: float, rate: int) -> int:
 
 def _source(file: BinaryIO) -> Any:
     """Return what libsndfile reads fastest: a descriptor of a file, without Python in between."""
-    if isinstance(file, io.FileIO):
+    if type(file) is io.FileIO:  # not the file of an object, whose descriptor lacks what was not fetched
         return file.fileno()
     return file
 

@@ -77,3 +77,25 @@ def test_files_that_a_manifest_names(store, opened, tmp_path):
     assert sorted(minibatch.ids.tolist()) == [i for i in range(COUNT) if i != 3]
     for i, samples in zip(minibatch.ids.tolist(), minibatch["audio"].sequences(), strict=True):
         np.testing.assert_array_equal(samples, (sounds[i][4000:12000] / 2**15).astype(np.float32))
+
+
+@pytest.mark.frameworks("soundfile", "soxr")
+def test_later_segments_of_a_recording_whose_beginning_is_here(store, opened):
+    """What was not fetched is not in the file of an object, where native code would read zeros."""
+    import soundfile
+
+    from feedline import audio
+
+    sound, file = np.random.default_rng(0).integers(-(2**15), 2**15, 16000 * 90, np.int16), io.BytesIO()
+    soundfile.write(file, sound, 16000, format="WAV", subtype="PCM_16")
+    store.put("b/a/long.wav", file.getvalue())
+    places = [0.0, 80.0, 0.5, 40.25]
+    rows = [{"audio_filepath": "long.wav", "duration": 0.25, "offset": place} for place in places]
+    store.put("b/a/train.json", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    with fl.MinibatchSource(
+        opened("a/train.json"), shuffle=False, max_sweeps=1, transforms=[audio.Decode("audio")]
+    ) as source:
+        segments = [s for minibatch in source.minibatches(1) for s in minibatch["audio"].sequences()]
+    for place, samples in zip(places, segments, strict=True):
+        begin = int(16000 * place)
+        np.testing.assert_array_equal(samples, (sound[begin : begin + 4000] / 2**15).astype(np.float32))
