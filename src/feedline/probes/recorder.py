@@ -61,9 +61,9 @@ class Recorder:
     def look(self) -> None:
         """Note what the workers do at this moment, and what they have done, as they may end before the record."""
         self._look_at_workers()
-        own = process_conditions(os.getpid())
-        if own is not None and own.swapped_bytes:  # it may be freed before the record
-            self._swapped_bytes = max(self._swapped_bytes, own.swapped_bytes)
+        process = process_conditions(os.getpid())
+        if process is not None and process.swapped_bytes:  # it may be freed before the record
+            self._swapped_bytes = max(self._swapped_bytes, process.swapped_bytes)
         self._looking = io_conditions("/proc/thread-self")
         for number, figures in enumerate(self._feeds):
             pids = _pids_of(figures)
@@ -135,8 +135,8 @@ class Recorder:
         """Return the conditions of this process and of its workers, those that have ended included."""
         self._look_at_workers()
         conditions = replace(machine_conditions(), hook=self._hook)
-        own = process_conditions(os.getpid())
-        for part in [*([] if own is None else [own.since(self._looking)]), *self._workers.values()]:
+        process = process_conditions(os.getpid())
+        for part in [*([] if process is None else [process.since(self._looking)]), *self._workers.values()]:
             conditions = conditions.plus(part)
         return replace(conditions, swapped_bytes=max(conditions.swapped_bytes, self._swapped_bytes))
 
@@ -161,8 +161,8 @@ def _record_of(figures: Any, activity: Counter[str]) -> FeedRecord:
 
 def _pids_of(figures: Any) -> list[int]:
     """Return the ids of the worker processes of a feed."""
-    own = os.getpid()
-    return [worker.pid for worker in getattr(figures, "workers", ()) if worker.pid not in (0, own)]
+    process = os.getpid()
+    return [worker.pid for worker in getattr(figures, "workers", ()) if worker.pid not in (0, process)]
 
 
 def _traffic() -> Any:

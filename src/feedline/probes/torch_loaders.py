@@ -169,11 +169,11 @@ class _Timing:
     def _change(self, iterators: Any) -> None:
         self._iterators = iterators
         initialise, advance = self._before = iterators.__init__, iterators.__next__
-        own = os.getpid()  # a forked worker may have loaders of its own
+        pid = os.getpid()  # a forked worker may have loaders of its own
 
         def initialised(iterator: Any, loader: Any) -> None:
             initialise(iterator, loader)
-            if os.getpid() == own:
+            if os.getpid() == pid:
                 iterator._feedline = _Timed(self._figures_of(loader))
 
         def advanced(iterator: Any) -> Any:

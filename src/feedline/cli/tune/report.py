@@ -98,10 +98,10 @@ def show(result: Mapping[str, Any]) -> None:
 
 def _sorted(outcome: SearchResult) -> list[Trial]:
     """Return the present setting, then the fastest first, then those without a measurement."""
-    others = [trial for trial in outcome.trials if trial is not outcome.present]
+    candidates = [trial for trial in outcome.trials if trial is not outcome.present]
     return [
         outcome.present,
-        *sorted(others, key=lambda trial: (trial.ratio is None, -(trial.ratio or trial.predicted))),
+        *sorted(candidates, key=lambda trial: (trial.ratio is None, -(trial.ratio or trial.predicted))),
     ]
 
 

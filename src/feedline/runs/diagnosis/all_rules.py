@@ -81,10 +81,10 @@ def _views(records: Sequence[RankRecord]) -> list[RankView]:
 def _worst(findings: list[Finding]) -> Finding:
     """Return the worst of findings about several ranks."""
     worst = max(findings, key=lambda finding: finding.gain)
-    others = sorted(finding.rank for finding in findings if finding is not worst)
-    if not others:
+    ranks = sorted(finding.rank for finding in findings if finding is not worst)
+    if not ranks:
         return worst
-    names = ", ".join(map(str, others[:_NAMED])) + (", …" if len(others) > _NAMED else "")
+    names = ", ".join(map(str, ranks[:_NAMED])) + (", …" if len(ranks) > _NAMED else "")
     return replace(
-        worst, evidence=f"{worst.evidence} The same holds for {'rank' if len(others) == 1 else 'ranks'} {names}."
+        worst, evidence=f"{worst.evidence} The same holds for {'rank' if len(ranks) == 1 else 'ranks'} {names}."
     )
