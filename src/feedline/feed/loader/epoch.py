@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from feedline.concurrency.finalizers import unless_exiting
 from feedline.concurrency.turns import lend
 from feedline.feed.equal_work import by_position
 from feedline.feed.loader import collate as collating
@@ -313,6 +314,7 @@ class Epoch:
         if self._pool is not None:
             self._crew.dismiss(self._pool)
 
+    @unless_exiting
     def __del__(self) -> None:
         # Workers' threads may be waiting for the turn of this thread, which would wait for them in vain.
         if self._pool is not None:

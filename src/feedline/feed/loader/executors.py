@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from feedline.concurrency.finalizers import unless_exiting
 from feedline.concurrency.turns import lend
 from feedline.feed.loader.fetch import Fetched, unit_of
 from feedline.feed.loader.gather import Columns
@@ -217,6 +218,7 @@ class PoolExecutor:
         """Cancel the batches in flight."""
         self._pool.cancel(self._give_up())
 
+    @unless_exiting
     def __del__(self) -> None:
         if hasattr(self, "_depth"):  # else __init__ failed
             self._pool.abandon(self._give_up())

@@ -23,6 +23,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedline import _native
+from feedline.concurrency.finalizers import unless_exiting
 from feedline.concurrency.fork_local import PerProcess
 from feedline.concurrency.turns import lend
 from feedline.errors import StateError
@@ -534,6 +535,7 @@ class IterableExecutor:
         if self._pool is not None:
             self._pool.cancel(self._give_up())
 
+    @unless_exiting
     def __del__(self) -> None:
         if hasattr(self, "_received") and self._pool is not None:  # else __init__ failed, or there are no workers
             self._pool.abandon(self._give_up())

@@ -25,6 +25,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
+from feedline.concurrency.finalizers import unless_exiting
 from feedline.errors import DataError
 from feedline.feed.remote.blocking_calls import in_own_thread
 from feedline.feed.remote.stores import (
@@ -183,6 +184,7 @@ class WebClient:
             self._own["User-Agent"] = str(options["user_agent"])
         self._options = options
 
+    @unless_exiting
     def __del__(self) -> None:
         # The loop may serve others for long after this client.
         if self._loop is not None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from feedline import _native
 from feedline.concurrency import named_threads
+from feedline.concurrency.finalizers import unless_exiting
 from feedline.data import Value
 from feedline.feed.sharing.group_messages import NONE, REPLY, REQUEST, TABLE_BYTES, accept
 from feedline.feed.sharing.value_memory import ValueMemory
@@ -55,6 +56,7 @@ class _KeptMinibatch:
         self.view = memoryview(_native.SharedMemory(self.fd, self.size))
         self.key = b""
 
+    @unless_exiting
     def __del__(self) -> None:
         if hasattr(self, "fd"):
             os.close(self.fd)

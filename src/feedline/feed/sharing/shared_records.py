@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NoReturn, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.concurrency.finalizers import unless_exiting
 from feedline.feed.workers.limits import require_memory
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -57,6 +58,7 @@ class Memory:
         self.view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, flags, mmap.PROT_READ))
         _copy_on_write(self.view)
 
+    @unless_exiting
     def __del__(self) -> None:
         os.close(self._fd)
 

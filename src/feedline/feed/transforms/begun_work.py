@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from feedline.concurrency.finalizers import unless_exiting
 from feedline.feed.transforms.transform import Transformed
 
 
@@ -31,6 +32,7 @@ class BegunWork:
         """Wait for the work, and return the result."""
         return self._work.result()
 
+    @unless_exiting
     def __del__(self) -> None:
         work = getattr(self, "_work", None)  # missing if the work could not begin
         if work is not None:

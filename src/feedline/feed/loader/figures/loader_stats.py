@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from feedline.concurrency.control_groups import usable_cores
+from feedline.concurrency.finalizers import unless_exiting
 from feedline.concurrency.stages import Durations, FeedStage, add_stages
 from feedline.feed.loader.figures.remedies import remedy
 from feedline.feed.progress_bar import Progress, Report, showing
@@ -220,6 +221,7 @@ class ShownSweep:
         self._report = None
         self._open.close()
 
+    @unless_exiting
     def __del__(self) -> None:
         self.close()
 
