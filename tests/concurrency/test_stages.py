@@ -113,7 +113,7 @@ def test_copies_of_a_loader_go_on_from_its_stages(words):
     before = loader.stats().stages
     copied = pickle.loads(pickle.dumps(loader.stats()))
     assert copied.stages == before
-    assert copied.facts == {}
+    assert copied.facts == loader.stats().facts
 
 
 def test_fetched_bytes_are_in_the_stage_that_fetches(tmp_path):
@@ -130,15 +130,30 @@ def test_feeds_are_announced_and_forgotten(words):
     stop = FEEDS.listen(seen.append)
     source = fl.MinibatchSource(fl.open_corpus(words))
     loader = fl.DataLoader([1, 2, 3])
+    list(loader), list(loader)
+    copied = pickle.loads(pickle.dumps(loader))
+    assert [figures.facts["feed"] for figures in seen[-2:]] == ["MinibatchSource", "DataLoader"]
+    list(copied)
+    assert seen.pop() is copied.stats()
     assert [figures.facts["feed"] for figures in seen[-2:]] == ["MinibatchSource", "DataLoader"]
     stop()
-    fl.DataLoader([4])
+    list(fl.DataLoader([4]))
     assert seen[-1] is loader.stats()
     own = {id(source.stats()), id(loader.stats())}
     assert own <= {id(figures) for figures in FEEDS}
     seen.clear()
     del source, loader
     assert not own & {id(figures) for figures in FEEDS}
+
+
+def test_a_loader_of_a_corpus_has_the_facts_of_its_source(words):
+    with fl.MinibatchSource(fl.open_corpus(words), shuffle=fl.Window(100)) as source:
+        of_source = source.stats().facts
+    with fl.DataLoader(fl.open_corpus(words), 4, shuffle=fl.Window(100)) as loader:
+        of_loader = loader.stats().facts
+    shared = of_source.keys() & of_loader.keys() - {"feed"}
+    assert {"corpus", "format", "files", "stored_bytes", "compressed", "shuffle", "whole_shuffle"} <= shared
+    assert {name: of_loader[name] for name in shared} == {name: of_source[name] for name in shared}
 
 
 stages = st.builds(
@@ -162,6 +177,7 @@ def test_sums_and_differences_of_stages_agree(first, second):
         assert (left.units, left.bytes) == (right.units, right.bytes)
         assert left.seconds == pytest.approx(right.seconds, abs=1e-6 * stage.seconds + 1e-9)
         assert len(stage.slowest) <= 3
+        assert all(unit in right.slowest for unit in left.slowest)  # what was slow before is not listed again
 
 
 @given(st.lists(st.floats(1e-8, 100), min_size=1, max_size=200))

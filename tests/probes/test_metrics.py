@@ -310,7 +310,17 @@ def test_a_file_that_cannot_be_written(tmp_path, caplog, leaves_nothing):
     with caplog.at_level(logging.WARNING, "feedline"), fl.metrics(path=path):
         path.unlink()
         path.parent.rmdir()
+        path.parent.touch()
     assert f"metrics are not written to {path}: " in caplog.text
+
+
+def test_the_folder_of_a_file_comes_back(tmp_path):
+    """Something has cleaned up."""
+    path = tmp_path / "folder" / "metrics.prom"
+    with fl.metrics(path=path):
+        path.unlink()
+        path.parent.rmdir()
+    assert "feedline_" in path.read_text()
 
 
 # ---- OpenTelemetry ---------------------------------------------------------------------------------------------

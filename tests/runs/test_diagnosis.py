@@ -16,7 +16,14 @@ from feedline.runs.diagnosis import FeedRecord, RankRecord, diagnose
 from tests.effort import examples
 
 LOADER = {"feed": "DataLoader", "dataset": "Items", "workers": 2, "kind": "process"}
-SOURCE = {"feed": "MinibatchSource", "format": "Store", "files": 1, "stored_bytes": 100_000_000, "threads": 2}
+SOURCE = {
+    "feed": "MinibatchSource",
+    "corpus": "data",
+    "format": "Store",
+    "files": 1,
+    "stored_bytes": 100_000_000,
+    "threads": 2,
+}
 STEP_S = 5.0
 
 

@@ -12,7 +12,7 @@ import feedline as fl
 from feedline.probes.examination import Examination
 from feedline.runs.diagnosis import diagnose, read_records
 from feedline.runs.folder import read_run
-from feedline.runs.rank_spans import RankCounts, SpanRecorder, merge
+from feedline.runs.rank_spans import FeedCounts, RankCounts, SpanRecorder, merge
 from feedline.runs.readiness import rank_states
 from feedline.runs.watching import RunWatch
 from tests.effort import examples
@@ -31,16 +31,15 @@ def test_spans_add_up_to_what_each_rank_counted(processes):
         recorder.start()
         counts = {}
         for rank, seconds, waited, steps, exchanged in process:
-            before = counts.get(rank, RankCounts(rank, "a", 0.0, {}, 0, 0.0, 0.0))
+            before = counts.get(rank, RankCounts(rank, "a", 0.0, [FeedCounts({})], 0.0))
             if seconds:  # a record that is not newer is the same record
-                waits_s = {"fetch": before.waits_s.get("fetch", 0.0) + waited}
+                [feed] = before.feeds
+                waits_s = {"fetch": feed.waits_s.get("fetch", 0.0) + waited}
                 counts[rank] = RankCounts(
                     rank,
                     "a",
                     before.seconds + seconds,
-                    waits_s,
-                    before.steps + steps,
-                    before.step_seconds + steps + exchanged,
+                    [FeedCounts(waits_s, feed.steps + steps, feed.step_seconds + steps + exchanged)],
                     before.exchange_seconds + exchanged,
                 )
             if rank in counts:
@@ -50,15 +49,30 @@ def test_spans_add_up_to_what_each_rank_counted(processes):
     assert recorder.spans.keys() == expected.keys()
     for rank, spans in recorder.spans.items():
         total, lasts = merge(spans), expected[rank]
-        assert total.waiting_s == sum(last.waits_s["fetch"] for last in lasts)
-        assert total.steps == sum(last.steps for last in lasts)
-        assert total.step_seconds == sum(last.step_seconds for last in lasts)
+        assert total.waiting_s == sum(last.feeds[0].waits_s["fetch"] for last in lasts)
+        assert total.steps == sum(last.feeds[0].steps for last in lasts)
+        assert total.step_seconds == sum(last.feeds[0].step_seconds for last in lasts)
         assert total.exchange_seconds == sum(last.exchange_seconds for last in lasts)
         assert sum(span.ended_s - span.began_s for span in spans) == sum(last.seconds for last in lasts)
         ends_s = [0.0, *(span.ended_s for span in spans)]
         for span, before_s in zip(spans, ends_s, strict=False):
             assert span.ended_s > span.began_s >= before_s
             assert min(span.waiting_s, span.steps, span.step_seconds, span.exchange_seconds) >= 0
+
+
+def test_a_span_is_of_the_feed_that_took_most_of_it():
+    """A validation that has taken longer than the training so far does not mix with it."""
+    recorder = SpanRecorder()
+    recorder.start()
+    training, validation = FeedCounts({"decode": 3.0}, 10, 1.0), FeedCounts({"fetch": 9.0}, 4, 2.0)
+    recorder.add(RankCounts(0, "a", 4.0, [training], None))
+    recorder.add(RankCounts(0, "a", 15.0, [training, validation], None))
+    recorder.add(RankCounts(0, "a", 17.0, [FeedCounts({"decode": 4.5}, 15, 1.5), validation], None))
+    assert [(span.waits_s, span.steps, span.step_seconds) for span in recorder.spans[0]] == [
+        ({"decode": 3.0}, 10, 1.0),
+        ({"fetch": 9.0}, 4, 2.0),
+        ({"decode": 1.5}, 5, 0.5),
+    ]
 
 
 def two_ranks(seconds, slow=1, **more):

@@ -61,7 +61,7 @@ def run(
     sys.argv = [str(script), *(arguments or [])]
     sys.path.insert(0, str(script.resolve().parent))
     ending: BaseException | None = None
-    began, hook = time.perf_counter(), sys.excepthook
+    began, hook, pid = time.perf_counter(), sys.excepthook, os.getpid()
     try:
         if statements is None:
             runpy.run_path(str(script), run_name="__main__")
@@ -80,7 +80,7 @@ def run(
             sys.excepthook(type(trimmed), trimmed, trimmed.__traceback__)
         raise typer.Exit(1) from None
     finally:
-        if json:
+        if json and os.getpid() == pid:  # not in a child that the script has forked
             torch = sys.modules.get("torch")
             versions = {"python": platform.python_version(), "feedline": __version__}
             print_json(

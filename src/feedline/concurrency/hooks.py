@@ -14,7 +14,8 @@ def hook_name() -> str:
     monitoring = getattr(sys, "monitoring", None)  # Python 3.12
     if monitoring is None:
         return ""
-    return next((name for tool in range(6) if (name := monitoring.get_tool(tool)) is not None), "")
+    tools = [tool for tool in range(6) if monitoring.get_tool(tool) is not None and monitoring.get_events(tool)]
+    return str(monitoring.get_tool(tools[0])) if tools else ""
 
 
 def _name_of(hook: Any) -> str:

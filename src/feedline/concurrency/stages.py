@@ -91,13 +91,14 @@ class FeedStage:
         return self
 
     def since(self, start: FeedStage) -> FeedStage:
-        """Return the stage between ``start``, an earlier one, and now. What is not a sum is as it is now."""
+        """Return the stage between ``start``, an earlier one, and now. The median and fullness are as they are now."""
         return replace(
             self,
             seconds=max(0.0, self.seconds - start.seconds),
             waiting=max(0.0, self.waiting - start.waiting),
             units=max(0, self.units - start.units),
             bytes=max(0, self.bytes - start.bytes),
+            slowest=[unit for unit in self.slowest if unit not in start.slowest],
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -146,8 +147,10 @@ class Feeds:
         self._lock = threading.RLock()  # so that a listener hears of each feed once
 
     def add(self, figures: FeedFigures) -> None:
-        """Add the figures of a new feed."""
+        """Add the figures of a feed, if they are new."""
         with self._lock:
+            if self._living.get(id(figures)) is figures:
+                return
             self._living[id(figures)] = figures
             for listener in self._listeners:
                 listener(figures)

@@ -30,7 +30,6 @@ class MetricsFile:
 
     def __init__(self, path: Path, registry: Any) -> None:
         self.path, self._registry = path, registry
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._write()
         self._ended = threading.Event()
         self._thread = begin("metrics-file", self._keep_written)
@@ -54,5 +53,6 @@ class MetricsFile:
     def _write(self) -> None:
         from prometheus_client import generate_latest
 
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(self.path) as file:
             file.write(generate_latest(self._registry))

@@ -6,34 +6,55 @@ heartbeat has carried it.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 from feedline.runs.fields import amount, anything, maybe, several, table, whole, words
 
 
+class FeedCounts(NamedTuple):
+    """What the loop of a feed did.
+
+    Attributes:
+        waits_s: seconds in which it waited for each stage. Stages without waits are omitted.
+        steps: number of minibatches.
+        step_seconds: seconds of its own work, exchanges included.
+    """
+
+    waits_s: dict[str, float]
+    steps: int = 0
+    step_seconds: float = 0.0
+
+    @property
+    def loop_s(self) -> float:
+        """Seconds of the loop."""
+        return sum(self.waits_s.values()) + self.step_seconds
+
+    def since(self, start: FeedCounts) -> FeedCounts:
+        """Return the counts between ``start``, earlier ones of the same feed, and now."""
+        waits_s = {stage: n for stage, now in self.waits_s.items() if (n := now - start.waits_s.get(stage, 0.0)) > 0}
+        return FeedCounts(waits_s, max(0, self.steps - start.steps), max(0.0, self.step_seconds - start.step_seconds))
+
+
 class RankCounts(NamedTuple):
-    """What a rank did since its process began, by the feed with which its loop spent most of its time.
+    """What a rank did since its process began.
 
     Attributes:
         rank, host: the rank, and the name of its machine.
         seconds: wall time.
-        waits_s: seconds in which the loop waited for each stage of the feed. Stages without waits are omitted.
-        steps: number of minibatches.
-        step_seconds: seconds of the loop's own work, exchanges included.
+        feeds: counts of its feeds, in an order that stays.
         exchange_seconds: seconds in which it waited for other ranks. None if they are not known.
     """
 
     rank: int
     host: str
     seconds: float
-    waits_s: dict[str, float]
-    steps: int
-    step_seconds: float
+    feeds: list[FeedCounts]
     exchange_seconds: float | None
 
 
 class RankSpan(NamedTuple):
-    """What a rank did in a span. See `RankCounts`.
+    """What a rank did in a span, with the feed with which its loop spent most of it. See `RankCounts` and `FeedCounts`.
 
     Attributes:
         process: number of its process in the run, from 0.
@@ -132,11 +153,13 @@ class SpanRecorder:
         """Add the span from the last counts of the rank to new ones. Counts that are no newer add nothing."""
         last = self._last.get(counts.rank)
         if last is None:
-            last = RankCounts(counts.rank, counts.host, 0.0, {}, 0, 0.0, None)
+            last = RankCounts(counts.rank, counts.host, 0.0, [], None)
         if counts.seconds <= last.seconds:
             return
         self._last[counts.rank] = counts
-        waits_s = {stage: n for stage, now in counts.waits_s.items() if (n := now - last.waits_s.get(stage, 0.0)) > 0}
+        nothing = FeedCounts({})
+        feeds = [now.since(start) for now, start in itertools.zip_longest(counts.feeds, last.feeds, fillvalue=nothing)]
+        feed = max(feeds, key=lambda feed: feed.loop_s, default=nothing)
         exchange_s = counts.exchange_seconds
         span = RankSpan(
             counts.rank,
@@ -144,9 +167,7 @@ class SpanRecorder:
             self._process,
             self._began_s + last.seconds,
             self._began_s + counts.seconds,
-            waits_s,
-            max(0, counts.steps - last.steps),
-            max(0.0, counts.step_seconds - last.step_seconds),
+            *feed,
             None if exchange_s is None else max(0.0, exchange_s - (last.exchange_seconds or 0.0)),
         )
         self.spans.setdefault(counts.rank, []).append(span)
@@ -163,24 +184,21 @@ def counts_of_line(line: dict[str, Any]) -> tuple[RankCounts, ...]:
 def _counts(data: Any, name: str) -> RankCounts:
     fields = table(anything, data, name)
     feeds = [_feed(feed, f"{name}.feeds") for feed in several(anything, fields.get("feeds"), f"{name}.feeds")]
-    waits_s, steps, step_s = max(feeds, key=lambda feed: sum(feed[0].values()) + feed[2], default=({}, 0, 0.0))
     return RankCounts(
         whole(fields.get("rank"), f"{name}.rank"),
         words(fields.get("host"), f"{name}.host"),
         amount(fields.get("seconds"), f"{name}.seconds"),
-        waits_s,
-        steps,
-        step_s,
+        feeds,
         maybe(amount, fields.get("exchange_seconds"), f"{name}.exchange_seconds"),
     )
 
 
-def _feed(data: Any, name: str) -> tuple[dict[str, float], int, float]:
+def _feed(data: Any, name: str) -> FeedCounts:
     stages = table(anything, table(anything, data, name).get("stages"), f"{name}.stages")
     figures = {stage: table(anything, figure, f"{name}.stages.{stage}") for stage, figure in stages.items()}
     step = figures.pop("step", {})
     waits_s = {stage: amount(figure.get("waiting", 0.0), f"{name}.{stage}") for stage, figure in figures.items()}
-    return (
+    return FeedCounts(
         {stage: seconds for stage, seconds in waits_s.items() if seconds},
         whole(step.get("units", 0), f"{name}.step.units"),
         amount(step.get("seconds", 0.0), f"{name}.step.seconds"),

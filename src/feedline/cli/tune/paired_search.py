@@ -3,8 +3,8 @@
 A machine's speed drifts, so no two turns are compared that were not next to each other: a candidate and the best
 setting so far are measured in turn, and only the ratio of their speeds counts. A step begins with all settings that
 differ from the best in one value, and with the best prediction. Each round measures every candidate once more and drops
-the slower half. The last candidate replaces the best setting if it was faster in several pairs. Then the next step
-begins.
+the slower half. The last candidate replaces the best setting if it was faster in several pairs, or much faster in two.
+Then the next step begins, with those that were nearly as fast.
 
 The search knows no data: a `Subject` predicts and measures.
 """
@@ -27,6 +27,8 @@ MARGIN = 1.03  # times as fast, below which a setting is not worth a change
 PAIRS = 3  # pairs of turns before a setting replaces another
 LAST_PAIRS = 5  # that compare the result with the present setting
 LARGE = 1.1  # times as fast, below which all but one of these have to agree
+CLEAR = 1.5  # times as fast, from which two pairs say enough
+RIVAL = 0.8  # times as fast as the best setting, from which one that was compared with an earlier one is compared again
 _SHARE = 0.6  # of the time left, that a step may plan for
 
 
@@ -93,6 +95,11 @@ class Trial:
         return statistics.median(self.ratios) if self.ratios else 1.0
 
     @property
+    def is_clear(self) -> bool:
+        """Whether it is so much faster than ``base`` that its pairs say enough."""
+        return len(self.ratios) >= 2 and min(self.ratios) >= CLEAR
+
+    @property
     def ratio(self) -> float | None:
         """Speed over the speed of the present setting. None: not measured."""
         if not self.rates:
@@ -151,6 +158,7 @@ class _Search:
         self._lengths: list[float] = []  # seconds of each turn
         self._measured: dict[tuple[object, ...], Trial] = {}
         self._considered: dict[tuple[object, ...], Trial] = {}
+        self._clear = False  # whether the present setting is much slower than the best one
         self._axes = {name: list(values) for name, values in subject.axes.items()}
 
     def run(self) -> SearchResult:
@@ -188,7 +196,8 @@ class _Search:
 
     def _left(self) -> float:
         """Return the seconds that are left before the turns that confirm the result."""
-        confirming_s = min(2 * LAST_PAIRS * self._turn_s(), self._seconds / 3)
+        pairs = 2 if self._clear else LAST_PAIRS
+        confirming_s = min(2 * pairs * self._turn_s(), self._seconds / 3)
         return self._seconds - (self._clock() - self._began) - confirming_s
 
     def _turn_s(self) -> float:
@@ -209,11 +218,22 @@ class _Search:
             for key, normal in fresh.items()
             if key not in self._measured
         ]
+        earlier = [best]  # the settings that it and they have been better than
+        while (base := earlier[-1].base) is not None:
+            earlier.append(base)
+        sound = [
+            trial for trial in self._measured.values() if not trial.remark and all(trial is not t for t in earlier)
+        ]
+        rivals = [trial for trial in sound if trial.base is not best and self._rivals(trial, best)]
         # One pair may have been bad luck. The time that is left gives all a second and a third.
-        again = [t for t in self._measured.values() if t.base is best and not t.remark and len(t.ratios) < PAIRS]
-        if not trials:
+        again = [trial for trial in sound if trial.base is best and len(trial.ratios) < PAIRS]
+        if not trials and not rivals:
             return sorted(again, key=lambda trial: -trial.gain)
-        return sorted(trials, key=lambda trial: (-trial.predicted, self._cost(trial.setting)))
+        rivals.sort(key=lambda trial: -(trial.ratio or 0.0))
+        return [*rivals, *sorted(trials, key=lambda trial: (-trial.predicted, self._cost(trial.setting)))]
+
+    def _rivals(self, trial: Trial, best: Trial) -> bool:
+        return trial.base is not None and (trial.ratio or 0.0) >= RIVAL * (best.ratio or 1.0)
 
     def _cost(self, setting: Setting) -> int:
         return sum(self._subject.axes[name].index(value) for name, value in setting.items())
@@ -230,6 +250,11 @@ class _Search:
             racing.sort(key=lambda trial: (-round(math.log(trial.gain, MARGIN)), self._cost(trial.setting)))
             if len(racing) <= 1 or not self._has_time(2):
                 break
+            if racing[0].gain >= CLEAR:  # the others are better compared with it than with the slow base
+                self._pair(best, racing[0])
+                if racing[0].is_clear:
+                    self._clear = True
+                    return racing[0]
             racing = racing[: (len(racing) + 1) // 2]
         if not racing:
             return best
@@ -241,7 +266,8 @@ class _Search:
     def _pair(self, base: Trial, trial: Trial) -> None:
         """Measure a trial and its base one after the other. The first one changes from pair to pair."""
         self._measured.setdefault(_key(trial.setting), trial)
-        trial.base = base
+        if trial.base is not base:
+            trial.base, trial.ratios = base, []
         try:
             if len(trial.ratios) % 2:
                 rate = self._turn(trial)
@@ -267,11 +293,14 @@ class _Search:
             if number and self._clock() - self._began + 2 * self._turn_s() > self._seconds:
                 break
             self._pair(present, best)
+            if best.is_clear:
+                break
         steady = best.gain >= LARGE or sum(ratio <= 1 for ratio in best.ratios) <= 1
         if best.gain >= MARGIN and steady and not best.remark:
             return best
         # A later step went wrong. The first one compared with the present setting, too.
-        return first if first is not best and first.gain >= LARGE and len(first.ratios) >= PAIRS else present
+        sound = first.is_clear or (first.gain >= LARGE and len(first.ratios) >= PAIRS)
+        return first if sound and first is not best else present
 
 
 def _key(setting: Setting) -> tuple[object, ...]:

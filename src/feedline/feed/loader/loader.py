@@ -177,7 +177,6 @@ class DataLoader(_Base):
             expect_processes(options)
         self._quarantine = QuarantineFile.of(options.quarantine)
         self._stats = LoaderStats(describe=options.describe)
-        FEEDS.add(self._stats)
         self._sweeps, self._crew = Sweeps(LoaderPosition(), batches), Crew()
         # Names that a subclass defines, or has set before it called this constructor, keep its meaning.
         earlier = self.__dict__.keys() - self.__dict__.get("_set", {}).keys()
@@ -341,6 +340,7 @@ class DataLoader(_Base):
     def _get_iterator(self) -> LoaderIterator:
         """Implement `__iter__`: subclasses override torch's method of this name."""
         self._notice(begins=True)
+        FEEDS.add(self._stats)  # here, as copies of loaders are made without the constructor
         sweeps = self._sweeps
         progress = before = None
         size = self._IterableDataset_len_called

@@ -125,7 +125,12 @@ class LoaderOptions:
     def describe(self) -> dict[str, Any]:
         """Return the settings for those who look for what is slow, in JSON types."""
         # A corpus is read by a source, whose threads are no workers.
-        data = {"corpus": self.dataset.name} if self.is_corpus else {"dataset": type(self.dataset).__name__}
+        data: dict[str, Any] = {"dataset": type(self.dataset).__name__}
+        if self.is_corpus:
+            from feedline.feed.reading.facts import corpus_facts  # which other loaders do not need
+
+            whole = bool(self.shuffle) and not isinstance(self.shuffle, Window)
+            data = {**corpus_facts(self.dataset), "shuffle": repr(self.shuffle), "whole_shuffle": whole}
         return {
             "feed": "DataLoader",
             **data,

@@ -11,6 +11,26 @@ from feedline.feed.timeline import Window
 from feedline.feed.timeline.elements import Timeline
 
 
+def corpus_facts(corpus: Deserializer) -> dict[str, Any]:
+    """Return facts about a corpus in JSON types. Reads nothing.
+
+    Returns:
+        Its name and format, the number of its files and chunks, their bytes, whether they are objects of a store, and
+        whether chunks are mapped without decoding. Numbers that are unknown before reading are None.
+    """
+    paths, chunks = list(corpus.paths()), corpus.chunks() if is_sized(corpus) else None
+    return {
+        "corpus": corpus.name,
+        "format": type(corpus).__name__.removesuffix("Deserializer"),
+        "files": len(paths),
+        "remote": is_address(corpus.name),
+        "mapped": corpus.capability(RandomAccess) is not None,
+        "compressed": any(path.endswith((".gz", ".zst", ".bz2", ".xz", ".lz4")) for path in paths),
+        "stored_bytes": None if chunks is None else sum(chunk.bytes for chunk in chunks),
+        "chunks": None if chunks is None else len(chunks),
+    }
+
+
 def facts_of(
     corpus: Deserializer,
     timeline: Timeline,
@@ -29,21 +49,11 @@ def facts_of(
         transforms: names of its transforms.
 
     Returns:
-        The name and format of the corpus, the number of its files and chunks, their bytes, the number of sequences,
-        whether they are objects of a store, whether chunks are mapped without decoding, and the arguments.
-        Numbers that are unknown before reading are None.
+        Those about the corpus, the number of sequences or None if it is unknown, and the arguments.
     """
-    paths, chunks = list(corpus.paths()), corpus.chunks() if is_sized(corpus) else None
     return {
         "feed": "MinibatchSource",
-        "corpus": corpus.name,
-        "format": type(corpus).__name__.removesuffix("Deserializer"),
-        "files": len(paths),
-        "remote": is_address(corpus.name),
-        "mapped": corpus.capability(RandomAccess) is not None,
-        "compressed": any(path.endswith((".gz", ".zst", ".bz2", ".xz", ".lz4")) for path in paths),
-        "stored_bytes": None if chunks is None else sum(chunk.bytes for chunk in chunks),
-        "chunks": None if chunks is None else len(chunks),
+        **corpus_facts(corpus),
         "sequences": timeline.sweep_length,
         "shuffle": repr(shuffle),
         "whole_shuffle": timeline.window is None and not timeline.in_corpus_order,

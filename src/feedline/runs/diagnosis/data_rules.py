@@ -107,7 +107,7 @@ def bad_window(view: RankView) -> Finding | None:
     """The order reads single sequences from a disk, or a window is not read ahead."""
     facts = view.feed.facts
     share = view.share("fetch", "decode")
-    if facts.get("feed") != "MinibatchSource" or share < WORTH:
+    if "corpus" not in facts or share < WORTH:
         return None
     if facts.get("read_ahead") is not None:
         return view.finding(
@@ -184,7 +184,7 @@ def compression(view: RankView) -> Finding | None:
     facts, decode = view.feed.facts, view.stage("decode")
     compressed, is_store = facts.get("compressed"), facts.get("format") == "Store"
     text = facts.get("format") in _TEXT
-    if not view.waits("decode") or facts.get("mapped") or facts.get("feed") != "MinibatchSource":
+    if not view.waits("decode") or facts.get("mapped") or "corpus" not in facts:
         return None
     if not (compressed or is_store or text):
         return None

@@ -71,7 +71,7 @@ class LoaderStats:
         """Let copies go on from the figures, without the source and the dataset."""
         left_out = ("source", "describe", "known", "earlier")
         figures = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in left_out}
-        return partial(LoaderStats, **figures, earlier=self._earlier_stages()), ()
+        return partial(LoaderStats, **figures, known=self.facts, earlier=self._earlier_stages()), ()
 
     @property
     def facts(self) -> dict[str, Any]:
