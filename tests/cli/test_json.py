@@ -88,6 +88,7 @@ MODES = {
     "run": {
         "--as mxnet prints.py an --argument": 0,
         "--as mxnet notebook.ipynb": 0,
+        "--as mxnet forks.py": 0,
         "--as mxnet ends.py 3": 3,
         "--as mxnet ends.py words": 1,
         "--as mxnet raises.py ValueError": 1,
@@ -137,6 +138,13 @@ import mxnet
 
 print("printed", sys.argv[1:], flush=True)
 os.system("echo printed by a process")
+""",
+    "forks.py": """
+import os, sys
+
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
 """,
     "ends.py": """
 import sys
@@ -304,6 +312,7 @@ def test_run_tells_how_a_script_ended(data):
     assert (shown["exit_code"], shown["left_out"], shown["versions"]["feedline"]) == (0, [], fl.__version__)
     shown, _ = document(data, "run", "--as mxnet notebook.ipynb")
     assert shown["left_out"] == ["notebook.ipynb, code cell 1: left out %matplotlib inline"]
+    document(data, "run", "--as mxnet forks.py")  # the child prints none
     shown, _ = document(data, "run", "--as mxnet ends.py 3", code=3)
     assert shown["exit_code"] == 3
     assert "error" not in shown
