@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -55,14 +53,18 @@ def test_one_hot_skips():
 @pytest.mark.parametrize(
     ("batch", "classes", "options", "kind"),
     [
-        ([1, 2], 3, {}, ValueError),
+        ([1, 3], 3, {}, ValueError),
+        ([1, [2]], 3, {}, ValueError),
+        ([0.5], 3, {}, ValueError),
+        ([[[1]]], 3, {}, ValueError),
+        (1, 3, {}, ValueError),
         ([], 3, {}, ValueError),
         ([[0.5]], 3, {}, ValueError),
         ([["a"]], 3, {}, ValueError),
         ([[3]], 3, {}, ValueError),
         ([[-1]], 3, {}, ValueError),
         ([[1]], 3, {"dtype": np.int8}, ValueError),
-        ([[1]], (2, 3), {}, fl.CompatError),
+        ([[1]], (2, 3), {}, ValueError),
     ],
 )
 def test_one_hot_errors(batch, classes, options, kind):
@@ -97,18 +99,20 @@ def test_rectangular_values():
 def test_sequences_that_go_on():
     value = C.Value([np.zeros((n, 1), np.float32) for n in (2, 1)], seq_starts=[True, False])
     assert value.mask.tolist() == [[2, 1], [1, 0]]
-    with pytest.raises(ValueError, match="2 seq_starts"):
+    with pytest.raises(ValueError, match="a bool for each of 2 sequences, got 1"):
         C.Value([np.zeros((n, 1), np.float32) for n in (2, 1)], seq_starts=[True])
 
 
 def test_create_as_a_variable_takes_it():
-    variable = SimpleNamespace(shape=(2,), dtype=np.float32)
+    variable = C.sequence.input_variable(2)
     value = C.asvalue(variable, [np.ones((3, 2)), np.ones((1, 2))])
     assert (value.shape, value.dtype) == ((2, 3, 2), np.float32)
     assert C.Value.create(variable, np.ones((4, 2)), read_only=True).is_read_only
     assert C.Value.create(variable, value) is value
-    with pytest.raises(ValueError, match="for 0"):
+    with pytest.raises(ValueError, match=r"got \(3, 5\) as item 0"):
         C.asvalue(variable, [np.ones((3, 5))])
+    with pytest.raises(TypeError, match="expected a variable, got int"):
+        C.asvalue(2, [np.ones((3, 2))])
 
 
 def test_clones_share_nothing():

@@ -361,7 +361,7 @@ def test_arguments_come_in_order():
     close(g.eval({a: np.ones((1, 2), "f4"), b: np.zeros((1, 2), "f4")}), -1)
     with pytest.raises(ValueError, match="expected data for input `a`, input `b`, got it for 'c'"):
         f.eval({"c": 1})
-    with pytest.raises(ValueError, match="expected data for 2 arguments"):
+    with pytest.raises(ValueError, match="a dictionary of data for 2 arguments, input `a`, input `b`, got list"):
         f.eval([np.ones((1, 2), "f4")])
     assert repr(f).startswith("Minus(Input('a', [#], [2]), Input('b', [#], [2])) -> Output('f', [#], [2])")
 
@@ -567,9 +567,9 @@ class SumAndProduct(C.UserFunction):
 def test_custom_functions(tmp_path, x):
     cubed = C.user_function(Cube(x * 1))
     same(cubed.eval({x: STEPS}), [s**3 for s in STEPS])
-    same((cubed * 2).grad({x: STEPS}), [6 * s**2 for s in STEPS])
+    same((cubed * 2).grad({x: STEPS}, wrt=[x]), [6 * s**2 for s in STEPS])
     flat = C.input_variable(2)
-    close((C.user_function(Cube(flat)) + 1).grad({flat: [[1, 2]]}), [[3, 12]])
+    close((C.user_function(Cube(flat)) + 1).grad({flat: [[1, 2]]}, wrt=[flat]), [[3, 12]])
     w = C.Parameter((2,), init=3)
     both = C.user_function(SumAndProduct([flat, flat * w]))
     found = both.eval({flat: [[1, 2]]})
@@ -670,7 +670,7 @@ def test_scripts_may_mark_where_sequences_begin(steps):
         trainer.train_minibatch(({x: list(words[:, piece]), y: list(following[:, piece])}, flags))
         close(trainer.previous_minibatch_loss_average, np.mean([e[piece] for e in expected]))
         close(np.stack(z.eval((list(words[:, piece]), flags))), scores[:, piece])
-    with pytest.raises(ValueError, match="a bool for each sequence, got 1"):
+    with pytest.raises(ValueError, match="a bool for each of 2 sequences, got 1"):
         trainer.train_minibatch(({x: list(words), y: list(following)}, [True]))
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from feedline.cntk._feeding import packed_of
 from feedline.cntk._order import in_order
 from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import intended_device
+from feedline.cntk.ops._evaluation import check_constants
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Parameter, Variable
 from feedline.networks import Node
@@ -47,29 +47,31 @@ class CriterionNetwork(Network):
         self._by_sample = [bool(node.axes) for node in outputs]
         self.extra: tuple[Any, ...] = ()
         self._states = {node.uid: f"{node.op}{i}" for i, node in enumerate(topological(self.roots))}
-        self._by_name = {node.name: node for node in self.inputs if node.name}
 
-    def forward(self, minibatch: Mapping[Any, Any]) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+    def forward(self, minibatch: Any) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
         """Compute one number per label sample for each output. In testing, the last output determines the samples.
 
         Args:
-            minibatch: data by variable, or by a variable's name. Unused data is ignored.
+            minibatch: `feedline.cntk._arguments.Arguments`, which may have data that is not needed.
 
         Raises:
             ValueError: an input without data, or truncated sequences where whole sequences are needed.
             StateError: sequences that do not continue from the last minibatch.
         """
-        feeds: dict[Node, Any] = {}
-        for key, value in minibatch.items():
-            node = self._by_name.get(key) if isinstance(key, str) else getattr(key, "node", None)
-            if node is not None:
-                feeds[node] = packed_of(value, node)
-        results = super().forward(feeds, getattr(minibatch, "lanes", None), getattr(minibatch, "begins", None))
+        results = super().forward(minibatch, minibatch.lanes, minibatch.begins)
         self.__dict__["extra"] = results[self._count :]  # see Network.forward
         assert self.batch is not None
         samples = self.batch.rows(self._counted[0 if self.training else -1])
         pairs = zip(results[: self._count], self._by_sample, strict=True)
-        return tuple([_numbers(packed.data, by_sample, samples) for packed, by_sample in pairs])
+        numbers = [_numbers(packed.data, by_sample, samples) for packed, by_sample in pairs]
+        if self.training and torch.is_grad_enabled() and not numbers[0].requires_grad:
+            numbers[0] = numbers[0] + self._zero()
+        return tuple(numbers)
+
+    def _zero(self) -> torch.Tensor:
+        """Return 0 with gradients of zero, for losses that no parameter changes differentiably."""
+        parts = [parameter.flatten()[:0].sum() for parameter in self.parameters() if parameter.requires_grad]
+        return torch.stack(parts).sum() if parts else torch.zeros((), device=self.device, requires_grad=True)
 
     def with_outputs(self, extra: Sequence[Node]) -> CriterionNetwork:
         """Return a network with the same parameters and states, and further outputs."""
@@ -115,6 +117,7 @@ def _counted_by(root: Node) -> tuple[str, ...]:
 def module_of(loss: Any, metric: Any) -> tuple[CriterionNetwork, Any, Any]:
     """Return the network of a criterion, on the default device, and functions that select its loss and metric."""
     outputs = [loss.node] if metric is None else [loss.node, metric.node]
+    check_constants(outputs)
     network = CriterionNetwork(outputs)
     network.to(intended_device().torch())
     return network, _loss, None if metric is None else _metric

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from feedline.cntk._nodes import needs_gradient, with_gradient
 from feedline.errors import CompatError, StateError
 from feedline.networks import Node, Type, Weights, apply
 from feedline.networks.node import parameter_node
@@ -217,6 +218,7 @@ def _describe(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
             "sparse": node.sparse,
             "shape": _list(node.type.shape),
             "axes": _list(node.type.axes),
+            "needs_gradient": needs_gradient(node),
         }
         if node.weights is not None:
             entry |= {"trains": node.weights.trains, "keeps": node.weights.keeps}
@@ -238,7 +240,8 @@ def _node(entry: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
     kind = Type(_tuple(entry["shape"]), _tuple(entry["axes"]))
     if entry["op"] not in ("input", "placeholder"):
         raise ValueError(f"expected a tensor for the leaf {str(entry['name'])[:80]!r}, got none")
-    return Node(entry["op"], given=kind, name=entry["name"], sparse=entry["sparse"], dtype=_dtype(entry["dtype"]))
+    node = Node(entry["op"], given=kind, name=entry["name"], sparse=entry["sparse"], dtype=_dtype(entry["dtype"]))
+    return with_gradient(node) if entry.get("needs_gradient") is True else node
 
 
 def _list(items: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ _TYPES: dict[Any, str] = {
     5: "int8",
     6: "int16",
 }
+_NEEDS_GRADIENT = "needs_gradient"  # attribute of an input's node
 _SUPPORTED = ("float16", "float32", "float64", "int8", "int16")
 
 
@@ -135,3 +138,13 @@ def nodes_of(*operands: Any) -> list[Node]:
     default = "float32" if len(operands) == 1 else None
     dtype = next((element_type(node) for node in nodes if node is not None), default)
     return [node_of(operand, dtype) for operand in operands]
+
+
+def needs_gradient(node: Node) -> bool:
+    """Return whether a node is a parameter, or an input from `with_gradient`."""
+    return node.op == "parameter" or (node.op == "input" and bool(node.attributes.get(_NEEDS_GRADIENT)))
+
+
+def with_gradient(node: Node) -> Node:
+    """Return an input that `Function.grad` differentiates with respect to by default."""
+    return replace(node, attributes=MappingProxyType({_NEEDS_GRADIENT: True}))

@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.cntk._names import absent_members, names_of
+from feedline.cntk._sequences import pack_for
 from feedline.cntk.device import DeviceDescriptor, intended_device
 from feedline.data import Value as Packed
-from feedline.errors import CompatError, shown
+from feedline.errors import shown
+from feedline.networks import Node
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -40,8 +42,9 @@ class NDArrayView:
     def __init__(self, shape: Sequence[int], data_type: Any, device: DeviceDescriptor | None = None) -> None:
         self._take(np.zeros(tuple(shape), data_type), device, False)
 
-    def _take(self, data: Any, device: DeviceDescriptor | None, read_only: bool) -> None:
+    def _take(self, data: Any, device: DeviceDescriptor | None, read_only: bool, shape: Sequence[int] = ()) -> None:
         self._data, self.device, self.is_read_only = data, device or intended_device(), read_only
+        self._shape = tuple(shape or data.shape)
 
     @staticmethod
     def from_dense(
@@ -71,17 +74,19 @@ class NDArrayView:
             device: device on which it will be used.
             read_only: whether the view is read-only.
             borrow: whether to share the matrix.
-            shape: shape of the data, equal to the shape of the matrix.
+            shape: shape of the data, whose last axis is the columns and whose other axes are the rows of the matrix.
+                None means the shape of the matrix.
 
         Raises:
             TypeError: not a CSR matrix.
-            ValueError: another ``shape``.
+            ValueError: a shape of other numbers of rows or columns.
         """
         if getattr(csr_array, "format", None) != "csr":
             raise TypeError(f"expected a SciPy CSR matrix, got {type(csr_array).__name__}; use .tocsr()")
-        if shape is not None and tuple(shape) != tuple(csr_array.shape):
-            raise ValueError(f"expected the matrix's shape {csr_array.shape}, got {tuple(shape)}")
-        return _view(csr_array if borrow else csr_array.copy(), device, read_only)
+        dims = tuple(csr_array.shape if shape is None else shape)
+        if dims[-1:] != csr_array.shape[1:] or math.prod(dims[:-1]) != csr_array.shape[0]:
+            raise ValueError(f"expected a shape for the rows and columns of a matrix {csr_array.shape}, got {dims}")
+        return _view(csr_array if borrow else csr_array.copy(), device, read_only, dims)
 
     @staticmethod
     def from_data(
@@ -108,8 +113,8 @@ class NDArrayView:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array or matrix."""
-        return tuple(self._data.shape)
+        """Shape of the data."""
+        return self._shape
 
     dtype = property(attrgetter("_data.dtype"), doc="Element type.")
 
@@ -137,11 +142,22 @@ class NDArrayView:
 
     def deep_clone(self, read_only: bool = False) -> NDArrayView:
         """Return a view of a copy, on the same device."""
-        return _view(self._data.copy(), self.device, read_only)
+        return _view(self._data.copy(), self.device, read_only, self.shape)
 
     def alias(self, read_only: bool = False) -> NDArrayView:
         """Return another view of the same data."""
-        return _view(self._data, self.device, read_only)
+        return _view(self._data, self.device, read_only, self.shape)
+
+    def as_shape(self, shape: Any) -> NDArrayView:
+        """Return a view of the same data with another shape.
+
+        Raises:
+            ValueError: a shape with another number of elements, or sparse data.
+        """
+        dims = tuple(np.atleast_1d(shape).tolist())
+        if self.is_sparse or math.prod(dims) != math.prod(self.shape):
+            raise ValueError(f"expected a shape for the elements of dense data {self.shape}, got {dims} for {self!r}")
+        return _view(self._data.reshape(dims), self.device, self.is_read_only)
 
     def set_value(self, value: Any) -> None:
         """Set all elements to a number, or to the elements of an array or view of this shape.
@@ -157,7 +173,7 @@ class NDArrayView:
         self._data[...] = new
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        dense = self._data.toarray() if self.is_sparse else self._data
+        dense = self._data.toarray().reshape(self.shape) if self.is_sparse else self._data
         return np.array(dense, dtype, copy=copy)
 
     def __len__(self) -> int:
@@ -167,9 +183,9 @@ class NDArrayView:
         return f"NDArrayView({_dims(self.shape)}, {self.device.label})"
 
 
-def _view(data: Any, device: DeviceDescriptor | None, read_only: bool) -> NDArrayView:
+def _view(data: Any, device: DeviceDescriptor | None, read_only: bool, shape: Sequence[int] = ()) -> NDArrayView:
     view = NDArrayView.__new__(NDArrayView)
-    view._take(data, device, read_only)
+    view._take(data, device, read_only, shape)
     return view
 
 
@@ -193,7 +209,7 @@ class Value:
         TypeError: an element type that CNTK does not have.
 
     Attributes:
-        packed: rows and offsets, or None for a rectangular value.
+        packed: rows and offsets, or None for a rectangular value. Sparse samples of several axes are flat in it.
         lanes: int64 (num_sequences,) under truncation, see `feedline.Minibatch`, else None.
     """
 
@@ -217,12 +233,13 @@ class Value:
 
     def _take(self, packed: Packed | None, array: Any, batch: Any, seq_starts: Any, device: Any) -> None:
         self.packed, self._array = packed, array
+        self._dims = batch.shape if isinstance(batch, NDArrayView) else None
         self._device = device
         self.lanes: NDArray[np.int64] | None = None
         self._read_only = isinstance(batch, NDArrayView) and batch.is_read_only
         self._starts = None if seq_starts is None else np.asarray(seq_starts, np.bool_)
         if self._starts is not None and self._starts.shape != (len(self),):
-            raise ValueError(f"expected {len(self)} seq_starts, one per sequence, got {len(self._starts)}")
+            raise ValueError(f"expected a bool for each of {len(self)} sequences, got {len(self._starts)}")
 
     @classmethod
     def of(
@@ -234,7 +251,7 @@ class Value:
     ) -> Value:
         """Create a value over rows and offsets from a feed, without checks or copies."""
         value = cls.__new__(cls)
-        value.packed, value._array, value._device = packed, None, device
+        value.packed, value._array, value._device, value._dims = packed, None, device, None
         value._starts, value.lanes, value._read_only = begins, lanes, False
         return value
 
@@ -246,69 +263,90 @@ class Value:
         device: DeviceDescriptor | None = None,
         read_only: bool = False,
     ) -> Value:
-        """Convert data for a variable: to its ``dtype``, with one list item per sequence, and samples of its ``shape``.
+        """Copy data for a variable, converted to its ``dtype``. This is how `Function.eval` and trainers read data.
+
+        Args:
+            var: variable.
+            data: an array or a SciPy CSR matrix, which is the minibatch as it is, or a list with one sequence per item:
+                an array ``(length, *shape)``, a matrix ``(length, size)``, nested lists, or a single sample.
+            seq_starts: whether each sequence begins here, rather than continuing from the last minibatch. None means
+                that all begin. With it, each row of an array is a sequence of one sample.
+            device: device on which it will be used.
+            read_only: whether the value is read-only.
 
         Raises:
-            ValueError: sequences that are not ``(length, *shape)``.
+            TypeError: ``var`` is not a variable.
+            ValueError: data of another type, or sequences of other samples.
         """
         if isinstance(data, (Value, Packed)):
             return data if isinstance(data, Value) else Value.of(data, device)
-        dtype, shape = np.dtype(var.dtype), tuple(var.shape)
-        if not isinstance(data, list):
-            value = Value.over(data.astype(dtype), seq_starts, device)
-        else:
-            sequences = [x.astype(dtype) if hasattr(x, "tocsr") else np.asarray(x, dtype) for x in data]
-            # A single sample is a sequence of length 1.
-            sequences = [x[None] if x.shape == shape else x for x in sequences]
-            for i, sequence in enumerate(sequences):
-                if sequence.shape[1:] != shape:
-                    raise ValueError(f"expected (length, *{shape}) for every sequence, got {sequence.shape} for {i}")
-            value = Value.over(sequences, seq_starts, device)
+        if not isinstance(getattr(var, "node", None), Node):
+            raise TypeError(f"expected a variable, got {type(var).__name__}")
+        value = Value.borrow(var.node, data, seq_starts, device)
         value._read_only = read_only
+        return value.deep_clone(read_only) if value.packed is None else value
+
+    @classmethod
+    def borrow(
+        cls, node: Node, data: Any, seq_starts: Sequence[bool] | None = None, device: DeviceDescriptor | None = None
+    ) -> Value:
+        """Convert data for the variable of a node as `create`, without copies where the type fits."""
+        if isinstance(data, NDArrayView):
+            return cls.over(data, seq_starts, device)
+        value = cls.__new__(cls)
+        value._take(*pack_for(data, node, seq_starts), data, seq_starts, device)
         return value
 
     @staticmethod
     def one_hot(batch: Any, num_classes: Any, dtype: Any = None, device: DeviceDescriptor | None = None) -> Value:
-        """Create sequences of one-hot samples.
+        """Create one-hot samples.
 
         Args:
-            batch: list with one list of class numbers per sequence. ``Value.ONE_HOT_SKIP`` means a sample of zeros.
-            num_classes: number of classes.
+            batch: class numbers: an array or a list of them, one per sample of a batch, or one list or array of them
+                per sequence. ``Value.ONE_HOT_SKIP`` means a row of zeros.
+            num_classes: number of classes, or the shape of a sample, whose last axis is the classes. A sample of
+                several axes takes one class number for each of its rows.
             dtype: float32 (None) or float64.
             device: device on which it will be used.
 
         Raises:
-            ValueError: not lists of lists of ints, a class number out of range, or another dtype.
-            CompatError: ``num_classes`` is a shape of several axes.
+            ValueError: not class numbers in one or two levels, one out of range, sequences of another number of rows,
+                or another dtype.
         """
-        if not isinstance(num_classes, numbers.Integral):
-            shape = tuple(num_classes)
-            if len(shape) != 1:
-                raise CompatError(
-                    f"expected a number of classes, got the shape {shape}: sparse samples have one axis here; pass "
-                    f"num_classes={math.prod(shape)} and one number per row of a sample, offset by the rows before it"
-                )
-            (num_classes,) = shape
+        shape = (int(num_classes),) if isinstance(num_classes, numbers.Integral) else tuple(num_classes)
         kind = np.dtype(np.float32 if dtype is None else dtype)
         if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise ValueError(f"expected float32 or float64, got {kind.name}")
         try:
-            rows = [np.asarray(sequence) for sequence in batch]
+            levels = [np.asarray(item) for item in batch]
         except (TypeError, ValueError):
-            rows = []
-        if not rows or any(row.ndim != 1 for row in rows):
-            raise ValueError(f"expected a list of lists of class numbers, got {shown(batch, 80)}")
-        for row in rows:
-            if len(row) and row.dtype.kind not in "iu":
-                raise ValueError(f"expected ints as class numbers, got {row.dtype.name}")
-        flat = np.concatenate(rows).astype(np.int64)
-        present = flat != Value.ONE_HOT_SKIP
-        indptr = np.concatenate([[0], np.cumsum(present)])
-        offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
-        classes = flat[present]
-        return Value.of(
-            Packed.from_csr(indptr, classes, np.ones(len(classes), kind), int(num_classes), offsets), device
-        )
+            levels = []
+        flat = bool(levels) and all(level.ndim == 0 for level in levels)
+        if not levels or not (flat or all(level.ndim == 1 for level in levels)):
+            raise ValueError(f"expected class numbers in a list, or in a list of lists, got {shown(batch, 80)}")
+        rows = math.prod(shape[:-1])
+        for number, level in enumerate(levels):
+            if level.size and level.dtype.kind not in "iu":
+                raise ValueError(f"expected ints as class numbers, got {level.dtype.name}")
+            if level.size % rows:
+                raise ValueError(
+                    f"expected {rows} class numbers for each sample of shape {shape}, got {level.size} in item {number}"
+                )
+        classes = np.concatenate([level.reshape(-1) for level in levels]).astype(np.int64)
+        present = classes != Value.ONE_HOT_SKIP
+        if present.any() and (classes[present].min() < 0 or classes[present].max() >= shape[-1]):
+            outside = classes[present & ((classes < 0) | (classes >= shape[-1]))][0]
+            raise ValueError(f"expected class numbers from 0 to {shape[-1] - 1}, got {outside}")
+        # Rows of a sample follow one another in a flat row.
+        indptr = np.concatenate([[0], np.cumsum(present)])[::rows]
+        columns = (classes + np.arange(len(classes)) % rows * shape[-1])[present]
+        offsets = None if flat else np.cumsum([0, *(level.size // rows for level in levels)], dtype=np.int64)
+        packed = Packed.from_csr(indptr, columns, np.ones(len(columns), kind), math.prod(shape), offsets)
+        if flat:  # without an axis of steps
+            return Value.over(packed.to_scipy(), device=device)
+        value = Value.of(packed, device)
+        value._dims = shape
+        return value
 
     # ---- properties -------------------------------------------------------------------------------
 
@@ -316,8 +354,8 @@ class Value:
     def shape(self) -> tuple[int, ...]:
         """Shape: (sequences, samples of the longest, *sample) of packed data, or the shape of the array."""
         if self.packed is None:
-            return tuple(self._rectangular().shape)
-        return (self.packed.num_sequences, _longest(self.packed), *self.packed.shape)
+            return tuple(self._dims or self._rectangular().shape)
+        return (self.packed.num_sequences, _longest(self.packed), *(self._dims or self.packed.shape))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -355,8 +393,9 @@ class Value:
     @property
     def data(self) -> NDArrayView:
         """View of the data, or of a padded copy of packed data."""
-        array = self._rectangular() if self.packed is None else self.asarray()
-        return _view(array, self._device, self._read_only)
+        if self.packed is None:
+            return _view(self._rectangular(), self._device, self._read_only, self.shape)
+        return _view(self.asarray(), self._device, self._read_only)
 
     # ---- as arrays --------------------------------------------------------------------------------
 
@@ -371,10 +410,12 @@ class Value:
         lengths = self.packed.lengths
         if self.packed.is_sparse and len(lengths) and lengths.min() != lengths.max():
             raise ValueError("expected sparse sequences of one length, got several: use as_sequences(variable)")
-        return self.packed.padded(length=_longest(self.packed))
+        return self.packed.padded(length=_longest(self.packed)).reshape(self.shape)
 
     def as_sequences(self, variable: Any = None) -> list[Any]:
         """Return an unpadded copy of each sequence: an array ``(length, *sample)``, or a SciPy CSR matrix if sparse.
+
+        The columns of a matrix are the last axis of the samples.
 
         Args:
             variable: variable of the data. As in CNTK, sparse data requires it, but it is not used.
@@ -387,12 +428,13 @@ class Value:
         if self.packed is None:
             return list(self._rectangular().copy())
         if self.packed.is_sparse:
-            return [sequence.to_scipy().copy() for sequence in self.packed.sequences()]
+            columns = self.shape[-1]
+            return [sequence.to_scipy().reshape(-1, columns).tocsr().copy() for sequence in self.packed.sequences()]
         return [sequence.copy() for sequence in self.packed.sequences()]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         array = self.asarray()
-        return np.array(array.toarray() if hasattr(array, "toarray") else array, dtype, copy=copy)
+        return np.array(array.toarray().reshape(self.shape) if hasattr(array, "toarray") else array, dtype, copy=copy)
 
     def deep_clone(self, read_only: bool = False) -> Value:
         """Return a deep copy."""
@@ -400,7 +442,7 @@ class Value:
         packed = None if self.packed is None else self.packed.select(np.arange(self.packed.num_sequences))
         clone.packed, clone._array = packed, None if self.packed is not None else self._rectangular().copy()
         clone._starts = None if self._starts is None else self._starts.copy()
-        clone._device, clone.lanes, clone._read_only = self._device, self.lanes, read_only
+        clone._device, clone.lanes, clone._read_only, clone._dims = self._device, self.lanes, read_only, self._dims
         return clone
 
     def erase(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.cntk._names import absent_members, names_of
-from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims
+from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, needs_gradient, with_gradient
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current
@@ -76,13 +76,12 @@ class Variable(Operand):
         name: str = "",
     ) -> None:
         axes = (Axis.default_batch_axis(), Axis.default_dynamic_axis()) if dynamic_axes is None else dynamic_axes
-        node = input_node(
-            dims(shape or (), free=True), axis_names(_as_list(axes)), name, is_sparse, default_dtype_name(dtype)
-        )
-        self._take(node, needs_gradient)
+        dtype = default_dtype_name(dtype)
+        node = input_node(dims(shape or (), free=True), axis_names(_as_list(axes)), name, is_sparse, dtype)
+        self._take(with_gradient(node) if needs_gradient else node)
 
-    def _take(self, node: Node, needs_gradient: bool = False) -> None:
-        self._node, self._needs_gradient, self._replacements = node, needs_gradient, replacements()
+    def _take(self, node: Node) -> None:
+        self._node, self._replacements = node, replacements()
 
     @property
     def node(self) -> Node:
@@ -123,7 +122,7 @@ class Variable(Operand):
     @property
     def needs_gradient(self) -> bool:
         """Whether `Function.grad` differentiates with respect to it by default."""
-        return self._needs_gradient or self.is_parameter
+        return needs_gradient(self.node)
 
     @property
     def is_sparse(self) -> bool:
@@ -291,11 +290,11 @@ def array_dtype(value: Any, dtype: Any) -> Any:
     return value.dtype if isinstance(value, np.ndarray) and value.dtype.kind == "f" else np.float32
 
 
-def variable_of(node: Node, needs_gradient: bool = False) -> Variable:
+def variable_of(node: Node) -> Variable:
     """Return a variable of the node's kind."""
     kind: type[Variable] = {"parameter": Parameter, "constant": Constant}.get(node.op, Variable)
     variable = kind.__new__(kind)
-    variable._take(node, needs_gradient)
+    variable._take(node)
     return variable
 
 

@@ -134,7 +134,8 @@ class Network(torch.nn.Module):
 
         Args:
             feeds: value of each of `inputs`, or rows that are on the device already.
-            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`. None means that sequences are whole.
+            lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`. Without ``begins`` sequences are
+                whole. Without ``lanes`` sequence i is of lane i, and may be whole if all sequences begin.
 
         Returns:
             The rows of each root.
@@ -152,11 +153,13 @@ class Network(torch.nn.Module):
         batch = self._feed(values, feeds)
         self.__dict__["batch"] = batch  # a module's attributes cost microseconds otherwise
         if begins is not None:
-            if self._whole_only:
+            if not self._whole_only:
+                lanes = np.arange(len(begins)) if lanes is None else lanes
+                batch.cut = TruncatedBatch(lanes, begins, self.memories[self.training])
+            elif lanes is not None or not begins.all():
                 raise ValueError(
                     f"{self._whole_only[0].label}: expected whole sequences, got truncated ones; omit truncation_length"
                 )
-            batch.cut = TruncatedBatch(lanes, begins, self.memories[self.training])
         for i, below, run, done in self.steps:
             values[i] = run(batch, *[values[j] for j in below])
             for j in done:
@@ -207,7 +210,7 @@ class Network(torch.nn.Module):
                 raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
             axes = node.axes
             try:
-                packed = _pack(node, feed, device, dtype, is_labels) if isinstance(feed, Value) else feed
+                packed = pack_rows(node, feed, device, dtype, is_labels) if isinstance(feed, Value) else feed
             except ValueError as error:
                 raise ValueError(f"{node.label}: {error}") from error
             data = values[i] = packed.data
@@ -276,11 +279,12 @@ def _labels(order: Sequence[Node], ends: Sequence[Node]) -> set[Node]:
     return labels
 
 
-def _pack(node: Node, value: Value, device: torch.device, dtype: torch.dtype, labels: bool) -> PackedRows:
-    """Convert a value for an input. Sparse rows of an input that is declared dense take its shape."""
-    packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, not node.sparse, labels=labels)
+def pack_rows(node: Node, value: Value, device: torch.device, dtype: torch.dtype, labels: bool = False) -> PackedRows:
+    """Convert a value for an input. Sparse rows for samples of several axes become dense, with the input's shape."""
+    dense = not node.sparse or len(node.shape) != 1
+    packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, dense, labels=labels)
     data = packed.data
-    flat = isinstance(data, SparseRows) and not node.sparse and node.shape != (data.width,)
+    flat = isinstance(data, SparseRows) and dense and node.shape != (data.width,)
     if flat and math.prod(node.shape) == data.width:
         packed.data = data.dense().reshape(-1, *node.shape)
     return packed

@@ -25,7 +25,7 @@ from feedline.cntk._model_files.functions import (
     entry,
 )
 from feedline.cntk._model_files.operators import PackedIndex, Primitive, Result, make, plain
-from feedline.cntk._nodes import axis_names
+from feedline.cntk._nodes import axis_names, with_gradient
 from feedline.cntk._tracing import block_of
 from feedline.cntk.axis import Axis
 from feedline.errors import FeedlineError, StateError
@@ -262,7 +262,8 @@ def _leaf(leaf: Mapping[str, Any], statistic: bool) -> Node:
     known_axes = None if any(axis in Axis.unknown_dynamic_axes() for axis in axes) else axis_names(axes)
     if kind == PLACEHOLDER or known_axes is None:
         return placeholder_node(None if -2 in shape else shape, known_axes, name)
-    return input_node(shape, known_axes, name, bool(leaf.get("is_sparse", False)), dtype)
+    node = input_node(shape, known_axes, name, bool(leaf.get("is_sparse", False)), dtype)
+    return with_gradient(node) if leaf.get("needs_gradient", False) else node
 
 
 def _axis(axis: FileAxis) -> Axis:

@@ -29,7 +29,7 @@ from feedline.cntk._model_files.layers import Block, whole_blocks
 from feedline.cntk._model_files.op_codes import CODES
 from feedline.cntk._model_files.operators import BATCH_AXIS
 from feedline.cntk._model_files.settings import primitive
-from feedline.cntk._nodes import constant_node
+from feedline.cntk._nodes import constant_node, needs_gradient
 from feedline.cntk._order import in_order
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node
@@ -365,7 +365,7 @@ def _leaf(node: Node, uid: str) -> dict[str, Any]:
         "data_type": _NUMBER[node.dtype],
         "dynamic_axis": [FileAxis(UNKNOWN_AXES)] if axes is None else [_axis(name) for name in reversed(axes)],
         "is_sparse": node.sparse,
-        "needs_gradient": node.op == "parameter",
+        "needs_gradient": needs_gradient(node),
         "shape": Shape((-2,) if shape is None else shape),
     }
     if node.name:

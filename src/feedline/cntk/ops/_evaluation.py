@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._feeding import arrays_of, begun, feeds_of, pieces_of, rows_of, value_of
+from feedline.cntk._arguments import Arguments, arguments_of
+from feedline.cntk._feeding import arrays_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk._operand import Operand
 from feedline.cntk.device import DeviceDescriptor
@@ -15,17 +16,25 @@ from feedline.cntk.ops._outputs import Outputs
 from feedline.cntk.variables import Variable, variable_of
 from feedline.data import Value as PackedRows
 from feedline.networks import Node
+from feedline.networks.loop_outputs import outside
+from feedline.networks.traverse import element_type, topological
 
 
 class Evaluable(Outputs):
     """Outputs that can be computed and differentiated. Each set of outputs is compiled once."""
 
     def network(self, outputs: Iterable[Any] | None = None) -> Any:
-        """Return the `torch.nn.Module` that computes ``outputs``, by default all. It is compiled once."""
+        """Return the `torch.nn.Module` that computes ``outputs``, by default all. It is compiled once.
+
+        Raises:
+            ValueError: an output that is not in the graph of the function, or a constant of another element type.
+        """
         from feedline.networks.compile import Network
 
         roots = tuple(self._roots if outputs is None else [node_of(o) for o in outputs])
         if roots not in self._networks:
+            check_below(self._roots, roots)
+            check_constants(roots)
             self._networks[roots] = Network(roots)
         return self._networks[roots]
 
@@ -42,7 +51,7 @@ class Evaluable(Outputs):
 
         With ``copy`` data is copied, and differentiated inputs may be sparse, which get no gradients.
         """
-        from feedline.networks.packed_minibatch import PackedRows as Rows
+        from feedline.networks.compile import pack_rows
         from feedline.networks.packed_minibatch import SparseRows
 
         variables = None if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
@@ -50,14 +59,14 @@ class Evaluable(Outputs):
         if device is not None:
             network.to(device.torch())
         network.train(training)
-        order = [v.node for v in self.arguments]
-        feeds = feeds_of(arguments, network.inputs, order)
+        minibatch = arguments_of(arguments, [v.node for v in self.arguments]) if self.arguments else Arguments({})
+        feeds = {node: minibatch[node] for node in network.inputs if node in minibatch}
         if copy:
             feeds = {node: _copy(rows) for node, rows in feeds.items()}
         for node in differentiated:
             rows = feeds.get(node)
             if isinstance(rows, PackedRows):
-                rows = Rows.of(rows, network.device, network.dtype, len(node.axes) > 1, not node.sparse)
+                rows = pack_rows(node, rows, network.device, network.dtype)
             if rows is not None and isinstance(rows.data, SparseRows) and not node.sparse:
                 rows.data = rows.data.dense()
             if rows is None or (copy and isinstance(rows.data, SparseRows)):
@@ -66,10 +75,7 @@ class Evaluable(Outputs):
                 raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
             rows.data.requires_grad_(True)
             feeds[node] = rows
-        data, begins = begun(arguments)
-        pieces = data.values() if isinstance(data, Mapping) else _as_list(data)
-        fed = {node: feeds[node] for node in network.inputs if node in feeds}
-        return network, feeds, network(fed, *pieces_of(pieces, begins))
+        return network, feeds, network(feeds, minibatch.lanes, minibatch.begins)
 
     def eval(
         self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True
@@ -77,9 +83,10 @@ class Evaluable(Outputs):
         """Compute outputs in testing mode.
 
         Args:
-            arguments: data by variable or name, in order, or of the only argument. Or a pair of such data and a list
-                of one bool per sequence: whether the sequence begins here, or continues the sequence at the same index
-                in the previous call.
+            arguments: data by variable or name, or of the only argument. Data is `MinibatchData` or what `Value.create`
+                takes, and is ignored for variables that are not arguments. The data of a variable, or all of
+                ``arguments``, may be a pair of this and a list of one bool per sequence: whether the sequence begins
+                here, or continues the sequence at the same index in the previous call.
             outputs: variables to compute. None means all outputs.
             device: device to run on. None means the device of the parameters.
             as_numpy: whether to return arrays, or `Value` objects.
@@ -176,7 +183,7 @@ class Evaluable(Outputs):
 
         Args:
             at: data, as in `eval`.
-            wrt: variables. None means all arguments that need gradients, or all inputs if there are none.
+            wrt: variables. None means all arguments that need gradients.
             outputs: variables to compute as well.
             device: device to run on.
             as_numpy: whether to return arrays, or `Value` objects.
@@ -185,12 +192,19 @@ class Evaluable(Outputs):
         Returns:
             For one variable its gradient, otherwise a dictionary by variable. With ``outputs``, a pair of the gradients
             and the values of the outputs.
+
+        Raises:
+            ValueError: no ``wrt``, and no argument needs gradients.
         """
         import torch
 
         if wrt is None:
-            inputs = [v for v in self.arguments if v.is_input]
-            wrt = [v for v in inputs if v.needs_gradient] or inputs
+            wrt = [v for v in self.arguments if v.needs_gradient]
+            if not wrt:
+                names = ", ".join(v.node.label for v in self.arguments) or "no arguments"
+                raise ValueError(
+                    f"expected an argument with needs_gradient=True, or variables in wrt, got none of {names}"
+                )
         targets = [wrt] if isinstance(wrt, Variable) else list(wrt)
         root = self.node if grad_root is None else node_of(grad_root)
         extra = [] if outputs is None else [outputs] if isinstance(outputs, Operand) else list(outputs)
@@ -208,8 +222,34 @@ class Evaluable(Outputs):
         return result, next(iter(values.values())) if len(values) == 1 else values
 
 
-def _as_list(arguments: Any) -> Sequence[Any]:
-    return arguments if isinstance(arguments, (list, tuple)) else (arguments,)
+def check_below(roots: Sequence[Node], outputs: Iterable[Node]) -> None:
+    """Check that outputs belong to the graph of ``roots``.
+
+    Raises:
+        ValueError: an output of another function.
+    """
+    foreign = set(outputs).difference(roots, topological(outside(roots)), topological(roots))
+    if foreign:
+        names = ", ".join(sorted(node.label for node in foreign))
+        raise ValueError(f"expected outputs of this function, or of functions below it, got {names} of another one")
+
+
+def check_constants(roots: Sequence[Node]) -> None:
+    """Check that no constant would widen the numbers of a graph.
+
+    Raises:
+        ValueError: an operation with a constant in double precision, and another operand in single or half precision.
+    """
+    for node in topological(outside(roots)):
+        if node.is_leaf or node.op in ("cast", "crop"):  # which take the type or shape of an operand
+            continue
+        doubles = [child for child in node.inputs if child.op == "constant" and child.dtype == "float64"]
+        operand = next((child for child in node.inputs if child.op != "constant"), None)
+        if doubles and operand is not None and element_type(operand) in ("float16", "float32"):
+            raise ValueError(
+                f"{node.label}: expected {doubles[0].label} to be {element_type(operand)}, as {operand.label}, got "
+                "float64; make it by constant(value, dtype=...), or use .astype(np.float32)"
+            )
 
 
 def values_of(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[Variable, Any]:

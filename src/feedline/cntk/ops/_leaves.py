@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
-from feedline.cntk._nodes import axis_names, dims, dtype_name
+from feedline.cntk._nodes import axis_names, dims, dtype_name, with_gradient
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Constant, Parameter, Variable, array_dtype, placeholder, variable_of
 from feedline.networks.node import input_node
@@ -26,9 +26,8 @@ def input_variable(
 
 def output_variable(shape: Any, dtype: Any, dynamic_axes: Any, needs_gradient: bool = True, name: str = "") -> Variable:
     """Return a variable that describes an output of a `UserFunction`, for its ``infer_outputs``."""
-    return variable_of(
-        input_node(dims(shape, free=True), axis_names(dynamic_axes), name, False, dtype_name(dtype)), needs_gradient
-    )
+    node = input_node(dims(shape, free=True), axis_names(dynamic_axes), name, False, dtype_name(dtype))
+    return variable_of(with_gradient(node) if needs_gradient else node)
 
 
 def placeholder_variable(shape: Any = None, dynamic_axes: Any = None, name: str = "") -> Variable:

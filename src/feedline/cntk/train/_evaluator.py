@@ -48,7 +48,7 @@ class Evaluator:
         if distributed and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             raise CompatError("expected distributed=False with several workers: add the averages up in the script")
         with torch.no_grad():
-            (numbers,) = self._network(arguments_of(arguments, self._function))
+            (numbers,) = self._network(arguments_of(arguments, self._network.inputs))
         total, count = float(numbers.sum(dtype=torch.float64)), numbers.numel()
         self._sum += total
         for writer in self._writers:

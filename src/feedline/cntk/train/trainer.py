@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feedline.cntk._arguments import Arguments, arguments_of
+from feedline.cntk._arguments import Arguments, arguments_by_key, arguments_of
 from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
 from feedline.cntk._files import is_cntks
@@ -20,13 +20,14 @@ from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.learners import Learner
 from feedline.cntk.logging._writer import ProgressWriter
-from feedline.cntk.ops._evaluation import values_of
+from feedline.cntk.ops._evaluation import check_below, values_of
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable
 from feedline.collective.ranks import rank
 from feedline.errors import CompatError, StateError, shown
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
-from feedline.networks import Node
+from feedline.networks import Node, leaves
+from feedline.networks.loop_outputs import outside
 from feedline.train.random_states import check_random_states, random_state
 from feedline.train.strategy import Alone
 from feedline.train.summary import NOTHING, Summary, plus
@@ -81,6 +82,7 @@ class Trainer:
                 f"{criterion!r}"
             )
         self._criterion = criterion
+        self._inputs = None if functions is None else leaves(outside(self._roots()), "input")
         self._learners = _as_list(parameter_learners, Learner)
         self._writers: list[ProgressWriter] = _as_list(progress_writers or [], ProgressWriter)
         self.modern = Modern(
@@ -205,6 +207,7 @@ class Trainer:
             raise CompatError("expected no outputs for a torch.nn.Module, got some; call it with the data instead")
         nodes = tuple(v.node for item in outputs for v in getattr(item, "outputs", [item]))
         if nodes not in self._watching:
+            check_below(self._roots(), nodes)
             self._watching[nodes] = model.with_outputs(nodes)
         network = self._watching[nodes]
         network.train()
@@ -234,8 +237,10 @@ class Trainer:
 
     def _minibatch(self, arguments: Any, is_sweep_end: bool | None = None) -> Arguments:
         if isinstance(arguments, Mapping) and not arguments:
-            return Arguments({}, False)
-        return arguments_of(arguments, self._criterion, is_sweep_end)
+            return Arguments({})
+        if self._inputs is None:
+            return arguments_by_key(arguments, self._criterion, is_sweep_end)
+        return arguments_of(arguments, self._inputs, is_sweep_end)
 
     def summarize_training_progress(self) -> None:
         """Report to the writers the training since the last call."""

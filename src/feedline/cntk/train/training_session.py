@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from feedline.cntk._arguments import keys_of, read
+from feedline.cntk._arguments import keys_of
 from feedline.cntk._names import absent_members, names_of
+from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.io._data import MinibatchSourceFromData
 from feedline.cntk.learners._schedules import TrainingParameterSchedule, sizes_of
@@ -24,7 +25,9 @@ from feedline.cntk.train._configs import (
     TestConfig,
     every,
 )
+from feedline.cntk.train._read import read
 from feedline.cntk.train.trainer import Trainer, check_whole, saved_samples
+from feedline.networks import Node
 from feedline.train.strategy import Alone
 
 __all__, __getattr__ = names_of(__name__)
@@ -285,11 +288,17 @@ def from_arrays(criterion: Any, arrays: Any, endless: bool = True) -> tuple[Mini
     """Return a source of arrays, one per argument of a criterion, read repeatedly or once."""
     otherwise = "make a cntk.io.MinibatchSourceFromData of the arrays, and name its streams in model_inputs_to_streams"
     keys = keys_of(criterion, len(arrays), otherwise)
-    data = {f"argument{i}": array for i, array in enumerate(arrays)}
+    data = {f"argument{i}": _typed(key, array) for i, (key, array) in enumerate(zip(keys, arrays, strict=True))}
     source = MinibatchSourceFromData(data)
     if not endless:
         source = MinibatchSourceFromData(data, max_samples=source.feed.num_samples)
     return source, dict(zip(keys, source.stream_infos(), strict=True))
+
+
+def _typed(key: Any, array: Any) -> Any:
+    """Convert data to the element type of the variable that it is for."""
+    node = getattr(key, "node", None)
+    return Value.borrow(node, array) if isinstance(node, Node) and not isinstance(array, Value) else array
 
 
 def _checkpoints(name: str) -> list[str]:
