@@ -9,8 +9,8 @@ from feedline.cntk._model_files.compositions import without_packing
 from feedline.networks import Node
 from feedline.networks.torch_source.module_file import write_module
 from feedline.networks.torch_source.source_recurrences import find_cells
-from feedline.networks.torch_source.source_writer import SourceWriter
-from feedline.networks.torch_source.torch_layers import find_layers, layer_names
+from feedline.networks.torch_source.source_writer import ModuleParts, SourceWriter
+from feedline.networks.torch_source.torch_layers import blocks_of, find_layers, layer_names
 from feedline.networks.torch_source.torch_operators import OPERATORS
 
 
@@ -24,7 +24,8 @@ def write_torch(path: Path, roots: Sequence[Node], arguments: Sequence[Node], or
         CompatError: an operation that the source cannot express, or an output that differs. The error names it.
         ValueError: a shape that is not known yet.
     """
-    w = SourceWriter(OPERATORS, without_packing, roots=roots, labels=layer_names(roots))
-    find_layers(w)
+    paths = blocks_of(roots)
+    w = SourceWriter(OPERATORS, ModuleParts(roots, layer_names(roots, paths)), without_packing)
+    find_layers(w, paths)
     find_cells(w)
-    return write_module(path, w, roots, [node for node in arguments if node in w.order], origin)
+    return write_module(path, w, roots, [node for node in arguments if node in w.parts.order], origin)

@@ -16,9 +16,8 @@ from feedline.errors import CompatError
 from feedline.networks import Node
 from feedline.networks.compile import Network
 from feedline.networks.node import FREE
-from feedline.networks.packed_minibatch import SparseRows
+from feedline.networks.packed_minibatch import PackedRows, SparseRows
 from feedline.networks.torch_source.source_writer import SourceWriter
-from feedline.networks.traverse import reads
 
 # Largest difference of a value, relative to the largest value of the output or 1.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -50,9 +49,7 @@ def check_equal(path: Path, probe: str, w: SourceWriter, roots: Sequence[Node]) 
     return largest
 
 
-def _first_difference(
-    path: Path, w: SourceWriter, feeds: Any, arguments: Any, root: Node, difference: float
-) -> str:
+def _first_difference(path: Path, w: SourceWriter, feeds: Any, arguments: Any, root: Node, difference: float) -> str:
     """Return the message about the first value of the probe that differs."""
     place, layer = f"difference {difference:.3g}", root.label
     for (node, name), result in zip(w.written, _results(path, arguments), strict=True):
@@ -77,10 +74,16 @@ def _results(path: Path, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor
     return [results] if isinstance(results, torch.Tensor) else list(results)
 
 
-def _expected(roots: Sequence[Node], feeds: dict[Node, Value]) -> list[Any]:
+def _expected(roots: Sequence[Node], feeds: dict[Node, Value | PackedRows]) -> list[Any]:
     network = Network(roots).eval()
     with torch.no_grad():
-        return list(network({node: feeds[node] for node in network.inputs}))
+        # The module leaves out inputs that do not matter, such as the labels of predictions.
+        absent = {node: _zeros(node) for node in network.inputs if node not in feeds}
+        return list(network({**absent, **{node: feeds[node] for node in network.inputs if node in feeds}}))
+
+
+def _zeros(node: Node) -> PackedRows:
+    return PackedRows(torch.zeros((1, *node.shape) if node.axes else node.shape))
 
 
 def compare(rows: Any, result: torch.Tensor) -> tuple[float, float]:
@@ -108,13 +111,13 @@ def compare(rows: Any, result: torch.Tensor) -> tuple[float, float]:
     return float(difference), scale * TOLERANCE.get(rows.data.dtype, TOLERANCE[torch.float32])
 
 
-def _draw(w: SourceWriter) -> tuple[dict[Node, Value], list[torch.Tensor]]:
+def _draw(w: SourceWriter) -> tuple[dict[Node, Value | PackedRows], list[torch.Tensor]]:
     """Return random values for the inputs, and the same numbers as arguments of the module."""
     rng = np.random.default_rng(0)
     lengths: dict[str, NDArray[np.int64]] = {}
-    feeds: dict[Node, Value] = {}
+    feeds: dict[Node, Value | PackedRows] = {}
     arguments: list[torch.Tensor] = []
-    for node in w.arguments:
+    for node in w.parts.arguments:
         steps = np.ones(len(_STEPS), np.int64)
         if len(node.axes) > 1:
             steps = lengths.setdefault(node.axes[1], np.roll(_STEPS, len(lengths)))
@@ -122,7 +125,8 @@ def _draw(w: SourceWriter) -> tuple[dict[Node, Value], list[torch.Tensor]]:
         count = int(steps.sum()) if node.axes else 1
         rows, offsets = _rows(w, node, (count, *shape), rng), np.concatenate([[0], np.cumsum(steps)])
         if not node.axes:
-            feeds[node], tensor = Value.from_dense(rows), torch.from_numpy(rows[0])
+            tensor = torch.from_numpy(rows[0])
+            feeds[node] = PackedRows(tensor)
         else:
             feeds[node] = Value.from_dense(rows, offsets) if len(node.axes) > 1 else Value.from_dense(rows)
             tensor = torch.from_numpy(rows)
@@ -140,10 +144,6 @@ def _rows(w: SourceWriter, node: Node, shape: tuple[int, ...], rng: np.random.Ge
     """Return normal numbers. Indices have whole numbers in their range, sparse data is one-hot."""
     if node.sparse:
         return np.eye(shape[-1], dtype=node.dtype)[rng.integers(0, shape[-1], shape[:-1])]
-    for reader in w.readers[node]:
-        if reader is not None and reader.op == "one_hot":
-            return rng.integers(0, reader.attributes["classes"], shape).astype(node.dtype)
-        if reader is not None and reader.op == "gather" and reads(reader)[0] is node:
-            reference = reads(reader)[1].shape
-            return rng.integers(0, reference[reader.attributes.get("axis") or 0], shape).astype(node.dtype)
+    if node in w.parts.limits:
+        return rng.integers(0, w.parts.limits[node], shape).astype(node.dtype)
     return rng.normal(size=shape).astype(node.dtype)

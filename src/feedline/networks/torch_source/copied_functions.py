@@ -42,7 +42,7 @@ def one_at_largest(x: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.zeros_like(x).scatter(dim, x.argmax(dim, keepdim=True), 1.0)
 
 
-def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def look_up(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return x @ weight. Integers in x are classes, which select rows of the weight."""
     return x @ weight if x.is_floating_point() else functional.embedding(x, weight)
 
@@ -83,7 +83,9 @@ def delay(x: torch.Tensor, lengths: torch.Tensor, steps: int, initial: torch.Ten
     return torch.where(outside.reshape(*outside.shape, *(1,) * (x.ndim - 2)), initial, moved)
 
 
-def slice_steps(x: torch.Tensor, lengths: torch.Tensor, begin: int, end: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+def slice_steps(
+    x: torch.Tensor, lengths: torch.Tensor, begin: int, end: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the steps from ``begin`` to ``end`` of each sequence, and the new lengths. None is the end."""
     first = (lengths + begin if begin < 0 else torch.full_like(lengths, begin)).clamp(min=0)
     stop = lengths if end is None else lengths + end if end < 0 else lengths.clamp(max=end)

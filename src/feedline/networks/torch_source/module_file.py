@@ -41,11 +41,11 @@ def write_module(path: Path, w: SourceWriter, roots: Sequence[Node], inputs: Seq
     source = module_source(w, roots, results, origin)
     with tempfile.TemporaryDirectory() as folder:
         tried = Path(folder) / path.name
-        replace_tensors(tried.with_suffix(".safetensors"), w.tensors)
+        replace_tensors(tried.with_suffix(".safetensors"), w.parts.tensors)
         tried.write_text(source, encoding="utf-8")
         probe = module_source(w, roots, [name for _, name in w.written], origin)
         difference = check_equal(tried, probe, w, roots)
-    replace_tensors(weights, w.tensors)
+    replace_tensors(weights, w.parts.tensors)
     writing = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         writing.write_text(source, encoding="utf-8")
@@ -69,10 +69,10 @@ def module_source(w: SourceWriter, roots: Sequence[Node], results: Sequence[str]
     functions = [
         inspect.getsource(function)
         for name, function in vars(copied_functions).items()
-        if name in w.called and inspect.isfunction(function)
+        if name in w.parts.called and inspect.isfunction(function)
     ]
-    lengths = [name for axis, name in w.lengths.items() if any(axis in node.axes for node in w.arguments)]
-    arguments = "".join(f", {name}: torch.Tensor" for name in (*w.arguments.values(), *lengths))
+    lengths = [name for axis, name in w.parts.lengths.items() if any(axis in node.axes for node in w.parts.arguments)]
+    arguments = "".join(f", {name}: torch.Tensor" for name in (*w.parts.arguments.values(), *lengths))
     returned = ", ".join(results) if len(results) > 1 else results[0]
     kind = "torch.Tensor" if len(results) == 1 else "tuple[torch.Tensor, ...]"
     body = "\n\n\n".join(
@@ -90,7 +90,7 @@ def module_source(w: SourceWriter, roots: Sequence[Node], results: Sequence[str]
         "from safetensors.torch import load_file",
         "from torch import nn",
     ]
-    lines = [f"        {line}" for line in w.members.values()]
+    lines = [f"        {line}" for line in w.parts.members.values()]
     rest = [
         "",
         "    def __init__(self) -> None:",
@@ -118,9 +118,9 @@ def module_source(w: SourceWriter, roots: Sequence[Node], results: Sequence[str]
 def _describe(w: SourceWriter, roots: Sequence[Node]) -> str:
     """Return the lines of a docstring about arguments and results."""
     lines = ["    Args of ``forward``:"]
-    lines += [f"        {name}: {_tensor(node)}." for node, name in w.arguments.items()]
-    for axis, name in w.lengths.items():
-        if any(axis in node.axes for node in w.arguments):
+    lines += [f"        {name}: {_tensor(node)}." for node, name in w.parts.arguments.items()]
+    for axis, name in w.parts.lengths.items():
+        if any(axis in node.axes for node in w.parts.arguments):
             lines.append(f"        {name}: steps of each sequence, int64 (batch,). Later steps are padding.")
     lines += ["", "    Returns:"]
     lines += [f"        {root.name or 'the result'}: {_tensor(root)}." for root in roots]
@@ -134,5 +134,3 @@ def _tensor(node: Node) -> str:
     if node.op == "input" and node.sparse:
         text += f", or classes, int64 ({', '.join(axes)}{',' if len(axes) == 1 else ''})"
     return text
-
-

@@ -17,7 +17,6 @@ from feedline.networks.torch_source.source_writer import SourceWriter, dtype_arg
 from feedline.networks.torch_source.torch_layers import shared_layer, values
 from feedline.networks.traverse import close, element_type, loop_parts, reads, resolve_alias, topological
 
-
 # ---- loops ------------------------------------------------------------------------------------------------
 
 
@@ -46,11 +45,13 @@ def write_loop(w: SourceWriter, loop: Node) -> list[str]:
         )
     like = entering[steps[0]]
     initial = {delay: _before(w, delay, like) for delay in delays}
-    body = SourceWriter(w.operators, w.recipe, w, axis)
+    body = SourceWriter(w.operators, w.parts, w.recipe, w, axis)
     for state, end in zip(states, outputs[len(outputs) - len(states) :], strict=True):
         body.alias(state, end)
     for node in steps:
-        body.declare(node, body.assign(f"{entering[node]}_now", f"{entering[node]}[:, {'at' if backwards else 'step'}]"))
+        body.declare(
+            node, body.assign(f"{entering[node]}_now", f"{entering[node]}[:, {'at' if backwards else 'step'}]")
+        )
     sources = {delay: _source(delay, states, outputs) for delay in delays}
     recorded: dict[Node, str] = {}
     for node in (*sources.values(), *outputs):
@@ -59,7 +60,7 @@ def write_loop(w: SourceWriter, loop: Node) -> list[str]:
         count = abs(delay.attributes["steps"])
         earlier = f"{recorded[sources[delay]]}[step - {count}]"
         if backwards:
-            ends = f"(at + {count} < {w.lengths[axis]})[:{', None' * len(delay.shape)}]"
+            ends = f"(at + {count} < {w.parts.lengths[axis]})[:{', None' * len(delay.shape)}]"
             earlier = f"torch.where({ends}, {earlier}, {initial[delay]})"
         name = body.assign(
             f"{body.base_name(sources[delay])}_before", f"{earlier} if step >= {count} else {initial[delay]}"
@@ -97,10 +98,12 @@ def _before(w: SourceWriter, delay: Node, like: str) -> str:
     sizes = "".join(f", {n}" for n in delay.shape)
     number = w.number(initial)
     if number:
-        return w.assign("initial", f"torch.full((len({like}){sizes},), {number.strip('()')}{_like(delay, like)})")
+        size = f"len({like}){sizes or ','}"
+        return w.assign("initial", f"torch.full(({size}), {number.strip('()')}{_like(delay, like)})")
     value = w.value(initial)
     if w.leading(initial):
-        value += f"[:{', None' * (len(delay.shape) - len(initial.shape))}]"
+        new = len(delay.shape) - len(initial.shape)
+        value += f"[:{', None' * new}]" if new else ""
     return w.assign("initial", f"{value}.expand(len({like}){sizes})")
 
 
@@ -130,17 +133,17 @@ def write_layer(w: SourceWriter, node: Node) -> str:
     name = shared_layer(w, tuple(leaves), lambda: _add(w, node, leaves, trains == {True}))
     data, lengths = w.value(x), w.lengths_of(node)
     backwards = node.attributes.get("backwards", False)
-    states = _states(w, node, initial, data)
+    entering = _states(w, node, initial, data)
     if backwards:
-        w.called.add("reverse")
+        w.parts.called.add("reverse")
         data = f"reverse({data}, {lengths})"
-    y = f"{name}({data}{states})[0]"
+    y = f"{name}({data}{entering})[0]"
     return w.call("reverse", y, lengths) if backwards else y
 
 
 def _own(w: SourceWriter, leaf: Node, leaves: Sequence[Node], node: Node) -> bool:
     """Return whether only layers with the same weights read a weight."""
-    readers = w.readers[leaf]
+    readers = w.parts.readers[leaf]
     if len(readers) == 1:
         return True  # this layer, or the operation of a cell that it replaces
     return all(
@@ -167,10 +170,10 @@ def _add(w: SourceWriter, node: Node, leaves: Sequence[Node], trains: bool) -> s
         f"nn.{_KINDS[node.op]}({kernel.shape[0]}, {cells}{settings}, batch_first=True"
         f"{dtype_argument(str(kernel.dtype).removeprefix('torch.'))})"
     )
-    name = w.add_layer(w.labels.get(leaves[0], node.op), made, tensors, trains)
+    name = w.add_layer(w.parts.labels.get(leaves[0], node.op), made, tensors, trains)
     if len(biases) == 1 and trains:
         # With two that train, the bias would change twice as fast as before.
-        w.members[f"{name}.bias"] = f"{name}.bias_hh_l0.requires_grad_(False)  # the old layer has a single bias"
+        w.parts.members[f"{name}.bias"] = f"{name}.bias_hh_l0.requires_grad_(False)  # the old layer has a single bias"
     return name
 
 
@@ -194,7 +197,7 @@ def _states(w: SourceWriter, node: Node, initial: Sequence[Node], data: str) -> 
 def find_cells(w: SourceWriter) -> None:
     """Replace recurrences that compute an LSTM, or an RNN of torch, by that operation."""
     picks: dict[Node, list[Node]] = {}
-    for node in w.order:
+    for node in w.parts.order:
         if node.op == "pick":
             picks.setdefault(node.inputs[0], []).append(node)
     for loop, readers in picks.items():
@@ -202,6 +205,7 @@ def find_cells(w: SourceWriter) -> None:
         outputs = [resolve_alias(output) for output in loop_parts(loop)[0]]
         if cell is None or any(outputs[pick.attributes["index"]] is not cell[0] for pick in readers):
             continue  # other states than the output are read, which torch's layers do not return
+        w.parts.readers[reads(cell[1])[0]].append(cell[1])
         for pick in readers:
             w.alias(pick, cell[1])
 
@@ -230,9 +234,13 @@ def _rnn(output: Node, delays: dict[Node, Node]) -> tuple[tuple[Node, ...], dict
     if output.op not in ("tanh", "relu") or output not in delays:
         return None
     operands_of_sum = _affine(reads(output)[0], delays[output])
-    return None if operands_of_sum is None else (
-        (*operands_of_sum, reads(delays[output])[1]),
-        {"activation": output.op},
+    return (
+        None
+        if operands_of_sum is None
+        else (
+            (*operands_of_sum, reads(delays[output])[1]),
+            {"activation": output.op},
+        )
     )
 
 

@@ -5,6 +5,7 @@ Functions such as those in `torch_operators` return the expression of each opera
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 from collections import defaultdict
@@ -22,57 +23,49 @@ from feedline.networks.torch_source import copied_functions
 from feedline.networks.traverse import element_type, reads, resolve_alias, topological
 
 _TAKEN = ("self", "torch", "nn", "functional", "lengths", "step", "at", "load", "load_file", "Path", "Network")
-_BUILTIN = tuple(name for name in vars(copied_functions) if not name.startswith("_"))
+# Names of values by operation, where that of the operation is long, or is a function of Python.
+_NAMES = {
+    "abs": "magnitude",
+    "element_divide": "ratio",
+    "element_select": "chosen",
+    "element_times": "scaled",
+    "max_pooling": "pooled",
+    "average_pooling": "pooled",
+    "pow": "raised",
+    "round": "rounded",
+    "sequence_first": "first",
+    "sequence_last": "last",
+    "slice": "part",
+    "plus": "total",
+    "times": "product",
+}
+_COPIED = tuple(name for name in vars(copied_functions) if not name.startswith("_"))
 
 
-class SourceWriter(GraphWriter):
-    """Lines of a module's ``forward``, and the members that they use.
+class ModuleParts:
+    """What a module has besides the lines of ``forward``. The bodies of recurrences add to the same parts.
 
     Args:
-        operators, recipe, outer, stepping: see `GraphWriter`. A function of ``operators`` returns an expression.
-        roots: outputs of the network. None for the body of a recurrence, which has the tables of its outer writer.
+        roots: outputs of the network.
         labels: names of layers and blocks by node. See `torch_layers.layer_names`.
 
     Attributes:
-        lines: lines of ``forward`` so far.
+        labels: see above.
+        order: all nodes but names and blocks, in order of computation.
+        readers: nodes that read a node, and None for each output that it is.
         arguments: names of the arguments, by input.
         members: statements of ``__init__`` by the name of the member.
         tensors: weights by their names in the module's state.
         called: names of the functions of `copied_functions` that are called.
         lengths: names of the lengths of sequences, by axis.
-        written: nodes with a line outside recurrences, in order, and the names of their values.
-        readers: nodes that read a node, and None for each output that it is.
+        limits: by nodes that are indices, the number that all are below.
         layers: names of layers that nodes share, by the weights of the layer.
+        names_of_layers: names of layers by weight, where the label of the weight is that of several layers.
         fused: by nodes that a layer of torch computes: what the layer reads, and the function that writes it.
     """
 
-    language = "torch"
-
-    def __init__(
-        self,
-        operators: Mapping[str, Callable[[SourceWriter, Node], str]],
-        recipe: Callable[[Node], Node | None] = lambda node: None,
-        outer: SourceWriter | None = None,
-        stepping: str = "",
-        *,
-        roots: Sequence[Node] = (),
-        labels: Mapping[Node, str] | None = None,
-    ) -> None:
-        super().__init__(operators, recipe, outer, stepping)
-        self.lines: list[str] = []
-        self.written: list[tuple[Node, str]] = []
-        self._top: SourceWriter = self if outer is None else outer._top
-        if outer is not None:
-            for name in ("arguments", "members", "tensors", "called", "lengths", "readers", "fused", "labels", "layers"):
-                setattr(self, name, getattr(outer, name))
-            return
-        self._names.update(dict.fromkeys((*_TAKEN, *_BUILTIN, *keyword.kwlist), 1))
-        self.labels: Mapping[Node, str] = labels or {}
-        self.arguments: dict[Node, str] = {}
-        self.members: dict[str, str] = {}
-        self.tensors: dict[str, torch.Tensor] = {}
-        self.called: set[str] = set()
-        self.lengths: dict[str, str] = {}
+    def __init__(self, roots: Sequence[Node], labels: Mapping[Node, str]) -> None:
+        self.labels = labels
         ends = [resolve_alias(root) for root in roots]
         self.order = topological(ends, reads)
         self.readers: dict[Node, list[Node | None]] = defaultdict(list)
@@ -81,19 +74,57 @@ class SourceWriter(GraphWriter):
                 self.readers[child].append(node)
         for end in ends:
             self.readers[end].append(None)
+        self.arguments: dict[Node, str] = {}
+        self.members: dict[str, str] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.called: set[str] = set()
+        self.lengths: dict[str, str] = {}
+        self.limits: dict[Node, int] = {}
         self.layers: dict[Any, str] = {}
+        self.names_of_layers: dict[Node, str] = {}
         self.fused: dict[Node, tuple[Sequence[Node], Callable[[SourceWriter, Node], str]]] = {}
+
+
+class SourceWriter(GraphWriter):
+    """Lines of a module's ``forward``, and the parts of the module that they use.
+
+    Args:
+        operators, recipe, outer, stepping: see `GraphWriter`. A function of ``operators`` returns an expression.
+        parts: parts of the module.
+
+    Attributes:
+        lines: lines of ``forward`` so far.
+        parts: see above.
+        written: nodes with a line outside recurrences, in order, and the names of their values.
+    """
+
+    language = "torch"
+
+    def __init__(
+        self,
+        operators: Mapping[str, Callable[[Any, Node], str]],
+        parts: ModuleParts,
+        recipe: Callable[[Node], Node | None] = lambda node: None,
+        outer: SourceWriter | None = None,
+        stepping: str = "",
+    ) -> None:
+        super().__init__(operators, recipe, outer, stepping)
+        self.parts = parts
+        self.lines: list[str] = []
+        self.written: list[tuple[Node, str]] = []
+        if outer is None:
+            self._names.update(dict.fromkeys((*_TAKEN, *_COPIED, *keyword.kwlist, *dir(builtins)), 0))
 
     # ---- arguments --------------------------------------------------------------------------------
 
     def add_argument(self, node: Node) -> None:
         """Add an input of the network as an argument."""
         name = self.free(identifier(node.name or "x"))
-        self.arguments[node] = name
-        if len(node.axes) > 1 and node.axes[1] not in self.lengths:
+        self.parts.arguments[node] = name
+        if len(node.axes) > 1 and node.axes[1] not in self.parts.lengths:
             # Another axis of sequences has other lengths.
-            self.lengths[node.axes[1]] = self.free(f"lengths_of_{name}") if self.lengths else "lengths"
-        if node.sparse and not all(is_look_up(reader) for reader in self.readers[node]):
+            self.parts.lengths[node.axes[1]] = self.free(f"lengths_of_{name}") if self.parts.lengths else "lengths"
+        if node.sparse and not all(is_look_up(reader) for reader in self.parts.readers[node]):
             self.lines.append(f"{name} = {self.call('vectors', name, node.shape[-1])}")
         self.declare(node, name)
 
@@ -109,14 +140,14 @@ class SourceWriter(GraphWriter):
             trains: whether learners may change them.
         """
         name = self.free_member(identifier(base))
-        self.members[name] = f"self.{name} = {construction}{'' if trains else '.requires_grad_(False)'}"
-        self.tensors.update((f"{name}.{key}", tensor.detach()) for key, tensor in tensors.items())
+        self.parts.members[name] = f"self.{name} = {construction}{'' if trains else '.requires_grad_(False)'}"
+        self.parts.tensors.update((f"{name}.{key}", tensor.detach()) for key, tensor in tensors.items())
         return f"self.{name}"
 
     def free_member(self, base: str) -> str:
         """Return a name that no member has so far."""
         name, n = base, 1
-        while name in self.members or hasattr(torch.nn.Module, name):
+        while name in self.parts.members or hasattr(torch.nn.Module, name):
             n += 1
             name = f"{base}_{n}"
         return name
@@ -142,22 +173,22 @@ class SourceWriter(GraphWriter):
         if not node.weights.is_fixed:
             raise ValueError(f"{node.label}: expected a known shape, got {node.weights.shape}: apply its layer first")
         tensor = tensor_of(node.weights)
-        block = self.labels.get(node)
+        block = self.parts.labels.get(node)
         name = self.free_member("_".join(filter(None, (block and identifier(block), identifier(node.name or node.op)))))
         shape = ", ".join(map(str, tensor.shape)) or "()"
         empty = f"torch.empty({shape}{dtype_argument(node.dtype)})"
         if node.weights.trains:
-            self.members[name] = f"self.{name} = nn.Parameter({empty})"
+            self.parts.members[name] = f"self.{name} = nn.Parameter({empty})"
         else:
-            self.members[name] = f'self.register_buffer("{name}", {empty})'
-        self.tensors[name] = tensor.detach()
+            self.parts.members[name] = f'self.register_buffer("{name}", {empty})'
+        self.parts.tensors[name] = tensor.detach()
         self._values[node] = f"self.{name}"
 
     # ---- lines ------------------------------------------------------------------------------------
 
     def _reads(self, node: Node) -> Sequence[Node]:
-        if node in self.fused and node not in self._aliases:
-            return self.fused[node][0]
+        if node in self.parts.fused and node not in self._aliases:
+            return self.parts.fused[node][0]
         # Weights get their members when an expression names them: a layer may have them as its own.
         return [child for child in super()._reads(node) if resolve_alias(child).weights is None]
 
@@ -165,8 +196,8 @@ class SourceWriter(GraphWriter):
         if node in self._aliases or node.is_leaf:
             super()._add(node)
             return
-        if node in self.fused:
-            expression = self.fused[node][1](self, node)
+        if node in self.parts.fused:
+            expression = self.parts.fused[node][1](self, node)
         elif node.op in self.operators:
             expression = self.operators[node.op](self, node)
         else:
@@ -180,7 +211,8 @@ class SourceWriter(GraphWriter):
 
     def base_name(self, node: Node) -> str:
         """Return the name of a node's layer, its own, or that of its operation, as an identifier."""
-        return identifier(self.labels.get(node) or node.name or node.op)
+        name = self.parts.labels.get(node) or node.name or _NAMES.get(node.op, node.op)
+        return identifier(name.rpartition(".")[2] if name == node.op else name)
 
     def assign(self, base: str, expression: str) -> str:
         """Write a line that names the value of an expression, and return the name."""
@@ -190,7 +222,7 @@ class SourceWriter(GraphWriter):
 
     def call(self, function: str, *arguments: Any) -> str:
         """Return a call of a function of `copied_functions`, whose source the file then has."""
-        self.called.add(function)
+        self.parts.called.add(function)
         return f"{function}({', '.join(map(str, arguments))})"
 
     # ---- axes -------------------------------------------------------------------------------------
@@ -238,7 +270,7 @@ class SourceWriter(GraphWriter):
 
     def lengths_of(self, node: Node) -> str:
         """Return the name of the lengths of a node's sequences."""
-        return self.lengths[node.axes[1]]
+        return self.parts.lengths[node.axes[1]]
 
 
 def is_look_up(reader: Node | None) -> bool:

@@ -6,7 +6,8 @@ A layer has its weights as members, so weights that anything else reads stay mem
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,44 +22,61 @@ from feedline.networks.traverse import reads, resolve_alias, topological
 _CONTAINERS = ("Sequential", "Recurrence", "RecurrenceFrom", "Fold", "UnfoldFrom", "PastValueWindow")
 
 
-def layer_names(roots: Sequence[Node]) -> dict[Node, str]:
+def blocks_of(roots: Sequence[Node]) -> dict[Node, list[Node]]:
+    """Return the blocks that each node is in, the innermost first."""
+    paths: dict[Node, list[Node]] = {}
+    for block in topological(roots):
+        if "block" in block.attributes:
+            border = frozenset(block.inputs[1:])
+            for node in topological(block.inputs[:1], partial(_inside, border)):
+                paths.setdefault(node, []).append(block)
+    return paths
+
+
+def _inside(border: Container[Node], node: Node) -> list[Node]:
+    return [child for child in node.inputs if child not in border]
+
+
+def layer_names(roots: Sequence[Node], paths: Mapping[Node, Sequence[Node]]) -> dict[Node, str]:
     """Return names by node: of the block that a weight is in, and of the block or name whose value a node is.
 
     Blocks within blocks have the names of both. A block without a name has that of its kind, ``dense``.
+
+    Args:
+        roots: outputs of the network.
+        paths: blocks by node. See `blocks_of`.
     """
-    order = topological(roots)
-    paths: dict[Node, list[Node]] = {}
-    for block in order:
-        if "block" in block.attributes:
-            border = set(block.inputs[1:])
-            inside = topological(block.inputs[:1], lambda n, border=border: [c for c in n.inputs if c not in border])
-            for node in inside:
-                paths.setdefault(node, []).append(block)
-    labels = {}
-    for node, blocks in paths.items():
-        if node.weights is not None and (label := _label(blocks)):
-            labels[node] = label
-    for node in order:
+    labels = {node: _label(node, paths) for node in paths if node.weights is not None}
+    for node in topological(roots):
         target = resolve_alias(node)
         if node is not target and target.weights is None and not target.name:
-            label = _label([node, *paths.get(node, ())]) if "block" in node.attributes else node.name
-            if label:
-                labels.setdefault(target, label)
-    return labels
+            label = _label(target, {target: [node], **paths}) if "block" in node.attributes else node.name
+            labels.setdefault(target, label)
+    return {node: label for node, label in labels.items() if label}
 
 
-def _label(blocks: Sequence[Node]) -> str:
-    names = [block.attributes["instance"] for block in reversed(blocks) if block.attributes["instance"]]
-    kind = blocks[0].attributes["block"]
-    if not blocks[0].attributes["instance"] and kind not in _CONTAINERS:
+def _label(node: Node, paths: Mapping[Node, Sequence[Node]]) -> str:
+    """Return the names of the blocks around a node, the outermost first."""
+    block = paths[node][0]
+    kind, names = block.attributes["block"], []
+    if not block.attributes["instance"] and kind not in _CONTAINERS:
         names.append(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower())
-    return "_".join(names)
+    around: Node | None = block
+    while around is not None:
+        if around.attributes["instance"]:
+            names.append(around.attributes["instance"])
+        around = next(iter(paths.get(around, ())), None)
+    return "_".join(reversed(names))
 
 
-def find_layers(w: SourceWriter) -> None:
-    """Note the products and convolutions that layers of torch compute, with the sums that are their biases."""
+def find_layers(w: SourceWriter, paths: Mapping[Node, Sequence[Node]]) -> None:
+    """Note the products and convolutions that layers of torch compute, with the sums that are their biases.
+
+    Layers of a block with several have the names of their weights, too.
+    """
+    weights_in: dict[Node, list[Node]] = {}
     layers: dict[Node, tuple[Node | None, Node]] = {}
-    for node in w.order:
+    for node in w.parts.order:
         if node.op == "times" and _weights_of(node, 1) is not None:
             layers[node] = _bias(w, node, _outputs(node))
         elif node.op == "convolution" and _weights_of(node, 0) is not None:
@@ -67,15 +85,20 @@ def find_layers(w: SourceWriter) -> None:
         weight = _weights_of(node, 1 if node.op == "times" else 0)
         assert weight is not None
         # All that read the weights have to be this layer.
-        readers = [layers.get(reader, (None, None))[0] if reader else None for reader in w.readers[weight]]
-        alike = all(reader in layers for reader in w.readers[weight]) and set(readers) == {bias}
+        readers = [layers.get(reader, (None, None))[0] if reader else None for reader in w.parts.readers[weight]]
+        alike = all(reader in layers for reader in w.parts.readers[weight]) and set(readers) == {bias}
         if not alike or (bias is not None and _shared(w, bias, layers)):
             continue
+        if paths.get(weight):
+            weights_in.setdefault(paths[weight][0], []).append(weight)
         if node.op == "times":
             if _is_matrix_of_rows(node):
-                w.fused[last] = reads(node)[:1], _linear(node, weight, bias)
+                w.parts.fused[last] = reads(node)[:1], _linear(node, weight, bias)
         elif len(weight.shape) - 2 in CONVOLVE and len(readers) == 1 and len(weight.shape) == len(node.shape) + 1:
-            w.fused[last] = reads(node)[1:], _convolution(node, weight, bias)
+            w.parts.fused[last] = reads(node)[1:], _convolution(node, weight, bias)
+    for weights in weights_in.values():
+        for weight in dict.fromkeys(weights) if len(set(weights)) > 1 else ():
+            w.parts.names_of_layers[weight] = "_".join(filter(None, (w.parts.labels.get(weight), weight.name)))
 
 
 def _weights_of(node: Node, i: int) -> Node | None:
@@ -97,7 +120,7 @@ def _is_matrix_of_rows(node: Node) -> bool:
 
 def _bias(w: SourceWriter, node: Node, shape: tuple[int, ...]) -> tuple[Node | None, Node]:
     """Return the bias of a layer, or None, and the node whose value the layer computes."""
-    if len(w.readers[node]) != 1 or (total := w.readers[node][0]) is None or total.op != "plus":
+    if len(w.parts.readers[node]) != 1 or (total := w.parts.readers[node][0]) is None or total.op != "plus":
         return None, node
     others = [child for child in reads(total) if child is not node]
     weights, layer = others[0].weights if others else None, _weights_of(node, 1 if node.op == "times" else 0)
@@ -112,7 +135,7 @@ def _bias(w: SourceWriter, node: Node, shape: tuple[int, ...]) -> tuple[Node | N
 
 def _shared(w: SourceWriter, bias: Node, layers: dict[Node, tuple[Node | None, Node]]) -> bool:
     sums = {last for partner, last in layers.values() if partner is bias}
-    return any(reader not in sums for reader in w.readers[bias])
+    return any(reader not in sums for reader in w.parts.readers[bias])
 
 
 def values(*nodes: Node) -> list[torch.Tensor]:
@@ -122,9 +145,13 @@ def values(*nodes: Node) -> list[torch.Tensor]:
 
 def shared_layer(w: SourceWriter, key: Any, make: Callable[[], str]) -> str:
     """Return the layer with these weights, which is added at its first use."""
-    if key not in w.layers:
-        w.layers[key] = make()
-    return w.layers[key]
+    if key not in w.parts.layers:
+        w.parts.layers[key] = make()
+    return w.parts.layers[key]
+
+
+def _name(w: SourceWriter, weight: Node, kind: str) -> str:
+    return w.parts.names_of_layers.get(weight) or w.parts.labels.get(weight) or kind
 
 
 def _linear(node: Node, weight: Node, bias: Node | None) -> Callable[[SourceWriter, Node], str]:
@@ -139,9 +166,9 @@ def _linear(node: Node, weight: Node, bias: Node | None) -> Callable[[SourceWrit
 
             def embedding() -> str:
                 made = f"nn.Embedding({rows}, {width}{dtype_argument(weight.dtype)})"
-                return w.add_layer(w.labels.get(weight, "embedding"), made, {"weight": values(weight)[0]}, trains)
+                return w.add_layer(_name(w, weight, "embedding"), made, {"weight": values(weight)[0]}, trains)
 
-            return w.call("product", x, shared_layer(w, weight, embedding) + ".weight")
+            return w.call("look_up", x, shared_layer(w, weight, embedding) + ".weight")
 
         def linear() -> str:
             matrix = values(weight)[0].flatten(inner).flatten(0, inner - 1).t()
@@ -150,7 +177,7 @@ def _linear(node: Node, weight: Node, bias: Node | None) -> Callable[[SourceWrit
                 tensors["bias"] = values(bias)[0].flatten()
             sizes = f"{matrix.shape[1]}, {matrix.shape[0]}"
             made = f"nn.Linear({sizes}{'' if bias else ', bias=False'}{dtype_argument(weight.dtype)})"
-            return w.add_layer(w.labels.get(weight, "linear"), made, tensors, trains)
+            return w.add_layer(_name(w, weight, "linear"), made, tensors, trains)
 
         rows_of_x = f"{x}.flatten(-{inner})" if inner > 1 else x
         y = f"{shared_layer(w, weight, linear)}({rows_of_x})"
@@ -176,7 +203,7 @@ def _convolution(node: Node, weight: Node, bias: Node | None) -> Callable[[Sourc
                 f"nn.Conv{rank}d({filters_and(channels, filters, weight.shape[2:])}{settings}"
                 f"{'' if bias else ', bias=False'}{dtype_argument(weight.dtype)})"
             )
-            return w.add_layer(w.labels.get(weight, "convolution"), made, tensors, trains)
+            return w.add_layer(_name(w, weight, "convolution"), made, tensors, trains)
 
         layer = shared_layer(w, weight, convolution)
         return over_pictures(w, last, data, lambda x: f"{layer}({padded(x, pads)})")

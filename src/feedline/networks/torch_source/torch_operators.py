@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from feedline.errors import CompatError
 from feedline.networks import Node
@@ -97,7 +96,7 @@ def _cast(w: SourceWriter, node: Node) -> str:
 
 
 def _dropout(w: SourceWriter, node: Node) -> str:
-    layer = w.add_layer(w.labels.get(node, "dropout"), f"nn.Dropout({node.attributes['rate']})", {})
+    layer = w.add_layer(w.parts.labels.get(node, "dropout"), f"nn.Dropout({node.attributes['rate']})", {})
     return f"{layer}({w.value(node.inputs[0])})"
 
 
@@ -106,7 +105,7 @@ def _along(template: str, function: str = "") -> Operator:
 
     def write(w: SourceWriter, node: Node) -> str:
         if function:
-            w.called.add(function)
+            w.parts.called.add(function)
         axis, rank = node.attributes.get("axis", -1), len(node.shape)
         x = w.value(node.inputs[0])
         if axis is not None and rank:
@@ -197,6 +196,7 @@ def _pad(w: SourceWriter, node: Node) -> str:
 
 
 def _one_hot(w: SourceWriter, node: Node) -> str:
+    w.parts.limits[reads(node)[0]] = node.attributes["classes"]
     axis = from_end(node.attributes["axis"], len(node.shape))
     y = converted(node, f"functional.one_hot({w.value(node.inputs[0])}.long(), {node.attributes['classes']})")
     return y if axis == -1 else f"{y}.movedim(-1, {axis})"
@@ -206,6 +206,7 @@ def _gather(w: SourceWriter, node: Node) -> str:
     index, reference = node.inputs
     axis = node.attributes.get("axis")
     at = 0 if axis is None else axis % len(reference.shape)
+    w.parts.limits[reads(node)[0]] = reference.shape[at]
     places, x = f"{w.value(index)}.long()", w.value(reference)
     if w.leading(reference):
         if w.leading(index):
@@ -240,7 +241,7 @@ def _times(w: SourceWriter, node: Node) -> str:
     inner = len(right.shape) - len(outputs)
     x, y = w.value(left), w.value(right)
     if left.op == "input" and left.sparse and inner == 1 and len(outputs) == 1 and not w.leading(right):
-        return w.call("product", x, y) if right.weights is not None else f"{x} @ {y}"
+        return w.call("look_up", x, y) if right.weights is not None else f"{x} @ {y}"
     if not w.leading(right):
         x = f"{x}.flatten(-{inner})" if inner > 1 else f"{x}[..., None]" if not inner else x
         if (inner, len(outputs)) != (1, 1):
@@ -388,9 +389,7 @@ def _convolution_transpose(w: SourceWriter, node: Node) -> str:
     produced = [(n - 1) * s + k for n, s, k in zip(data.shape[1:], strides, kernel.shape[2:], strict=True)]
     cut = [(-a, n + a - h) for (a, _), n, h in zip(pads, node.shape[1:], produced, strict=True)]
     filters, function = w.value(kernel), f"functional.conv_transpose{rank}d"
-    return over_pictures(
-        w, node, data, lambda x: padded(f"{function}({x}, {filters}, stride={strides})", cut)
-    )
+    return over_pictures(w, node, data, lambda x: padded(f"{function}({x}, {filters}, stride={strides})", cut))
 
 
 def _over_cells(w: SourceWriter, node: Node, data: Node, rank: int, write: Callable[[str], str]) -> str:
@@ -424,9 +423,11 @@ def _pooling(how: str) -> Operator:
             if how == "max":
                 return f"{function}({padded(x, pads, '-torch.inf')}, {text})"
             mean = f"{function}({padded(x, pads)}, {text})"
+            if counts_pads:
+                return mean
             # Only cells of the input count: divide by their share of each window.
-            ones = padded(f"torch.ones_like({x}[:1])", pads)
-            return mean if counts_pads else f"{mean} / {function}({ones}, {text})"
+            share = w.assign("share", f"{function}({padded(f'torch.ones_like({x}[:1])', pads)}, {text})")
+            return f"{mean} / {share}"
 
         return _over_cells(w, node, data, rank, pool)
 
@@ -462,7 +463,7 @@ def _batch_normalization(w: SourceWriter, node: Node) -> str:
     x, *statistics = reads(node)
     get, rank = node.attributes, len(node.shape)
     leaves = [child for child in statistics if child.weights is not None]
-    if len(leaves) != 5 or any(len(w.readers[leaf]) != 1 for leaf in leaves):
+    if len(leaves) != 5 or any(len(w.parts.readers[leaf]) != 1 for leaf in leaves):
         raise CompatError(f"{node.label}: expected weights that no other operation reads, got shared ones")
     scale, bias, mean, variance, count = values(*leaves)
     # Without ``spatial`` every element of a sample is a feature.
@@ -476,7 +477,7 @@ def _batch_normalization(w: SourceWriter, node: Node) -> str:
         "num_batches_tracked": count.reshape(()).long(),
     }
     layer = w.add_layer(
-        w.labels.get(statistics[0], "batch_norm"),
+        w.parts.labels.get(statistics[0], "batch_norm"),
         f"nn.BatchNorm{kind}d({scale.numel()}, eps={float(get['epsilon'])}{dtype_argument(element_type(x))})",
         tensors,
     )
@@ -486,7 +487,7 @@ def _batch_normalization(w: SourceWriter, node: Node) -> str:
     if w.leading(x) == 2:
         real = w.assign("real", w.call("real_steps", data, w.lengths_of(x)))
         rows = f"{data}[{real}]" + (".flatten(1)" if rank > 1 else "")
-        w.lines.append(f"# The statistics are of real steps, without padding.")
+        w.lines.append("# The statistics are of real steps, without padding.")
         y = w.assign("rows", f"{layer}({rows})" + (f".unflatten(1, {node.shape})" if rank > 1 else ""))
         return f"torch.zeros_like({data}).masked_scatter({real}{'[..., None]' * rank}, {y})"
     if rank == 1:
@@ -541,8 +542,8 @@ def _sequence_slice(w: SourceWriter, node: Node) -> str:
     child, begin, end = node.inputs[0], node.attributes["begin"], node.attributes["end"] or None
     arguments = w.value(child), w.lengths_of(child), begin, end
     axis = node.axes[1]
-    lengths = w.lengths[axis] if axis in w.lengths else w.free("lengths")
-    w.lengths[axis] = lengths
+    lengths = w.parts.lengths[axis] if axis in w.parts.lengths else w.free("lengths")
+    w.parts.lengths[axis] = lengths
     name = w.free("steps")
     w.lines.append(f"{name}, {lengths} = {w.call('slice_steps', *arguments)}")
     return name
@@ -572,10 +573,10 @@ def _ones(w: SourceWriter, node: Node) -> str:
 
 def _to_sequence(w: SourceWriter, node: Node) -> str:
     x = w.value(node.inputs[0])
-    if node.axes[1] not in w.lengths:
+    if node.axes[1] not in w.parts.lengths:
         full = f"torch.full((len({x}),), {x}.shape[1], device={x}.device)"
         sizes = f"{w.value(node.inputs[1])}.flatten().long()" if len(node.inputs) > 1 else full
-        w.lengths[node.axes[1]] = w.assign("lengths", sizes)
+        w.parts.lengths[node.axes[1]] = w.assign("lengths", sizes)
     if len(node.inputs) == 1:
         return x
     lengths = w.lengths_of(node)
