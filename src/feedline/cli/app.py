@@ -30,7 +30,7 @@ COMMANDS = {
     "identical.",
     "index": "Write an index beside each file, so that machines that open the files later need not scan them.",
     "state": "Show in words what saved states say: place, order and data.",
-    "export": "Write a network of MXNet as ONNX, or its weights as safetensors.",
+    "export": "Write a network of CNTK or MXNet as ONNX or as a module of torch, or its weights as safetensors.",
     "run": "Run a script or notebook written for CNTK or MXNet, unchanged.",
 }
 

@@ -7,7 +7,6 @@ lengths that are equal in both. Loss heads are their predictions.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,46 +14,13 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import CompatError
+from feedline.mxnet._networks import HEADS, OF_DATA, lowered, shape_in_batch, shapes_of_larger, without_label
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.ndarray._files import load
-from feedline.mxnet.symbol import load as load_symbol
-from feedline.mxnet.symbol._infer import infer_shapes
-from feedline.mxnet.symbol._lower import lower
-from feedline.mxnet.symbol._node import Node as SymbolNode
 from feedline.mxnet.symbol._node import variables
 from feedline.mxnet.symbol._symbol import Symbol
 from feedline.networks import BATCH, Node
 from feedline.networks.onnx import onnx_library as library
 from feedline.networks.onnx.onnx_writer import Writer
-from feedline.networks.traverse import topological
-
-_HEADS = ("LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput", "SVMOutput", "SoftmaxOutput")
-_OF_DATA = "prediction."  # prefix of heads without their labels
-
-
-def load_network(symbol: Path, params: Path) -> tuple[Symbol, dict[str, Any]]:
-    """Return the symbol and the parameters, by name, in files of MXNet.
-
-    Raises:
-        MXNetError: a file is damaged, an operator is not supported, two variables have one name, or a parameter is none
-            of the symbol's.
-    """
-    network = load_symbol(str(symbol))
-    arrays = load(str(params))
-    if not isinstance(arrays, dict):
-        if arrays:
-            raise MXNetError(f"expected named arrays in {params}, got {len(arrays)} without names")
-        arrays = {}  # a network without parameters
-    named = {name.removeprefix("arg:").removeprefix("aux:"): array for name, array in arrays.items()}
-    names = [*network.list_arguments(), *network.list_auxiliary_states()]
-    known = set(names)
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise MXNetError(f"expected one variable of each name in {symbol}, got several `{min(twice)}`")
-    if unknown := sorted(named.keys() - known):
-        raise MXNetError(
-            f"expected parameters of {symbol} in {params}, got {', '.join(unknown[:5])}, which it does not have"
-        )
-    return network, named
 
 
 def write_symbol(path: Path, symbol: Symbol, params: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
@@ -76,14 +42,8 @@ def write_symbol(path: Path, symbol: Symbol, params: Mapping[str, Any], shapes: 
     types = {node: np.dtype(arrays[node].dtype).name if node in arrays else "float32" for node in leaves}
     for node in arrays:
         _check_float(types[node], f"`{node.name}`")
-    roots, graph_leaves = _lowered(symbol, leaves, arrays, types, shapes)
-    larger = {name: (shape[0] + 1, *shape[1:]) for name, shape in shapes.items()}
-    try:
-        twins = _lowered(symbol, leaves, arrays, types, larger)[0]
-    except MXNetError as error:
-        raise CompatError(f"expected a network for batches of any size, got one for {dict(shapes)} only") from error
-    pairs = zip(topological(roots), topological(twins), strict=True)
-    writer = _SymbolWriter({node: _shape(twin) for node, twin in pairs})
+    roots, graph_leaves = lowered(symbol, leaves, arrays, types, shapes)
+    writer = _SymbolWriter(shapes_of_larger(symbol, leaves, arrays, types, shapes, roots))
     for node in leaves:
         if node in arrays:
             name = writer.constant(arrays[node].asnumpy(), node.name)
@@ -105,32 +65,6 @@ def write_symbol(path: Path, symbol: Symbol, params: Mapping[str, Any], shapes: 
     library.save(path, library.graph(nodes, inputs, outputs, tensors))
 
 
-def _lowered(
-    symbol: Symbol,
-    leaves: Sequence[SymbolNode],
-    arrays: Mapping[SymbolNode, Any],
-    types: Mapping[SymbolNode, str],
-    shapes: Mapping[str, Sequence[int]],
-) -> tuple[list[Node], dict[SymbolNode, Node]]:
-    """Return the graph of a symbol for the shapes of its inputs, and the leaf of each variable.
-
-    Raises:
-        MXNetError: the parameters or shapes do not fit the symbol, or some are missing.
-    """
-    inputs = {node.name: node for node in leaves if node not in arrays}
-    if unknown := sorted(shapes.keys() - inputs.keys()):
-        raise MXNetError(f"expected shapes of inputs, {', '.join(inputs) or 'none'}, got one of `{unknown[0]}`")
-    passed = {node: tuple(array.shape) for node, array in arrays.items()}
-    passed |= {inputs[name]: tuple(shape) for name, shape in shapes.items()}
-    inferred = infer_shapes(symbol.entries, passed)
-    if lacking := [node.name for node in leaves if not inferred.knows(node)]:
-        raise MXNetError(f"expected parameters or shapes for all variables, got neither for {', '.join(lacking)}")
-    for node, shape in passed.items():
-        if inferred.shape(node) != shape:
-            raise MXNetError(f"expected shape {inferred.shape(node)} for `{node.name}`, got {shape}")
-    return lower(symbol.entries, inferred, types)
-
-
 class _SymbolWriter(Writer):
     """A writer that knows which lengths depend on the batch.
 
@@ -139,7 +73,7 @@ class _SymbolWriter(Writer):
     """
 
     def __init__(self, twins: Mapping[Node, tuple[int, ...]]) -> None:
-        super().__init__(OPERATORS, _without_label)
+        super().__init__(OPERATORS, without_label)
         self._twins = twins
 
     def fit(self, x: str, node: Node) -> str:
@@ -148,7 +82,7 @@ class _SymbolWriter(Writer):
         Raises:
             CompatError: several lengths depend on the batch.
         """
-        pairs = zip(_shape(node), self._twins[node], strict=True)
+        pairs = zip(shape_in_batch(node), self._twins[node], strict=True)
         lengths = [length if length == twin else -1 for length, twin in pairs]
         if lengths.count(-1) > 1:
             raise CompatError(f"{node.label}: expected one length that depends on the batch, got several")
@@ -157,7 +91,7 @@ class _SymbolWriter(Writer):
     def lengths_of(self, node: Node, name: str) -> list[int | str]:
         """Return the lengths of the axes of an output. One that depends on the batch has a name instead."""
         lengths: list[int | str] = []
-        for axis, (length, twin) in enumerate(zip(_shape(node), self._twins[node], strict=True)):
+        for axis, (length, twin) in enumerate(zip(shape_in_batch(node), self._twins[node], strict=True)):
             other = BATCH if length + 1 == twin else f"{name} axis {axis}"
             lengths.append(length if length == twin else other)
         return lengths
@@ -168,20 +102,12 @@ class _SymbolWriter(Writer):
         Raises:
             CompatError: it depends on the batch.
         """
-        if _shape(node)[axis] != self._twins[node][axis]:
+        if shape_in_batch(node)[axis] != self._twins[node][axis]:
             raise CompatError(f"{node.label}: expected a length that does not depend on the batch along axis {axis}")
-        return _shape(node)[axis]
+        return shape_in_batch(node)[axis]
 
 
 Operator = Callable[[Any, Node], str]
-
-
-def _without_label(node: Node) -> Node | None:
-    """Return a loss head as an operation of its data alone, or None for other operations."""
-    name = node.op.removeprefix("mxnet.")
-    if name not in _HEADS:
-        return None
-    return Node(_OF_DATA + name, node.inputs[:1], node.attributes, node.given, node.name)
 
 
 # ---- operators ----------------------------------------------------------------------------------------
@@ -192,12 +118,7 @@ def _value(w: _SymbolWriter, node: Node, i: int = 0) -> str:
 
 
 def _rank(node: Node, i: int = 0) -> int:
-    return len(_shape(node.inputs[i]))
-
-
-def _shape(node: Node) -> tuple[int, ...]:
-    shape: tuple[int, ...] | None = node.attributes.get("shape")
-    return node.shape if shape is None else shape
+    return len(shape_in_batch(node.inputs[i]))
 
 
 def _unary(op: str, **attributes: Any) -> Operator:
@@ -266,7 +187,7 @@ def _convolution(op: str) -> Operator:
 
 def _pooling(w: _SymbolWriter, node: Node) -> str:
     p, x = node.attributes["p"], _value(w, node)
-    sizes, rank = _shape(node.inputs[0])[2:], _rank(node) - 2
+    sizes, rank = shape_in_batch(node.inputs[0])[2:], _rank(node) - 2
     if p.global_pool:
         if p.pool_type == "lp":
             return w("GlobalLpPool", x, p=int(p.p_value))
@@ -275,7 +196,7 @@ def _pooling(w: _SymbolWriter, node: Node) -> str:
         return w("GlobalMaxPool" if p.pool_type == "max" else "GlobalAveragePool", x)
     kernel, stride = list(p.kernel), list(p.stride) or [1] * rank
     before = list(p.pad) or [0] * rank
-    count = _shape(node)[2:]
+    count = shape_in_batch(node)[2:]
     reach = zip(count, stride, kernel, sizes, before, strict=True)
     after = [(out - 1) * step + size - length - pad for out, step, size, length, pad in reach]
     settings: dict[str, Any] = {"kernel_shape": kernel, "strides": stride}
@@ -324,7 +245,7 @@ def _leaky(w: _SymbolWriter, node: Node) -> str:
         return w("Mul", w("Mul", x, w.number(0.5, x)), w("Add", half, w.number(1, x)))
     if p.act_type == "prelu":
         slope, rank = _value(w, node, 1), _rank(node)
-        if rank > 2 and _shape(node.inputs[1]) != (1,):
+        if rank > 2 and shape_in_batch(node.inputs[1]) != (1,):
             slope = w("Reshape", slope, w.constant([-1, *[1] * (rank - 2)]))
         return w("PRelu", x, slope)
     alpha = (p.lower_bound + p.upper_bound) / 2 if p.act_type == "rrelu" else p.slope
@@ -338,7 +259,7 @@ def _batch_norm(w: _SymbolWriter, node: Node) -> str:
     x, gamma, beta, mean, variance = (w.value(child) for child in node.inputs)
     dtype = w.dtype_of(x)
     if p.fix_gamma:
-        gamma = w.constant(np.ones(_shape(node.inputs[1]), dtype), "gamma")
+        gamma = w.constant(np.ones(shape_in_batch(node.inputs[1]), dtype), "gamma")
     axis = p.axis % _rank(node)
     order = list(range(_rank(node)))
     order.insert(1, order.pop(axis))  # channels are the second axis of ONNX's
@@ -582,7 +503,7 @@ _BY_NAME: dict[str, Operator] = {
 }
 OPERATORS: dict[str, Operator] = {
     **{f"mxnet.{name}": operator for name, operator in _BY_NAME.items()},
-    **dict.fromkeys((f"{_OF_DATA}{name}" for name in _HEADS), _unary("Identity")),
-    f"{_OF_DATA}LogisticRegressionOutput": _unary("Sigmoid"),
-    f"{_OF_DATA}SoftmaxOutput": _softmax_output,
+    **dict.fromkeys((f"{OF_DATA}{name}" for name in HEADS), _unary("Identity")),
+    f"{OF_DATA}LogisticRegressionOutput": _unary("Sigmoid"),
+    f"{OF_DATA}SoftmaxOutput": _softmax_output,
 }

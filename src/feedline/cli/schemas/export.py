@@ -11,8 +11,11 @@ class ExportDocument(TypedDict):
     Attributes:
         path: path of the file.
         network: path of the network, as typed.
-        parameters: number of arrays in the file of parameters.
+        parameters: number of arrays in the file of parameters, or of parameters in the model.
         inputs: arguments of the network that have no parameter.
+        weights: path of the weights of a module of torch. Null for other files.
+        largest_difference: largest difference of an output of the module from the network's, on random inputs. Null for
+            other files.
         bytes: bytes of the file.
     """
 
@@ -20,6 +23,8 @@ class ExportDocument(TypedDict):
     network: str
     parameters: int
     inputs: list[str]
+    weights: str | None
+    largest_difference: float | None
     bytes: int
 
 

@@ -42,6 +42,15 @@ def composition(node: Node) -> Composition | None:
     return None if recipe is None else recipe(node)
 
 
+def without_packing(node: Node) -> Node | None:
+    """Return the composition of an operation by operations that the data's lengths do not decide, or None."""
+    recipe = composition(node)
+    built = None if recipe is None else recipe.build(*node.inputs)
+    if built is not None and built.op in (GATHER_PACKED, SCATTER_PACKED):
+        return None  # how many steps remain is known at run time only
+    return built
+
+
 def file_axis(axis: int, rank: int) -> FileAxis:
     """Return an axis of a sample of ``rank`` axes in a file's numbering."""
     return FileAxis(rank - 1 - axis if axis >= 0 else -axis - 1)

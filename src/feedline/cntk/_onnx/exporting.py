@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from feedline.cntk._model_files.compositions import GATHER_PACKED, SCATTER_PACKED, composition
+from feedline.cntk._model_files.compositions import without_packing
 from feedline.networks import Node
 from feedline.networks.onnx import onnx_library as library
 from feedline.networks.onnx.onnx_operators import OPERATORS
@@ -20,7 +20,7 @@ def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> 
         ValueError: a shape that is not known yet.
         StateError: tensors of 2 GiB or more.
     """
-    writer = Writer(OPERATORS, _recipe)
+    writer = Writer(OPERATORS, without_packing)
     for argument in arguments:
         writer.value(argument)
     outputs = []
@@ -32,12 +32,3 @@ def write_onnx(path: Path, roots: Sequence[Node], arguments: Sequence[Node]) -> 
     nodes, names = library.keep_used(writer.nodes, [output.name for output in outputs])
     tensors = [initializer for initializer in writer.initializers if initializer.name in names]
     library.save(path, library.graph(nodes, writer.inputs, outputs, tensors))
-
-
-def _recipe(node: Node) -> Node | None:
-    """Return the composition of CNTK's files for an operation, or None if ONNX cannot express it."""
-    recipe = composition(node)
-    built = None if recipe is None else recipe.build(*node.inputs)
-    if built is not None and built.op in (GATHER_PACKED, SCATTER_PACKED):
-        return None  # how many steps remain is known at run time only
-    return built

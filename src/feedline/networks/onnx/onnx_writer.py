@@ -1,4 +1,4 @@
-"""Names, element types and axes of a graph's values while its nodes become ONNX's.
+"""Element types and axes of a graph's values while its nodes become ONNX's.
 
 `Writer` lists nodes and initializers, and hides the order of a value's axes. Functions such as those in
 `onnx_operators` write each operation.
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import CompatError
 from feedline.networks import BATCH, Node
+from feedline.networks.graph_writer import GraphWriter
 from feedline.networks.node import FREE
 from feedline.networks.onnx import onnx_library as library
-from feedline.networks.traverse import element_type, topological
+from feedline.networks.traverse import element_type
 
 
 def dimensions(node: Node) -> list[int | str]:
@@ -25,22 +25,14 @@ def dimensions(node: Node) -> list[int | str]:
     return [*leading, *(f"{node.name or node.uid} axis {i}" if n == FREE else n for i, n in enumerate(node.shape))]
 
 
-class Writer:
-    """Nodes and initializers of an ONNX graph, as they come.
-
-    Args:
-        operators: for each operation a function of the writer and a node, which writes the node and returns its
-            value's name.
-        recipe: function that returns the same computation by other operations, or None if there is none. It is called
-            for operations without an operator.
-        outer: writer of the graph around this one, if it is the body of a recurrence. Names are unique in both, and the
-            body can read values of the outer graph.
-        stepping: name of the sequence axis whose steps come one at a time, so that tensors do not have it.
+class Writer(GraphWriter):
+    """Nodes and initializers of an ONNX graph, as they come. See `GraphWriter`.
 
     Attributes:
         nodes, inputs, initializers: parts of the graph so far.
-        loops: names of the outputs of each recurrence that has been written.
     """
+
+    language = "ONNX"
 
     def __init__(
         self,
@@ -49,88 +41,27 @@ class Writer:
         outer: Writer | None = None,
         stepping: str = "",
     ) -> None:
-        self.operators, self.recipe = operators, recipe
-        self.loops: dict[Node, list[str]] = {}
+        super().__init__(operators, recipe, outer, stepping)
         self.nodes: list[Any] = []
         self.inputs: list[Any] = []
         self.initializers: list[Any] = []
-        self._outer, self._stepping = outer, stepping
-        self._names: dict[str, int] = {} if outer is None else outer._names  # with the last suffix of each
         self._dtypes: dict[str, str] = {} if outer is None else outer._dtypes
-        self._values: dict[Node, str] = {}
-        self._aliases: dict[Node, Node] = {}
 
     # ---- names and values -------------------------------------------------------------------------
-
-    def free(self, base: str) -> str:
-        """Return a name that no value has so far."""
-        name = base
-        while name in self._names:
-            self._names[base] += 1
-            name = f"{base}_{self._names[base]}"
-        self._names[name] = 0
-        return name
 
     def dtype_of(self, name: str) -> str:
         """Return the element type of a value."""
         return self._dtypes[name]
 
-    def leading(self, node: Node) -> int:
-        """Return the number of dynamic axes that a node's tensor has in this graph."""
-        return len(node.axes) - (self._stepping in node.axes)
-
     def declare(self, node: Node, name: str) -> None:
-        """Set the name of a node's value."""
-        self._values[node] = name
+        """Set the name of a node's value, and its element type unless it is known."""
+        super().declare(node, name)
         self._dtypes.setdefault(name, element_type(node))
-
-    def alias(self, node: Node, target: Node) -> None:
-        """Give a node the value of another node."""
-        self._aliases[node] = target
 
     def typed(self, name: str, dtype: str) -> str:
         """Return a name whose value has this element type."""
         self._dtypes[name] = dtype
         return name
-
-    def value(self, node: Node) -> str:
-        """Return the name of a node's value, and write the nodes that compute it.
-
-        Raises:
-            CompatError: an operation that ONNX cannot express.
-        """
-        for below in topological([node], lambda n: () if self._name_of(n) is not None else self._reads(n)):
-            if self._name_of(below) is None:
-                self._add(below)
-        name = self._name_of(node)
-        assert name is not None
-        return name
-
-    def _name_of(self, node: Node) -> str | None:
-        name = self._values.get(node)
-        return self._outer._name_of(node) if name is None and self._outer is not None else name
-
-    def _reads(self, node: Node) -> Sequence[Node]:
-        from feedline.networks.loop import operands
-
-        if node.op == "pick":
-            return operands(node.inputs[0])
-        if node.op == "alias":
-            self.alias(node, node.inputs[0])
-        elif node not in self._aliases and not node.is_leaf and node.op not in self.operators:
-            built = self.recipe(node)
-            if built is None:
-                raise _refusal(node)
-            self.alias(node, built)
-        return [self._aliases[node]] if node in self._aliases else node.inputs
-
-    def _add(self, node: Node) -> None:
-        if node in self._aliases:
-            self._values[node] = self.value(self._aliases[node])
-        elif node.is_leaf:
-            self._add_leaf(node)
-        else:
-            self._values[node] = self.operators[node.op](self, node)
 
     def _add_leaf(self, node: Node) -> None:
         from feedline.networks.compile import tensor_of
@@ -244,14 +175,3 @@ class Writer:
             return self("Expand", value, self.constant(list(to.shape))) if node.shape != to.shape else value
         lengths = self("Concat", self.lengths(like), self.constant(list(to.shape)), axis=0)
         return self("Expand", value, lengths)
-
-
-def _refusal(node: Node) -> CompatError:
-    if node.op in ("user", "user_output"):
-        return CompatError(f"{node.label}: expected operations, got Python code, which no file holds")
-    if node.op == "late":
-        return CompatError(f"{node.label}: expected known shapes to write its parts: replace placeholders first")
-    return CompatError(
-        f"{node.label}: expected an operation that ONNX can express, got one that it cannot; save without a format, "
-        "which feedline loads again, or leave this part out"
-    )
