@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -61,7 +63,7 @@ def by_hand(decode, sentences, factor):
     found = []
     for sentence in sentences:
         made = [START]
-        while len(made) <= int(len(sentence) * factor):
+        while len(made) <= math.ceil(len(sentence) * factor):
             scores = score.eval({history: [eye[made]], read: [eye[sentence]]})[0]
             made.append(int(scores[-1].argmax()))
             if made[-1] == END:

@@ -86,7 +86,7 @@ def test_unpooling_goes_back_to_the_maxima(image):
     assert found.shape == IMAGES.shape
     close(found[found != 0], IMAGES[found != 0])
     close(np.sort(found[found != 0]), np.sort(pooled.eval({image: IMAGES}).ravel()))
-    with pytest.raises(ValueError, match="do not overlap"):
+    with pytest.raises(ValueError, match="after pooling"):
         C.unpooling(pooled, image, C.MAX_UNPOOLING, (3, 3), (2, 2))
 
 

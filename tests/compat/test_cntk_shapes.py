@@ -38,7 +38,7 @@ LATE = {
         lambda x: C.local_response_normalization(x, 1, 2.0, 0.3, 0.75),
         DATA / (2 + 0.3 / 3 * sum(SQUARES[:, i : i + 4] for i in range(3))) ** 0.75,
     ),
-    "crop": (lambda x: C.crop_manual(x, C.constant(np.zeros((1, 2, 1))), 0, 3), DATA[:, :, 3:5]),
+    "crop": (lambda x: C.crop_manual(x, C.constant(0, (1, 2, 1)), 0, 3), DATA[:, :, 3:5]),
     "two of them": (lambda x: C.flatten(C.swapaxes(x, 0, 1), 1), DATA.transpose(0, 2, 1, 3).reshape(2, 6, 4)),
 }
 

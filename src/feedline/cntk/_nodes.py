@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from feedline.cntk._settings import plain
 from feedline.cntk.axis import Axis
 from feedline.cntk.default_options import default_override_or, get_default_override
 from feedline.errors import CompatError
 from feedline.networks import BATCH, Node, Weights
 from feedline.networks.node import FREE, UNKNOWN, parameter_node
-from feedline.networks.traverse import element_type
+from feedline.networks.traverse import known_element_type, topological
 
 # Unknown dimensions of a shape: fixed by its first use, or different in each minibatch.
 InferredDimension, FreeDimension = UNKNOWN, FREE
@@ -44,21 +45,27 @@ def dims(shape: Any, free: bool = False) -> tuple[int, ...]:
         free: whether dimensions may differ between minibatches.
 
     Raises:
-        TypeError: another type.
+        TypeError: another type, or a fraction.
         CompatError: a dimension that differs between minibatches, unless ``free``.
     """
-    if isinstance(shape, numbers.Integral):
-        shape = (shape,)
+    shape = plain(shape)
     try:
-        sizes = tuple(int(n) for n in shape)
+        sizes = (shape,) if isinstance(shape, int) else tuple(map(whole, shape))
     except TypeError:
-        raise TypeError(f"expected a shape as a number or a tuple of numbers, got {shape!r}") from None
+        raise TypeError(f"expected a shape as a whole number or a tuple of them, got {shape!r}") from None
     if FreeDimension in sizes and not free:
         raise CompatError(
             f"expected a shape whose dimensions are known, got {sizes} with a FreeDimension: only inputs and "
             "placeholders may have some"
         )
     return sizes
+
+
+def whole(number: Any) -> int:
+    """Return a count as an int. TypeError: not a whole number."""
+    if isinstance(number, numbers.Integral) or (isinstance(number, float) and number.is_integer()):
+        return int(number)
+    raise TypeError(f"expected a whole number, got {number!r}")
 
 
 def dtype_name(dtype: Any) -> str:
@@ -133,10 +140,14 @@ def node_of(operand: Any, dtype: Any = None) -> Node:
 
 
 def nodes_of(*operands: Any) -> list[Node]:
-    """Return nodes as `node_of`. Constants get the type of the first operand with a node, or single precision."""
-    nodes = (o if isinstance(o, Node) else getattr(o, "node", None) for o in operands)
-    default = "float32" if len(operands) == 1 else None
-    dtype = next((element_type(node) for node in nodes if node is not None), default)
+    """Return nodes as `node_of`. Numbers and arrays get the element type of the operands with a node, if there are any.
+
+    Raises:
+        ValueError: variables or functions of different element types.
+    """
+    nodes = [o if isinstance(o, Node) else getattr(o, "node", None) for o in operands]
+    default = "float32" if len(operands) == 1 or any(node is not None for node in nodes) else None
+    dtype = _common_type([(node, known_element_type(node)) for node in nodes if node is not None]) or default
     return [node_of(operand, dtype) for operand in operands]
 
 
@@ -148,3 +159,37 @@ def needs_gradient(node: Node) -> bool:
 def with_gradient(node: Node) -> Node:
     """Return an input that `Function.grad` differentiates with respect to by default."""
     return replace(node, attributes=MappingProxyType({_NEEDS_GRADIENT: True}))
+
+
+def _common_type(operands: Iterable[tuple[Node, str | None]]) -> str | None:
+    """Return the known element type of operands, or None. ValueError: they have several."""
+    types = {kind: node for node, kind in operands if kind is not None}
+    if len(types) > 1:
+        each = " and ".join(f"{kind} of {node.label}" for kind, node in sorted(types.items()))
+        raise ValueError(f"expected operands of one element type, got {each}; convert with cntk.cast, or set the dtype")
+    return next(iter(types), None)
+
+
+# Operations whose operands may be of different element types. A block is an alias of its result and its arguments.
+_MIXING = {"alias", "batch_normalization", "user", "user_output"}
+
+
+def check_element_types(roots: Iterable[Node], changes: Mapping[Node, Node]) -> None:
+    """Check the element types of parameters and of what replaces the arguments of a function.
+
+    Args:
+        roots: outputs of the function.
+        changes: arguments, and their replacements.
+
+    Raises:
+        ValueError: an operation with parameters and operands of different types.
+    """
+    types: dict[Node, str | None] = {node: known_element_type(new) for node, new in changes.items()}
+    for node in topological(roots):
+        if node in changes or node.op in ("constant", "placeholder"):  # constants take the type of operands
+            types.setdefault(node, None)
+        elif node.is_leaf or node.op == "cast":
+            types[node] = known_element_type(node)
+        else:
+            known = ((child, types[child]) for child in node.inputs)
+            types[node] = next((k for _, k in known if k), None) if node.op in _MIXING else _common_type(known)

@@ -11,8 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from feedline.cntk._settings import plain
 from feedline.networks import Node
 
 _REGISTERED: dict[str, str | Callable[..., Any]] = {}
@@ -74,17 +73,17 @@ class Operand:
 
     def __getitem__(self, key: Any) -> Any:
         """Return a part of a sample: per axis an index (which keeps the axis), a list of indices, or a slice."""
-        keys = key if isinstance(key, tuple) else (key,)
+        keys = tuple(map(plain, key)) if isinstance(key, tuple) else (plain(key),)
         # After an ellipsis, axes are counted from the last, as their number may be unknown.
         at = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
         numbered = [*enumerate(keys[:at]), *((i - len(keys), keys[i]) for i in range(at + 1, len(keys)))]
         parts: list[tuple[int, int, int, int]] = []
         picked: list[tuple[int, Any]] = []
         for axis, part in numbered:
-            if isinstance(part, (list, tuple)) and part and all(isinstance(i, (int, np.integer)) for i in part):
+            if isinstance(part, (list, tuple)) and part and all(isinstance(i, int) for i in part):
                 picked.append((axis, part))
-            elif isinstance(part, (int, np.integer)):
-                parts.append((axis, int(part), 0 if part == -1 else int(part) + 1, 1))
+            elif isinstance(part, int):
+                parts.append((axis, part, 0 if part == -1 else part + 1, 1))
             elif isinstance(part, slice):
                 if part != slice(None):
                     parts.append((axis, *_range(part)))
@@ -92,7 +91,7 @@ class Operand:
                 raise TypeError(f"expected numbers, lists of them and slices, got {part!r}")
         result = registered_operation("slice")(self, *map(list, zip(*parts, strict=True))) if parts else self
         for axis, indices in picked:
-            rows = [registered_operation("slice")(result, axis, int(i), 0 if i == -1 else int(i) + 1) for i in indices]
+            rows = [registered_operation("slice")(result, axis, i, 0 if i == -1 else i + 1) for i in indices]
             result = registered_operation("splice")(*rows, axis=axis)
         return result
 

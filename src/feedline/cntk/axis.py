@@ -11,11 +11,12 @@ import warnings
 from operator import attrgetter
 
 from feedline.cntk._names import absent_members
+from feedline.cntk._settings import plain
 
 __all__ = ["Axis"]
 
 _DYNAMIC, _BATCH = "defaultDynamicAxis", "defaultBatchAxis"
-_ALL_STATIC, _ALL, _UNKNOWN = "allStaticAxes", "allAxes", "unknownDynamicAxes"
+_ALL_STATIC, _ALL, _UNKNOWN = "AllStaticAxes", "AllAxes", "UnknownAxes"
 _LEADING = "newLeadingAxis"
 _unique = itertools.count()
 
@@ -32,6 +33,7 @@ class Axis:
     __slots__ = ("_is_ordered", "_label")
 
     def __init__(self, axis: int | str, is_ordered: bool = True) -> None:
+        axis = plain(axis)
         if isinstance(axis, bool) or not isinstance(axis, (int, str)):
             raise TypeError(f"expected a number or a name of an axis, got {axis!r}")
         self._label, self._is_ordered = axis, is_ordered

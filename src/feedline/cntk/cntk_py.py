@@ -14,6 +14,7 @@ from feedline.cntk._names import names_of
 from feedline.cntk._seeds import seeds
 from feedline.cntk.logging import TraceLevel
 from feedline.cntk.logging._writer import ProgressWriter as ProgressWriter
+from feedline.cntk.ops._outputs import renaming
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -188,6 +189,15 @@ def is_random_seed_fixed() -> bool:
 def get_random_seed() -> int:
     """Return the seed of the next parameter."""
     return seeds.current()
+
+
+def allow_renaming_functions() -> None:
+    """Allow functions that have a name to get another by ``function.name = ...``, in this process."""
+    renaming.allowed = True
+
+
+def always_allow_setting_default_device() -> None:
+    """Do nothing, as the default device can be changed at any time."""
 
 
 def set_computation_network_trace_level(level: int) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from feedline.cntk._names import names_of
+from feedline.cntk._settings import take_plain_settings
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -47,7 +48,7 @@ def default_options(**options: Any) -> Iterator[None]:
 @contextmanager
 def default_options_for(functions: Any, **options: Any) -> Iterator[None]:
     """Override options of the layers that these factories construct in the block."""
-    factories = tuple(functions) if isinstance(functions, (list, tuple)) else (functions,)
+    factories = [inspect.unwrap(f) for f in (functions if isinstance(functions, (list, tuple)) else [functions])]
     _blocks.extend((factory, options) for factory in factories)
     try:
         yield
@@ -72,15 +73,26 @@ def get_default_override(function: Any, **option: Any) -> Any:
     """Return the value of an option: as passed, else from the innermost block, else the default.
 
     Raises:
-        TypeError: not exactly one option.
+        TypeError: not exactly one option, or the function has no such parameter.
+        ValueError: neither a Python function nor None.
     """
     if len(option) != 1:
         raise TypeError(f"expected one option, got {len(option)}")
     name, value = next(iter(option.items()))
+    if function is not None:
+        if not (inspect.isfunction(function) or inspect.isclass(function)):
+            raise ValueError(f"expected a Python function or None, got {function!r}")
+        if name not in inspect.signature(function).parameters:
+            raise TypeError(f"expected a parameter of {function.__name__}, got {name!r}")
+    return _resolved(function, name, value)
+
+
+def _resolved(function: Any, name: str, value: Any) -> Any:
+    """Return the value of an option. See `get_default_override`."""
     if not isinstance(value, _Default):
         return value
     for factory, options in reversed(_blocks):
-        if factory in (None, function) and name in options:
+        if factory in (None, inspect.unwrap(function)) and name in options:
             return options[name]
     return value.value
 
@@ -93,7 +105,7 @@ def overridable(factory: _Factory) -> _Factory:
     @functools.wraps(factory)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         def resolved(name: str, value: Any) -> Any:
-            return get_default_override(wrapper, **{name: value}) if is_default_override(value) else value
+            return _resolved(wrapper, name, value)
 
         positional = [resolved(name, value) for name, value in zip(parameters, args, strict=False)]
         remaining = {name: default for name, default in marked.items() if name not in list(parameters)[: len(args)]}
@@ -101,3 +113,6 @@ def overridable(factory: _Factory) -> _Factory:
         return factory(*positional, *args[len(positional) :], **options)
 
     return cast(_Factory, wrapper)
+
+
+take_plain_settings(globals())

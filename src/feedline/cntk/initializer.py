@@ -14,6 +14,7 @@ import numpy as np
 from feedline.cntk import _random_numbers
 from feedline.cntk._names import names_of
 from feedline.cntk._seeds import SentinelValueForAutoSelectRandomSeed, seeds
+from feedline.cntk._settings import take_plain_settings
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -89,6 +90,13 @@ def initializer_with_rank(initializer: Any, output_rank: int | None = None, filt
 _PIECE = 1 << 24  # largest number of values to draw at once
 
 
+def _positive(scale: float) -> float:
+    """Return the scale of an initializer. ValueError: it is not above 0."""
+    if not scale > 0:
+        raise ValueError(f"expected a scale above 0, got {scale}; for constant values pass a number as init")
+    return float(scale)
+
+
 def _uniform_within(limit: Callable[[float, float], float]) -> Callable[..., Any]:
     def draw(flat: Any, fan_in: float, fan_out: float, seed: int) -> None:
         import torch
@@ -112,6 +120,7 @@ def _normal_with(deviation: Callable[[float, float], float], numbers: Any = _ran
 
 def uniform(scale: float, seed: int | None = None) -> Initializer:
     """Return an initializer of uniform numbers in [-scale, scale]."""
+    scale = _positive(scale)
     return Initializer(_uniform_within(lambda i, o: scale), seed=seed)
 
 
@@ -119,11 +128,13 @@ def normal(
     scale: float, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
     """Return an initializer of normal numbers with standard deviation ``scale``."""
+    scale = _positive(scale)
     return Initializer(_normal_with(lambda i, o: scale), output_rank, filter_rank, seed)
 
 
 def truncated_normal(stdev: float = 1.0, seed: int | None = None) -> Initializer:
     """Return an initializer of normal numbers, drawn again beyond two standard deviations."""
+    stdev = _positive(stdev)
     return Initializer(_normal_with(lambda i, o: stdev, _random_numbers.truncated_normal), seed=seed)
 
 
@@ -131,6 +142,7 @@ def xavier(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
     """Return an initializer of uniform numbers within ``scale * sqrt(3 / fan_in)``."""
+    scale = _positive(scale)
     return Initializer(_uniform_within(lambda i, o: scale * math.sqrt(3 / i)), output_rank, filter_rank, seed)
 
 
@@ -138,6 +150,7 @@ def glorot_uniform(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
     """Return an initializer of uniform numbers within ``scale * sqrt(6 / (fan_in + fan_out))``."""
+    scale = _positive(scale)
     return Initializer(_uniform_within(lambda i, o: scale * math.sqrt(6 / (i + o))), output_rank, filter_rank, seed)
 
 
@@ -145,6 +158,7 @@ def glorot_normal(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
     """Return an initializer of normal numbers with standard deviation ``scale * sqrt(2 / (fan_in + fan_out))``."""
+    scale = _positive(scale)
     return Initializer(_normal_with(lambda i, o: scale * math.sqrt(2 / (i + o))), output_rank, filter_rank, seed)
 
 
@@ -152,6 +166,7 @@ def he_uniform(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
     """Return an initializer of uniform numbers within ``scale * sqrt(6 / fan_in)``."""
+    scale = _positive(scale)
     return Initializer(_uniform_within(lambda i, o: scale * math.sqrt(6 / i)), output_rank, filter_rank, seed)
 
 
@@ -159,6 +174,7 @@ def he_normal(
     scale: float = 1.0, output_rank: int | None = None, filter_rank: int | None = None, seed: int | None = None
 ) -> Initializer:
     """Return an initializer of normal numbers with standard deviation ``scale * sqrt(2 / fan_in)``."""
+    scale = _positive(scale)
     return Initializer(_normal_with(lambda i, o: scale * math.sqrt(2 / i)), output_rank, filter_rank, seed)
 
 
@@ -177,3 +193,6 @@ def bilinear(kernel_width: int, kernel_height: int) -> Initializer:
         flat.reshape(-1, len(kernel)).copy_(kernel)
 
     return Initializer(draw, seed=0)  # draws no numbers, so it takes no seed
+
+
+take_plain_settings(globals())

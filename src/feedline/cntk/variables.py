@@ -76,8 +76,13 @@ class Variable(Operand):
         name: str = "",
     ) -> None:
         axes = (Axis.default_batch_axis(), Axis.default_dynamic_axis()) if dynamic_axes is None else dynamic_axes
-        dtype = default_dtype_name(dtype)
-        node = input_node(dims(shape or (), free=True), axis_names(_as_list(axes)), name, is_sparse, dtype)
+        node = input_node(
+            dims(() if shape is None else shape, free=True),
+            axis_names(_as_list(axes)),
+            name,
+            is_sparse,
+            default_dtype_name(dtype),
+        )
         self._take(with_gradient(node) if needs_gradient else node)
 
     def _take(self, node: Node) -> None:
@@ -203,17 +208,22 @@ class _Weighted(Variable):
 
     @value.setter
     def value(self, value: Any) -> None:
-        """Set the tensor to a number or an array, (*shape), whose shape becomes the tensor's if it was unknown."""
+        """Set the tensor to an array of its shape, (*shape), which becomes its shape if it was unknown, or to a number.
+
+        Raises:
+            RuntimeError: an array of another shape.
+        """
         import torch
 
-        array = np.asarray(value.asarray() if hasattr(value, "asarray") else value)
+        array = np.array(value.asarray() if hasattr(value, "asarray") else value)
         if not self._weights().is_fixed:
             self._weights().fix_shape(array.shape)
+        if array.ndim and array.shape != self.shape:
+            raise RuntimeError(
+                f"expected a value of shape {self.shape} for {self!r}, got {array.shape}; reshape the array"
+            )
         with torch.no_grad():
-            tensor = torch.from_numpy(np.array(array))
-            if tensor.numel() > 1 and tuple(tensor.shape) != self.shape:
-                raise ValueError(f"expected a value of shape {self.shape} for {self!r}, got {tuple(tensor.shape)}")
-            self.tensor.copy_(tensor.reshape(self.shape) if tensor.numel() > 1 else tensor)
+            self.tensor.copy_(torch.from_numpy(array))
 
     def asarray(self) -> NDArray[Any]:
         """Same as `value`."""
@@ -229,8 +239,8 @@ class Parameter(_Weighted):
     """A tensor that learners update.
 
     Args:
-        shape: shape, -1 where its first use decides. None means the shape of ``init``.
-        init: a number, an array, or an initializer of `cntk.initializer`.
+        shape: shape, -1 where its first use decides. An array as ``init`` has precedence, as in CNTK.
+        init: a number, an array or nested lists, (*shape), or an initializer of `cntk.initializer`.
         dtype: float32, float64 or float16. None means the dtype of `default_options`, or float32, even if ``init``
             differs.
         device: accepted for compatibility. Networks move the tensor.
@@ -251,8 +261,8 @@ class Constant(_Weighted):
     """A tensor that learners do not update.
 
     Args:
-        value: a number or an array.
-        shape: shape to broadcast ``value`` to.
+        value: a number, or an array or nested lists, (*shape).
+        shape: shape to fill with a number. An array as ``value`` has precedence, as in CNTK.
         dtype: element type, as for parameters.
         device: accepted for compatibility. Networks move the tensor.
         name: name of the constant.
@@ -270,11 +280,12 @@ def _weights_node(shape: Any, init: Any, dtype: Any, name: str, trains: bool) ->
             raise ValueError("expected a shape with an initializer, got none")
         fill: Any = init.with_seed(default_dtype_name(dtype))
     else:
-        # A copy: the tensor is initialized later, and the script may change its array until then.
-        initial = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
         if init is None and shape is None:
             raise ValueError("expected a shape or an initial value, got neither")
-        shape = initial.shape if shape is None else shape
+        # A copy: the tensor is initialized later, and the script may change its array until then.
+        initial = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
+        # A number fills the shape, but an array determines it.
+        shape = initial.shape if shape is None or not (init is None or np.isscalar(init)) else shape
 
         def fill(target: tuple[int, ...], value: NDArray[Any] = initial) -> NDArray[Any]:
             return np.broadcast_to(value, target)

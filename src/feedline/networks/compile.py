@@ -123,8 +123,9 @@ class Network(torch.nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the parameters, or of the first input if there are none."""
-        if self._tensors:
-            return self._tensors[0][1][self._tensors[0][2]].dtype
+        for parameter in self._parameters.values():
+            if parameter is not None:
+                return parameter.dtype
         return getattr(torch, self.inputs[0].dtype) if self.inputs else torch.get_default_dtype()
 
     def forward(

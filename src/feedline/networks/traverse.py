@@ -276,8 +276,13 @@ def rename_node(node: Node, name: str) -> Node:
 
 def element_type(node: Node) -> str:
     """Return the element type of a node: the type of the first leaf below it, or the type to which it was cast."""
+    return known_element_type(node) or "float32"
+
+
+def known_element_type(node: Node) -> str | None:
+    """Return `element_type`, or None if the first leaf is a placeholder."""
     while node.inputs:
         if node.op == "cast":
             return str(node.attributes["dtype"])
         node = node.inputs[0]
-    return node.dtype
+    return None if node.op == "placeholder" else node.dtype

@@ -21,6 +21,16 @@ def parameter(shape: tuple[int, ...], init: Any, name: str, **ranks: int) -> Par
     return Parameter(shape, initializer_with_rank(init, **ranks), name=name)
 
 
+def for_each_axis(window: tuple[int, ...], value: Any, setting: str) -> tuple[Any, ...]:
+    """Return a setting for each axis of a window, from a value for all or for each. ValueError: another number."""
+    items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if len(items) == 1:
+        return items * len(window)
+    if len(items) != len(window):
+        raise ValueError(f"expected {setting} of 1 or {len(window)} items, for the window {window}, got {items}")
+    return items
+
+
 def activate(x: Any, activation: Any) -> Any:
     """Apply an activation, or return ``x`` unchanged if it is None."""
     return x if activation is None else activation(x)

@@ -12,6 +12,7 @@ from typing import Any
 from feedline.cntk import ops
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._layer_helpers import INFERRED, activate, layer, parameter
@@ -206,3 +207,6 @@ def _vectors(step: str, shape: Any, cell_shape: Any) -> tuple[int, int]:
     if len(outputs) != 1 or len(cells) != 1:
         raise ValueError(f"{step}: expected shape and cell_shape to be vectors, got {outputs} and {cells}")
     return outputs[0], cells[0]
+
+
+take_plain_settings(globals())

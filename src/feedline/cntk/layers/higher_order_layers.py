@@ -81,7 +81,13 @@ def _names(layers: Any) -> tuple[str, ...]:
 
 
 def For(what_range: Iterable[Any], constructor: Any, name: str = "") -> Any:
-    """Apply `Sequential` to the layers that ``constructor()`` or ``constructor(item)`` returns for a range."""
+    """Apply `Sequential` to the layers that ``constructor()`` or ``constructor(item)`` returns for a range.
+
+    Raises:
+        ValueError: ``constructor`` is not a Python function.
+    """
+    if not inspect.isroutine(constructor):
+        raise ValueError(f"expected a Python function that constructs a layer, got {constructor!r}; pass lambda: layer")
     takes = len(inspect.signature(constructor).parameters) > 0
     return Sequential([constructor(i) if takes else constructor() for i in what_range], name)
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from feedline.cntk import ops
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
-from feedline.cntk.default_options import default_override_or, overridable
+from feedline.cntk._settings import take_plain_settings
+from feedline.cntk.default_options import (
+    default_override_or,
+    get_default_override,
+    is_default_override,
+    overridable,
+)
 from feedline.cntk.initializer import glorot_uniform
-from feedline.cntk.layers._layer_helpers import INFERRED, activate, layer, parameter
+from feedline.cntk.layers._layer_helpers import INFERRED, activate, for_each_axis, layer, parameter
 from feedline.cntk.ops._operation_helpers import build
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
@@ -59,7 +67,6 @@ def Dense(
     return layer(dense, "Dense", name, {"W": W, "b": b})
 
 
-@overridable
 def Embedding(
     shape: Any = None, init: Any = default_override_or(glorot_uniform()), weights: Any = None, name: str = ""
 ) -> Function:
@@ -72,12 +79,15 @@ def Embedding(
         name: name of the layer.
 
     Raises:
-        ValueError: neither a shape nor weights, or both.
+        ValueError: neither a shape nor weights, or both, or weights and ``init``.
     """
     if (shape is None) == (weights is None):
         raise ValueError("Embedding: expected a shape or weights, got both or neither")
     if weights is None:
+        init = get_default_override(Embedding, init=init)
         E: Any = parameter(INFERRED + dims(shape), init, "E", output_rank=len(dims(shape)))
+    elif not is_default_override(init):
+        raise ValueError("Embedding: expected init or weights, got both; weights are a constant")
     else:
         E = Constant(weights, name="E")
     rank = len(E.shape) - 1
@@ -126,18 +136,49 @@ def Convolution(
 
     Raises:
         CompatError: ``sharing=False`` or ``transpose_weight``.
+        NotImplementedError: another ``reduction_rank``.
+        ValueError: settings for another number of axes, groups below 1, or an array as ``init`` that is not a kernel of
+            data without channels, (filters, *window).
     """
-    if not sharing or transpose_weight:
+    window, filters, steps = _window(
+        filter_shape, num_filters, (strides, pad, dilation, groups), (sharing, transpose_weight), reduction_rank
+    )
+    W = _kernel(window, filters, init, reduction_rank)
+    b = parameter((filters or (1,)) + (1,) * len(window), init_bias, "b") if bias else None
+    convolve = _convolution(W, b, sequential, steps, (filters, reduction_rank, activation))
+    return layer(convolve, op_name, name, {"W": W, "b": b})
+
+
+def _window(
+    filter_shape: Any, num_filters: Any, steps: tuple[Any, ...], kinds: tuple[Any, ...], reduction_rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]]:
+    """Return the window, the number of filters or (), and strides, padding and dilation for each axis, and groups."""
+    strides, pad, dilation, groups = steps
+    sharing, transpose_weight = kinds
+    window = dims(filter_shape)
+    if not all(for_each_axis(window, sharing, "sharing")) or transpose_weight:
         raise CompatError(
             "expected a shared kernel, got sharing=False or transpose_weight; use ConvolutionTranspose for transposed "
             "weights"
         )
-    window = dims(filter_shape)
-    filters = () if num_filters is None else dims(num_filters)
-    W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
-    b = parameter((filters or (1,)) + (1,) * len(window), init_bias, "b") if bias else None
-    convolve = _convolution(W, b, sequential, (strides, pad, dilation, groups), (filters, reduction_rank, activation))
-    return layer(convolve, op_name, name, {"W": W, "b": b})
+    if reduction_rank not in (0, 1):
+        raise NotImplementedError(f"expected a reduction_rank of 0 or 1, got {reduction_rank}")
+    if groups < 1:
+        raise ValueError(f"expected at least one group, got {groups}")
+    each = [for_each_axis(window, v, s) for v, s in ((strides, "strides"), (pad, "pad"), (dilation, "dilation"))]
+    return window, () if num_filters is None else dims(num_filters), (*each, groups)
+
+
+def _kernel(window: tuple[int, ...], filters: tuple[int, ...], init: Any, reduction_rank: int) -> Any:
+    """Return the parameter of a convolution."""
+    if isinstance(init, np.ndarray):
+        if reduction_rank or init.shape != filters + window:
+            raise ValueError(
+                f"expected an initializer, or with reduction_rank=0 an array of shape {filters + window}, got an array "
+                f"of shape {init.shape} with reduction_rank={reduction_rank}; set W.value once its shape is known"
+            )
+        init = init.reshape(*(filters or (1,)), 1, *window)
+    return parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
 
 
 def _convolution(
@@ -180,16 +221,12 @@ def SequentialConvolution(
 
     b has no axis for the steps: (filters, 1, ...).
     """
-    if not sharing or transpose_weight:
-        raise CompatError(
-            "expected a shared kernel, got sharing=False or transpose_weight; use ConvolutionTranspose for transposed "
-            "weights"
-        )
-    window = dims(filter_shape)
-    filters = () if num_filters is None else dims(num_filters)
-    W = parameter((*(filters or (1,)), *INFERRED, *window), init, "W", filter_rank=len(window), output_rank=-1)
+    window, filters, steps = _window(
+        filter_shape, num_filters, (strides, pad, dilation, groups), (sharing, transpose_weight), reduction_rank
+    )
+    W = _kernel(window, filters, init, reduction_rank)
     b = parameter((filters or (1,)) + (1,) * (len(window) - 1), init_bias, "b") if bias else None
-    convolve = _convolution(W, b, True, (strides, pad, dilation, groups), (filters, reduction_rank, activation))
+    convolve = _convolution(W, b, True, steps, (filters, reduction_rank, activation))
     return layer(convolve, op_name, name, {"W": W, "b": b})
 
 
@@ -317,23 +354,16 @@ def ConvolutionTranspose(
     name: str = "",
 ) -> Function:
     """Return a transposed convolution over (channels, *sizes); W is (channels, filters, *window). See `Convolution`."""
-    if not sharing:
-        raise CompatError("expected a shared kernel")
-    window, filters = dims(filter_shape), dims(num_filters)
+    window, filters, (strides, pad, dilation, _) = _window(
+        filter_shape, num_filters, (strides, pad, dilation, 1), (sharing, False), reduction_rank
+    )
     rank = len(window)
     W = parameter(INFERRED + filters + window, init, "W", filter_rank=rank, output_rank=-1)
     b = parameter(filters + (1,) * rank, init_bias, "b") if bias else None
 
     def convolve(x: Any) -> Any:
-        y = ops.convolution_transpose(
-            W,
-            x,
-            strides,
-            auto_padding=pad,
-            output_shape=output_shape,
-            dilation=dilation,
-            reduction_rank=reduction_rank,
-        )
+        x = x if reduction_rank else ops.reshape(x, (1,), 0, 0)
+        y = ops.convolution_transpose(W, x, strides, auto_padding=pad, output_shape=output_shape, dilation=dilation)
         return activate(y if b is None else y + b, activation)
 
     return layer(convolve, "ConvolutionTranspose", name, {"W": W, "b": b})
@@ -463,7 +493,9 @@ def AveragePooling(
 
 
 def _pooling(kind: int, filter_shape: Any, strides: Any, pad: Any, op_name: str, name: str) -> Function:
-    return layer(lambda x: ops.pooling(x, kind, filter_shape, strides, pad), op_name, name)
+    window = dims(filter_shape)
+    strides, pad = (for_each_axis(window, v, s) for v, s in ((strides, "strides"), (pad, "pad")))
+    return layer(lambda x: ops.pooling(x, kind, window, strides, pad), op_name, name)
 
 
 def GlobalMaxPooling(name: str = "") -> Function:
@@ -482,10 +514,12 @@ def Dropout(
     """Return a layer that, in training, zeroes elements with ``dropout_rate``, or keeps them with ``keep_prob``.
 
     Raises:
-        ValueError: both probabilities, or neither.
+        ValueError: both probabilities, or neither, or ``keep_prob`` below 0 or not below 1.
     """
     if (dropout_rate is None) == (keep_prob is None):
         raise ValueError("Dropout: expected dropout_rate or keep_prob, got both or neither")
+    if keep_prob is not None and not 0 <= keep_prob < 1:
+        raise ValueError(f"Dropout: expected a keep_prob of at least 0 and below 1, got {keep_prob}")
     rate = dropout_rate if keep_prob is None else 1 - keep_prob
     return layer(lambda x: ops.dropout(x, float(rate or 0.0), seed), "Dropout", name)
 
@@ -559,3 +593,6 @@ def LayerNormalization(
 def Label(name: str) -> Function:
     """Return a layer that gives its operand a name."""
     return layer(lambda x: ops.alias(x, name), "Label", name)
+
+
+take_plain_settings(globals())

@@ -8,6 +8,7 @@ from typing import Any
 from feedline.cntk import ops
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import node_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk._tracing import block_of
 from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.layers._layer_helpers import layer
@@ -189,3 +190,6 @@ def _loop(step: Function, initial: list[Any], x: Any, backwards: bool) -> list[A
     after = step(*before, x)
     ends = [v.node for v in after.outputs]
     return close(ends, {s.node: end for s, end in zip(states, ends, strict=True)})[: len(ends)]
+
+
+take_plain_settings(globals())

@@ -12,6 +12,7 @@ import numpy as np
 
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
+from feedline.cntk._settings import plain
 from feedline.cntk._tracing import parameters_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Record
@@ -28,7 +29,8 @@ class _Tensors:
         self._name, self._axes, self._sparse = name, axes, sparse
 
     def __getitem__(self, shape: Any) -> Record:
-        parts = shape if isinstance(shape, tuple) else (shape,)
+        shape = plain(shape)
+        parts = tuple(shape) if isinstance(shape, (list, tuple)) else (shape,)
         settings: dict[str, Any] = {}
         if parts and any(parts[0] is kind for kind in _TYPES):
             settings["dtype"], parts = parts[0], parts[1:]

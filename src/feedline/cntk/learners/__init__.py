@@ -20,6 +20,7 @@ by keyword, or by position after a rule's specific options:
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,7 +29,9 @@ from typing import Any
 from feedline import train as modern
 from feedline.cntk._criterion import tensors_of
 from feedline.cntk._names import names_of
+from feedline.cntk._nodes import InferredDimension as _INFERRED
 from feedline.cntk._seeds import pass_over
+from feedline.cntk._settings import plain, take_plain_settings
 from feedline.cntk.learners._assignments import Assignments
 from feedline.cntk.learners._learner import Learner as Learner
 from feedline.cntk.learners._learner import UserLearner
@@ -79,6 +82,7 @@ class _Options:
     epoch_size: int | None = None
 
     def __post_init__(self) -> None:
+        vars(self).update({name: plain(value) for name, value in vars(self).items()})
         if self.minibatch_size is None and self.use_mean_gradient:
             self.minibatch_size = IGNORE
 
@@ -244,8 +248,15 @@ def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: It
     Raises:
         TypeError: ``update_func`` returned no function.
         RuntimeError: the function does not have one of the parameters.
+        ValueError: ``update_func`` does not take two arguments, or the shape of a parameter is unknown.
     """
     parameters = list(parameters)
+    count = len(inspect.signature(update_func).parameters)
+    if count != 2:
+        raise ValueError(f"expected update_func(parameters, gradients), got a function of {count} arguments")
+    for p in parameters:
+        if isinstance(p, Parameter) and _INFERRED in p.shape:
+            raise ValueError(f"expected parameters of known shapes, got {p!r}; apply its layer to an input first")
     pass_over(None)
     if all(isinstance(p, Parameter) for p in parameters):
         update = Assignments(update_func, parameters)
@@ -257,3 +268,6 @@ def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: It
 
         rule = modern.Universal(tensors_of(parameters), function, gradients="sum")
     return Learner(rule, reports=False, parameters=parameters)
+
+
+take_plain_settings(globals())

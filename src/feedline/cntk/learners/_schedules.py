@@ -7,6 +7,7 @@ import math
 import warnings
 from typing import Any
 
+from feedline.cntk._settings import plain, take_plain_settings
 from feedline.data import Unit
 from feedline.train.schedules import Schedule
 
@@ -138,6 +139,7 @@ def sizes_of(size: Any, label: str) -> TrainingParameterSchedule:
     Raises:
         ValueError: another type.
     """
+    size = plain(size)
     if isinstance(size, int):
         return minibatch_size_schedule(size)
     if not isinstance(size, TrainingParameterSchedule):
@@ -192,3 +194,6 @@ def _list(make: Any, values: list[Any], **options: Any) -> Schedule:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+take_plain_settings(globals())

@@ -11,6 +11,7 @@ from feedline._facades import defined_in
 from feedline.cntk import ops
 from feedline.cntk._nodes import InferredDimension as _INFERRED
 from feedline.cntk._nodes import node_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.initializer import glorot_normal
 from feedline.cntk.variables import Constant, Parameter
 
@@ -146,4 +147,5 @@ def hierarchical_softmax_layer(
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
 from feedline.cntk._seeds import pass_over
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._operation_helpers import build, one_axis
@@ -192,4 +193,5 @@ def _classes(axis: Any) -> int | None:
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from feedline._facades import defined_in
 from feedline.cntk._nodes import node_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._operation_helpers import build, late
 from feedline.networks import Node
@@ -145,4 +146,5 @@ def _window(node: Node, wide: Node, size: tuple[int, ...]) -> _Maps:
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

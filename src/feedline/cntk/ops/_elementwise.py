@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
 from feedline.cntk._nodes import constant_node, dtype_name, nodes_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._operation_helpers import build, kind, one_axis, with_name
 from feedline.networks import apply
@@ -199,4 +200,5 @@ def cast(node_input: Any, dtype: Any, name: str = "") -> Function:
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

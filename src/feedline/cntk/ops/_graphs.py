@@ -10,6 +10,7 @@ import numpy as np
 
 from feedline._facades import defined_in
 from feedline.cntk._nodes import node_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk._tracing import block_of, roots_of
 from feedline.cntk.ops._elementwise import element_times, minus, plus, stop_gradient
 from feedline.cntk.ops._function import Function
@@ -116,4 +117,5 @@ def assign(ref: Any, input: Any, name: str = "") -> Function:
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
 from feedline.cntk._nodes import constant_node, dims, node_of, nodes_of
 from feedline.cntk._seeds import pass_over
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
@@ -17,6 +19,7 @@ from feedline.cntk.ops._shape import pad, slice
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
 from feedline.networks import apply
+from feedline.networks.traverse import element_type
 
 MAX_POOLING, AVG_POOLING = 0, 1
 PoolingType_Max, PoolingType_Average = MAX_POOLING, AVG_POOLING
@@ -70,7 +73,7 @@ def convolution(
     if reduction_rank == 0:
         kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
         data = apply("reshape", [data], {"shape": (1,), "begin": 0, "end": 0})
-    attributes = {**_steps(strides, auto_padding, rank), "dilation": spatial(dilation, rank), "groups": groups}
+    attributes = {**_steps(strides, auto_padding, rank), "dilation": spatial(dilation, rank, 1), "groups": groups}
     return Function.of([apply("convolution", [kernel, data], attributes, name)])
 
 
@@ -81,7 +84,7 @@ def _over_steps(convolution_map: Any, operand: Any, settings: tuple[Any, ...], n
     rank = len(kernel.shape) - 1 - reduction_rank
     if rank < 1:
         raise ValueError(f"expected a kernel with an axis for steps, got {kernel.shape}")
-    moves, pads, gaps = (spatial(value, rank) for value in (strides, auto_padding, dilation))
+    moves, pads, gaps = (spatial(v, rank, b) for v, b in ((strides, 1), (auto_padding, False), (dilation, 1)))
     reach = (kernel.shape[1 + reduction_rank] - 1) * gaps[0]
     before = reach // 2
     if reduction_rank == 0:
@@ -115,17 +118,21 @@ def convolution_transpose(
 ) -> Function:
     """Return the transposed convolution with a kernel (channels, filters, *window), the gradient of a convolution.
 
-    A kernel (channels, *window), with as many axes as the data, is a single filter.
+    A kernel (channels, *window), with as many axes as the data, is a single filter. With ``reduction_rank=0`` data and
+    kernel have no axis for channels.
 
     Raises:
-        CompatError: ``sharing=False``, dilation, or data without channels.
+        CompatError: ``sharing=False``, or dilation.
     """
-    if not all(as_list(sharing)) or set(as_list(dilation)) != {1} or reduction_rank != 1:
-        raise CompatError("expected a shared kernel without dilation over data with channels")
+    if not all(as_list(sharing)) or set(as_list(dilation)) != {1}:
+        raise CompatError("expected a shared kernel without dilation")
     kernel, data = nodes_of(convolution_map, operand)
     data_shape = data.type.shape
     if data_shape is not None and len(data_shape) == len(kernel.shape):  # a single filter, without an axis for filters
-        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 1, "end": 1})
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": reduction_rank, "end": reduction_rank})
+    if reduction_rank == 0:
+        kernel = apply("reshape", [kernel], {"shape": (1,), "begin": 0, "end": 0})
+        data = apply("reshape", [data], {"shape": (1,), "begin": 0, "end": 0})
     rank = len(kernel.shape) - 2
     sizes = None if output_shape is None else dims(output_shape)
     shape = None if sizes is None else sizes[len(sizes) - rank :]
@@ -216,7 +223,8 @@ def batch_normalization(
         epsilon: number added to the variance.
         use_cudnn_engine, disable_regularization: accepted, without effect.
         name: name of the operation.
-        running_count: scalar constant, the number of samples in the running statistics.
+        running_count: scalar constant, the number of samples in the running statistics. None, with a warning, means a
+            new one.
     """
     attributes = {
         "spatial": builtins.bool(spatial),
@@ -224,9 +232,17 @@ def batch_normalization(
         "blend_time_constant": float(blend_time_constant),
         "epsilon": float(epsilon),
     }
-    count = Constant(0, name="aggregate_count") if running_count is None else running_count
-    operands = [operand, scale, bias, running_mean, running_inv_std, count]
-    return build("batch_normalization", operands, attributes, name)
+    if running_count is None:
+        warnings.warn(
+            "batch_normalization: expected a running_count, got none, and counts samples in a new constant; pass "
+            "running_count=constant(0)",
+            stacklevel=2,
+        )
+        running_count = Constant(0, name="aggregate_count")
+    kind = element_type(node_of(operand))
+    # As in CNTK, statistics may be of another element type.
+    nodes = [node_of(o, kind) for o in (operand, scale, bias, running_mean, running_inv_std, running_count)]
+    return Function.of([apply("batch_normalization", nodes, attributes, name)])
 
 
 def dropout(x: Any, dropout_rate: float = 0.0, seed: Any = None, name: str = "") -> Function:
@@ -249,7 +265,7 @@ def unpooling(
     """Put the maxima of windows of ``pooling_input`` back to their places, with 0 elsewhere.
 
     Raises:
-        ValueError: another type, or overlapping windows.
+        ValueError: another type.
     """
     if unpooling_type != MAX_UNPOOLING:
         raise ValueError(f"expected MAX_UNPOOLING, got {unpooling_type}")
@@ -292,8 +308,9 @@ def local_response_normalization(
 
 
 def _steps(strides: Any, auto_padding: Any, rank: int) -> dict[str, Any]:
-    return {"strides": spatial(strides, rank), "pad": spatial(auto_padding, rank)}
+    return {"strides": spatial(strides, rank, 1), "pad": spatial(auto_padding, rank, False)}
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
 from feedline.cntk._nodes import axis_names, dims, dtype_name, with_gradient
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Constant, Parameter, Variable, array_dtype, placeholder, variable_of
 from feedline.networks.node import input_node
@@ -46,4 +47,5 @@ def constant(value: Any = None, shape: Any = None, dtype: Any = None, device: An
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

@@ -95,11 +95,14 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def spatial(value: Any, rank: int) -> tuple[Any, ...]:
-    """Return a value per spatial axis, from a value for all, for each, or for channels and for each."""
+def spatial(value: Any, rank: int, otherwise: Any) -> tuple[Any, ...]:
+    """Return a value per spatial axis, from a value for all, for channels and for each, or for the last axes.
+
+    Axes without a value get ``otherwise``.
+    """
     items = as_list(value)
     if len(items) == 1:
         return tuple(items * rank)
-    if len(items) not in (rank, rank + 1):
-        raise ValueError(f"expected 1, {rank} or {rank + 1} items, got {items}")
-    return tuple(items[len(items) - rank :])
+    if not 1 <= len(items) <= rank + 1:
+        raise ValueError(f"expected 1 to {rank + 1} items, got {items}")
+    return tuple([otherwise] * (rank - len(items)) + items[max(0, len(items) - rank) :])

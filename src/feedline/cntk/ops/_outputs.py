@@ -10,10 +10,20 @@ from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import leaves_in_order, operands
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current, replacement_of
+from feedline.cntk._tracing import has_name
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.loop_outputs import outside
 from feedline.networks.traverse import rename_node
+
+
+class _Renaming:
+    """Whether functions that have a name may get another, see `cntk.cntk_py.allow_renaming_functions`."""
+
+    allowed = False
+
+
+renaming = _Renaming()
 
 
 class Outputs(Operand):
@@ -97,12 +107,17 @@ class Outputs(Operand):
 
     @property
     def name(self) -> str:
-        """Name of the first output."""
+        """Name of the first output, which can be set once. ValueError: it has a name already."""
         return self._roots[0].name
 
     @name.setter
     def name(self, name: str) -> None:
         root = self._roots[0]
+        if root.name and not root.is_leaf and has_name(root, root.name) and not renaming.allowed:
+            raise ValueError(
+                f"expected a function without a name, got {root.label}; name it when it is constructed, or call "
+                "cntk.cntk_py.allow_renaming_functions() first"
+            )
         self._roots[0] = apply("alias", [root], {}, name) if root.is_leaf else rename_node(root, name)
 
     @property

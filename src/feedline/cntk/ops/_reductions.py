@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._operation_helpers import axis_number, axis_numbers, build, one_axis, with_name
@@ -87,4 +88,5 @@ def _along_sequences(how: str, x: Any, name: str) -> Function:
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
 from feedline.cntk._nodes import dims, node_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
 from feedline.cntk.ops._operation_helpers import as_list, axis_number, axis_numbers, build, late, leading, longest_shape
@@ -102,9 +103,18 @@ def flatten(x: Any, axis: Any = None, name: str = "") -> Function:
 
 
 def transpose(x: Any, perm: Any, name: str = "") -> Function:
-    """Permute axes: axis i of the result is axis ``perm[i]`` of the operand."""
-    order = [axis_number(a) for a in perm]
-    return build("transpose", [x], {"perm": tuple(a + len(order) if a < 0 else a for a in order)}, name)
+    """Permute axes: axis i of the result is axis ``perm[i]`` of the operand.
+
+    Raises:
+        TypeError: not a list of axes.
+        ValueError: an axis is missing or twice.
+    """
+    if not isinstance(perm, (list, tuple)):
+        raise TypeError(f"expected a permutation of axes, got {perm!r}; exchange two axes with swapaxes")
+    order = [a + len(perm) if a < 0 else a for a in map(axis_number, perm)]
+    if sorted(order) != list(range(len(order))):
+        raise ValueError(f"expected each of {len(order)} axes once, got {perm}")
+    return build("transpose", [x], {"perm": tuple(order)}, name)
 
 
 @late(1)
@@ -153,7 +163,9 @@ def gather(reference: Any, indices: Any, axis: Any = None, name: str = "") -> Fu
 
 
 def pad(x: Any, pattern: Any, mode: int = CONSTANT_PAD, constant_value: float = 0, name: str = "") -> Function:
-    """Pad each axis by ``pattern``, a pair (before, after) per axis."""
+    """Pad each axis by ``pattern``, a pair (before, after) per axis. ValueError: other than pairs."""
+    if any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pattern):
+        raise ValueError(f"expected a pair (before, after) for each axis, got {pattern}")
     kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect", SYMMETRIC_PAD: "symmetric"}[mode]
     attributes = {"pattern": tuple(tuple(p) for p in pattern), "mode": kind, "value": float(constant_value)}
     return build("pad", [x], attributes, name)
@@ -199,7 +211,7 @@ def to_sequence_like(x: Any, dynamic_axes_like: Any, name: str = "") -> Function
 def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
     """Rearrange (block * block * channels, height, width) to (channels, block * height, block * width)."""
     channels, height, width = _image(operand)
-    b = int(block_size)
+    b = _block(block_size)
     if channels % (b * b):
         raise ValueError(f"expected a multiple of {b * b} channels, got {channels}")
     blocks = reshape(operand, (b, b, channels // (b * b), height, width))
@@ -210,11 +222,17 @@ def depth_to_space(operand: Any, block_size: int, name: str = "") -> Function:
 def space_to_depth(operand: Any, block_size: int, name: str = "") -> Function:
     """Rearrange blocks of cells into channels: the inverse of `depth_to_space`."""
     channels, height, width = _image(operand)
-    b = int(block_size)
+    b = _block(block_size)
     if height % b or width % b:
         raise ValueError(f"expected a height and a width that {b} divides, got {height} and {width}")
     blocks = reshape(operand, (channels, height // b, b, width // b, b))
     return reshape(transpose(blocks, (2, 4, 0, 1, 3)), (channels * b * b, height // b, width // b), name=name)
+
+
+def _block(block_size: Any) -> int:
+    if block_size < 1 or block_size != int(block_size):
+        raise ValueError(f"expected a block_size of a whole number above 0, got {block_size}")
+    return int(block_size)
 
 
 def top_k(x: Any, k: int, axis: Any = -1, name: str = "") -> Function:
@@ -232,4 +250,5 @@ def _image(operand: Any) -> tuple[int, ...]:
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

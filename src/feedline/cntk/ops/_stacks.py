@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from feedline._facades import defined_in
 from feedline.cntk._nodes import InferredDimension as _INFERRED
 from feedline.cntk._nodes import constant_node, node_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk._tracing import block_of
 from feedline.cntk.ops._function import Function
 from feedline.networks import Node, apply
@@ -126,4 +127,5 @@ class _Cell:
 
 
 if not TYPE_CHECKING:  # type checkers find out themselves
+    take_plain_settings(globals())
     __all__ = defined_in(globals())

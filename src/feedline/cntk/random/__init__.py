@@ -7,6 +7,7 @@ from typing import Any
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk._seeds import pass_over
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.networks import apply
@@ -67,3 +68,6 @@ def bernoulli(shape: Any, dtype: Any = None, mean: float = 0.5, seed: Any = None
 def bernoulli_like(x: Any, mean: float = 0.5, seed: Any = None, name: str = "") -> Function:
     """Return `bernoulli` numbers in the shape and along the axes of the operand."""
     return _draw("bernoulli", x, (mean,), seed, name)
+
+
+take_plain_settings(globals())

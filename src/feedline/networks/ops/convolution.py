@@ -267,8 +267,6 @@ _INDICES: ByRank = {rank: getattr(functional, f"max_pool{rank}d_with_indices") f
 def _unpooled_shape(site: Site) -> Shape:
     x, like, get = site.shape(0), site.shape(1), site.attributes
     rank = len(get["window"])
-    if any(stride < size for stride, size in zip(get["strides"], get["window"], strict=True)):
-        site.refuse("windows that do not overlap")
     if not 1 <= rank <= 3 or len(like) < rank:
         site.refuse(f"a pooled operand of at least {rank} axes, for the window {tuple(get['window'])}")
     out, _ = window(like[len(like) - rank :], get["window"], get["strides"], get["pad"])

@@ -39,6 +39,26 @@ for _name, _function in DRAWS.items():
     declare(f"random_{_name}", same, _draw(_function))
 
 
+def _check_weights(node: Node) -> Callable[[torch.Tensor], None]:
+    """Return a function that raises ValueError for weights of classes that are negative, or all 0."""
+    rank = len(node.inputs[0].shape)
+    last: tuple[Any, int] = (None, 0)
+
+    def check(weights: torch.Tensor) -> None:
+        nonlocal last
+        if last[0] is weights and last[1] == weights._version:  # they seldom change
+            return
+        least, least_sum = float(weights.min()), float(weights.flatten(weights.ndim - rank).sum(-1).min())
+        if not (least >= 0 and least_sum > 0):
+            raise ValueError(
+                f"{node.label}: expected weights of at least 0, with a sum above 0, got a least weight of {least:g} "
+                f"and a least sum of {least_sum:g}"
+            )
+        last = (weights, weights._version)
+
+    return check
+
+
 def _random_sample(node: Node) -> Callable[..., Any]:
     """Draw classes by their weights, over all axes together.
 
@@ -46,7 +66,10 @@ def _random_sample(node: Node) -> Callable[..., Any]:
     """
     many, again, rank = node.attributes["many"], node.attributes["replacement"], len(node.inputs[0].shape)
 
+    check = _check_weights(node)
+
     def sample(weights: Any) -> Any:
+        check(weights)
         weights = weights.flatten(weights.ndim - rank)
         classes = torch.multinomial(weights, many, again)
         if classes.ndim == 1:
@@ -62,6 +85,7 @@ def _inclusion_frequency(node: Node) -> Callable[..., Any]:
     """Expected number of times that each class is drawn, by its weight."""
     many, again, rank = node.attributes["many"], node.attributes["replacement"], len(node.inputs[0].shape)
     last: tuple[Any, int, Any] = (None, 0, None)
+    check = _check_weights(node)
 
     def expected(weights: Any) -> Any:
         nonlocal last
@@ -70,6 +94,7 @@ def _inclusion_frequency(node: Node) -> Callable[..., Any]:
         return last[2]
 
     def computed(weights: Any) -> Any:
+        check(weights)
         flat = weights.detach().flatten(weights.ndim - rank).double()
         chances = flat / flat.sum(-1, keepdim=True)
         frequency = chances * many if again else _inclusion_chances(chances, many)
@@ -102,15 +127,13 @@ def _inclusion_chances(chances: torch.Tensor, many: int) -> torch.Tensor:
 
 def _weighted_classes(site: Site) -> tuple[int, ...]:
     classes, many = math.prod(site.shape(0)), site.attributes["many"]
-    if not site.shape(0) or (not site.attributes["replacement"] and many > classes):
-        site.refuse(f"a weight for each class, and at least {many} classes to draw without duplicates")
+    if not site.shape(0) or many < 1 or (not site.attributes["replacement"] and many > classes):
+        site.refuse(f"a weight for each class, one sample or more, and at least {many} classes without duplicates")
     return site.shape(0)
 
 
 def _sampled_shape(site: Site) -> tuple[int, ...]:
-    if not site.shape(0):
-        site.refuse("a weight for each class")
-    return (site.attributes["many"], math.prod(site.shape(0)))
+    return (site.attributes["many"], math.prod(_weighted_classes(site)))
 
 
 declare("random_sample", _sampled_shape, rowwise(_random_sample), axes=first_axes)

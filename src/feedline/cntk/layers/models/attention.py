@@ -6,6 +6,7 @@ from typing import Any
 
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import node_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.default_options import default_options, default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._layer_helpers import layer, parameter
@@ -69,3 +70,6 @@ def AttentionModel(
 def _projection(width: int) -> Any:
     stabilizer, dense = Stabilizer(), Dense(width, input_rank=1)
     return lambda x: dense(stabilizer(x))
+
+
+take_plain_settings(globals())

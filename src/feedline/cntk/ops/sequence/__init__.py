@@ -7,6 +7,7 @@ from typing import Any
 
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import node_of, nodes_of
+from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._graphs import alias
 from feedline.cntk.ops._leaves import input_variable as fed
@@ -147,3 +148,6 @@ def _positive(steps: int) -> int:
 
 def _build(op: str, operands: Sequence[Any], name: str, attributes: Mapping[str, Any] | None = None) -> Function:
     return Function.of([apply(op, [node_of(x) for x in operands], attributes, name)])
+
+
+take_plain_settings(globals())
