@@ -17,6 +17,7 @@ from feedline.networks.traverse import element_type
 
 # Unknown dimensions of a shape: fixed by its first use, or different in each minibatch.
 InferredDimension, FreeDimension = UNKNOWN, FREE
+_UNKNOWN_SHAPE = (-2,)
 
 # Types that CNTK names differently from NumPy, including the numbers of its enumeration.
 _TYPES: dict[Any, str] = {
@@ -56,6 +57,11 @@ def dims(shape: Any, free: bool = False) -> tuple[int, ...]:
             "placeholders may have some"
         )
     return sizes
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """Return the shape of one sample. As in CNTK, it is (-2,) while it depends on a placeholder."""
+    return _UNKNOWN_SHAPE if node.type.shape is None else node.type.shape
 
 
 def dtype_name(dtype: Any) -> str:

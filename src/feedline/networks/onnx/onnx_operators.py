@@ -531,8 +531,8 @@ def _delay(w: Writer, node: Node) -> str:
     count = abs(steps)
     state = w.cast(w.align(initial, len(node.shape)), w.dtype_of(x))
     if w.leading(initial) == 2:
-        # An initial state for each step: the steps before the first one read it at their own places.
-        state = w("Slice", state, *(w.constant([n]) for n in ((0, count, 0) if steps > 0 else (-count, _END, 0))))
+        # Of an initial state with sequences, past values take the last steps, and future values the first ones.
+        state = w("Slice", state, *(w.constant([n]) for n in ((-count, _END, 0) if steps > 0 else (0, count, 0))))
         return _shift(w, x, state, steps)
     lengths = w("Slice", w("Shape", x, dtype="int64"), w.constant([1]), w.constant([_END]), w.constant([0]))
     before = w("Expand", state, w("Concat", w.constant([count]), lengths, axis=0))
