@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -411,6 +412,22 @@ def test_sparse_samples_are_put_back():
         close(rows, np.eye(6)[[place]].tolist() + [[0] * 6] * (length - 1))
 
 
+def test_sparse_samples_of_several_axes():
+    """They are fed flat. The number of steps is free."""
+    x, lengths = C.input_variable((FREE, 3), is_sparse=True), C.input_variable(())
+    steps = C.to_sequence(x, lengths)
+    rng = np.random.default_rng(12)
+    for count in (2, 3):
+        data = (rng.random((2, count, 3)) < 0.5).astype("f4")
+        sparse = scipy.sparse.csr_matrix(data.reshape(2, -1))
+        close(C.times(x, W.T).eval({x: sparse}), data @ W.T)
+        found = steps.eval({x: sparse, lengths: np.float32([count, 1])})
+        close(found[0], data[0])
+        close(found[1], data[1, :1])
+    with pytest.raises(ValueError, match=r"expected samples of shape \(-3, 3\), got \(5,\)"):
+        C.times(x, W.T).eval({x: scipy.sparse.csr_matrix(np.ones((1, 5), "f4"))})
+
+
 def test_axes_are_reconciled():
     x, y = C.sequence.input_variable(2), C.sequence.input_variable(2, sequence_axis=C.Axis("y"))
     total = C.reconcile_dynamic_axes(x, y) + y
@@ -673,6 +690,38 @@ def test_outputs_of_a_users_function_are_asked_for_late():
     gradients = f.grad(data, wrt=[x, y])
     close(gradients[x], [[15, 21]])
     close(gradients[y], [[6, 9]])
+
+
+@pytest.mark.parametrize("data", [DATA[:, :3, :2, 0], [DATA[0, :, :2, 0], DATA[1, :2, :2, 0]]], ids=["batch", "list"])
+@pytest.mark.parametrize("given", [(), (FREE,), (INFERRED,)])
+@pytest.mark.parametrize("taken", [(), (FREE,)])
+def test_users_functions_of_any_size(data, given, taken):
+    """Inputs and outputs of open shapes, of samples and of sequences."""
+
+    class Doubled(C.ops.functions.UserFunction):
+        def __init__(self, x, shape):
+            super().__init__([x], name="doubled")
+            self.shape_of_output = shape
+
+        def infer_outputs(self):
+            return [C.output_variable(self.shape_of_output, np.float32, self.inputs[0].dynamic_axes)]
+
+        def forward(self, argument, device=None, outputs_to_retain=None):
+            return None, [2 * s for s in argument] if isinstance(argument, list) else 2 * argument
+
+        def backward(self, state, root_gradients):
+            return [2 * g for g in root_gradients] if isinstance(root_gradients, list) else 2 * root_gradients
+
+    steps = isinstance(data, list)
+    fixed = (2,) if steps else (3, 2)
+    x = (C.sequence.input_variable if steps else C.input_variable)((*given, *fixed[len(given) :]), needs_gradient=True)
+    f = C.user_function(Doubled(x * 1, (*taken, *fixed[len(taken) :]))) * 3
+    assert f.shape == (*taken, *fixed[len(taken) :])
+    state, value = f.forward({x: data}, f.outputs, set(f.outputs))
+    gradients = f.backward(state, {f.output: [np.ones_like(v) for v in value[f.output]]}, {x})[x]
+    for found, gradient, expected in zip(value[f.output], gradients, data, strict=True):
+        close(found, 6 * expected)
+        close(gradient, np.full_like(expected, 6))
 
 
 # ---- names of operations --------------------------------------------------------------------------

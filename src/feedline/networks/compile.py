@@ -330,13 +330,21 @@ def _labels(order: Sequence[Node], ends: Sequence[Node]) -> set[Node]:
 
 
 def _pack(node: Node, value: Value, device: torch.device, dtype: torch.dtype, labels: bool) -> PackedRows:
-    """Convert a value for an input. Sparse rows of an input that is declared dense take its shape."""
-    packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, not node.sparse, labels=labels)
+    """Convert a value for an input. Sparse rows for samples of several axes become dense, with the input's shape."""
+    dense = not node.sparse or len(node.shape) != 1
+    packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, dense, labels=labels)
     data = packed.data
-    flat = isinstance(data, SparseRows) and not node.sparse and node.shape != (data.width,)
-    if flat and math.prod(node.shape) == data.width:
-        packed.data = data.dense().reshape(-1, *node.shape)
+    if isinstance(data, SparseRows) and dense and node.shape != (data.width,):
+        shape = _shape_of_width(node.shape, data.width)
+        if math.prod(shape) == data.width:
+            packed.data = data.dense().reshape(-1, *shape)
     return packed
+
+
+def _shape_of_width(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """Return the shape of samples of ``width`` numbers, which may determine one open dimension."""
+    known = math.prod(n for n in shape if is_fixed((n,)))
+    return tuple(n if is_fixed((n,)) else width // known for n in shape) if known else shape
 
 
 def _shape_of(node: Node, data: Any) -> tuple[int, ...]:
