@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -61,7 +63,7 @@ def by_hand(decode, sentences, factor):
     found = []
     for sentence in sentences:
         made = [START]
-        while len(made) <= int(len(sentence) * factor):
+        while len(made) <= math.ceil(len(sentence) * factor):
             scores = score.eval({history: [eye[made]], read: [eye[sentence]]})[0]
             made.append(int(scores[-1].argmax()))
             if made[-1] == END:
@@ -100,6 +102,14 @@ def test_a_state_may_be_another_one_than_the_output():
     assert [y.ravel().tolist() for y in found] == [[10, 20, 40], [10]]
     with pytest.raises(TypeError, match="got 3 results"):
         UnfoldFrom(lambda state: (state, state, state))
+
+
+def test_a_fraction_of_a_step_is_a_step():
+    """CNTK's numbers."""
+    x = C.sequence.input_variable(1)
+    f = UnfoldFrom(lambda s: s * 2, until_predicate=lambda x: C.greater(x, 63), length_increase=1.6)(C.Constant(1), x)
+    found = [y.ravel().tolist() for y in f.eval({x: [np.zeros((3, 1), "f4"), np.zeros((5, 1), "f4")]})]
+    assert found == [[2, 4, 8, 16, 32], [2, 4, 8, 16, 32, 64]]
 
 
 def test_attention_matches_its_parameters():

@@ -335,7 +335,8 @@ def _stretched_axes(site: Site) -> tuple[str, ...]:
 def _stretched_ones(node: Node, batch: PackedBatch, x: Any) -> Any:
     sequences, factor = _of(batch, node), node.attributes["factor"]
     if factor != 1:
-        lengths = np.floor(sequences.lengths * factor + 1e-3)  # 3 * (1 / 3) is 1
+        # As many steps as `select` takes for a condition of ``factor`` at each step. 3 * (1 / 3) is 1.
+        lengths = np.ceil(sequences.lengths * factor * (1 - np.finfo(np.float32).eps))
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         sequences = batch.sequences[node.axes[1]] = Sequences(offsets, sequences.device)
     return torch.ones(sequences.total, dtype=x.dtype, device=sequences.device)
