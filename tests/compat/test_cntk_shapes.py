@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -12,7 +13,7 @@ import feedline.cntk as C  # noqa: E402
 from feedline.networks.deferred import add_recipe, later  # noqa: E402
 from feedline.networks.node import input_node, placeholder_node  # noqa: E402
 
-FREE = C.FreeDimension
+FREE, INFERRED = C.FreeDimension, C.InferredDimension
 
 
 def close(found, expected, tolerance=1e-5):
@@ -173,7 +174,162 @@ def test_sequences_of_free_samples():
     close(f.eval({x: [np.ones((2, 1), "f4")]}), [[4]])
 
 
+def test_products_by_free_and_inferred_dimensions():
+    """CNTK's numbers. Data of another width is refused."""
+    w = C.parameter(init=np.float32([[2, 5], [1, 3]]))
+    for shape in ((FREE, 2), (FREE, INFERRED), (FREE, FREE), (INFERRED, INFERRED)):
+        x = C.input_variable(shape)
+        f = C.times(x, w)
+        assert f.shape == (*shape[:1], 2)
+        for rows, expected in (([[0.5, 0.2]], [[1.2, 3.1]]), ([[0.5, 0.2], [0.1, 0.6]], [[1.2, 3.1], [0.8, 2.3]])):
+            gradient, value = f.grad({x: np.float32(rows)[None]}, wrt=[w], outputs=[f])
+            close(value, [expected])
+            close(gradient, np.float32(rows).sum(0)[:, None].repeat(2, 1))
+        with pytest.raises(ValueError, match=r"expected an array|first of the right"):
+            f.eval({x: np.ones((1, 1, 3), "f4")})
+    a, b = C.input_variable((2, 2)), C.input_variable((INFERRED, 2))
+    product = C.times(a, b)
+    assert product.shape == (2, 2)
+    close(product.eval({a: np.eye(2, dtype="f4")[None], b: 3 * np.eye(2, dtype="f4")[None]}), [3 * np.eye(2)])
+
+
+OPEN = {
+    "times": (lambda x: C.times(x, W), (FREE, 2), (FREE, 3)),
+    "plus, of a known length": (lambda x: x + np.zeros((4, 2), "f4"), (FREE, 2), (4, 2)),
+    "plus, of length 1": (lambda x: x + np.zeros((1, 2), "f4"), (FREE, 2), (FREE, 2)),
+    "reshape, to a known shape": (lambda x: C.reshape(x, (4, 2, 1)), (FREE, 2), (4, 2, 1)),
+    "reshape, to an unknown length": (lambda x: C.reshape(x, (2, -1)), (FREE, FREE), (2, FREE)),
+    "reshape, of some axes": (lambda x: C.reshape(x, -1, 0, 2), (FREE, 2), (FREE,)),
+    "splice, along": (lambda x: C.splice(x, np.zeros((3, 2), "f4"), axis=0), (FREE, 2), (FREE, 2)),
+    "splice, beside": (lambda x: C.splice(x, np.zeros((4, 3), "f4"), axis=1), (FREE, 2), (4, 5)),
+    "splice, of both kinds": (lambda x: C.splice(x, C.constant(0, (3, INFERRED)), axis=0), (FREE, FREE), (FREE, FREE)),
+    "slice": (lambda x: C.slice(x, 0, 1, 3), (FREE, 2), (2, 2)),
+    "slice, to the end": (lambda x: C.slice(x, 0, 1, 0), (FREE, 2), (FREE, 2)),
+    "transpose": (lambda x: C.transpose(x, (1, 0)), (FREE, 2), (2, FREE)),
+    "reduce": (lambda x: C.reduce_mean(x, 0), (FREE, 2), (1, 2)),
+    "pad": (lambda x: C.pad(x, [(1, 1), (0, 2)], 2), (FREE, 2), (FREE, 4)),
+    "convolution": (lambda x: C.convolution(K, x, strides=2), (1, FREE, 2), (2, FREE, 1)),
+    "convolution, of any channels": (lambda x: C.convolution(K, x), (FREE, FREE, FREE), (2, FREE, FREE)),
+    "pooling": (lambda x: C.pooling(x, C.MAX_POOLING, (2, 1), (2, 1)), (FREE, FREE, 2), (FREE, FREE, 2)),
+    "batch normalization": (lambda x: C.layers.BatchNormalization(map_rank=1)(x), (4, FREE), (4, FREE)),
+    "squeeze": (lambda x: C.expand_dims(C.squeeze(C.expand_dims(x, -1)), -1), (FREE, 2), (FREE, 2, 1)),
+    "squared error": (lambda x: C.squared_error(x, np.zeros((4, 2), "f4")), (FREE, 2), ()),
+    "cross entropy": (lambda x: C.cross_entropy_with_softmax(x, np.eye(4, dtype="f4")[1]), (FREE,), (1,)),
+}
+W, K = np.arange(6, dtype="f4").reshape(2, 3), np.arange(8, dtype="f4").reshape(2, 1, 2, 2)
+
+
+@pytest.mark.parametrize("case", OPEN)
+@pytest.mark.parametrize("length", [FREE, INFERRED])
+def test_what_data_determines(case, length):
+    """Shapes before the data, then the values and gradients of the same function of a fixed shape."""
+    make, declared, expected = OPEN[case]
+    declared, expected = (tuple(length if n == FREE else n for n in shape) for shape in (declared, expected))
+    sizes = {1: (4,), 2: (4, 2), 3: (1, 4, 2)}[len(declared)]
+    x, fixed = C.input_variable(declared, needs_gradient=True), C.input_variable(sizes, needs_gradient=True)
+    if case != "squeeze":  # whose number of axes depends on the data
+        assert make(x).shape == expected
+    data = np.random.default_rng(8).normal(size=(3, *sizes)).astype("f4")
+    close(make(x).eval({x: data}), make(fixed).eval({fixed: data}))
+    close(make(x).grad({x: data}, wrt=[x]), make(fixed).grad({fixed: data}, wrt=[fixed]))
+
+
+def test_what_depends_on_inferred_dimensions_is_inferred():
+    """Where a dimension is free as well as inferred, CNTK calls it inferred."""
+    x = C.input_variable((INFERRED, INFERRED, 3))
+    border = C.constant(0, (3, INFERRED, 3))
+    assert C.splice(border, x, axis=0).shape == C.splice(x, border, axis=0).shape == (INFERRED, INFERRED, 3)
+    assert C.splice(x[0], C.input_variable((FREE, INFERRED, 3)), axis=0).shape == (FREE, INFERRED, 3)
+    y = C.input_variable((INFERRED, 3))
+    whole = C.unpack_batch(y)
+    assert (whole.shape, C.to_batch(whole * 2).shape) == ((FREE, INFERRED, 3), (INFERRED, 3))
+
+
+def test_shapes_that_do_not_fit_are_refused_with_the_data():
+    x = C.input_variable((FREE, 2))
+    for make in (lambda: C.times(x, np.ones((3, 2), "f4")), lambda: x + np.ones(3, "f4"), lambda: C.slice(x, 1, 2, 3)):
+        f = make()
+        with pytest.raises(ValueError, match="expected"):
+            f.eval({x: np.ones((1, 4, 2), "f4")})
+    reshaped = C.reshape(x, (4,), 0, 2)
+    close(reshaped.eval({x: np.ones((1, 2, 2), "f4")}), np.ones((1, 4)))
+    with pytest.raises(ValueError, match=r"a shape that reshapes to \(4,\)"):
+        reshaped.eval({x: np.ones((1, 3, 2), "f4")})
+
+
+@pytest.mark.parametrize("length", [FREE, INFERRED])
+def test_recurrences_of_open_samples(length):
+    """CNTK's numbers."""
+    x, h = C.sequence.input_variable((length, 2)), C.placeholder()
+    recurrent, kernel = C.parameter(init=np.float32([[2, 5], [1, 3]])), C.parameter(init=np.float32([[1, 4], [2, 5]]))
+    f = C.times(x, kernel) + C.times(C.sequence.past_value(h), recurrent)
+    f.replace_placeholders({h: f})
+    assert f.shape == (length, 2)
+    data = np.float32([[0.5, 0.2], [-0.7, 1.2]])
+    gradients, value = f.grad({x: data}, wrt=[recurrent, kernel], outputs=[f])
+    close(value, [[[[0.9, 3.0], [1.7, 3.2]]]])
+    close(gradients[kernel], [[-0.2, -0.2], [1.4, 1.4]])
+    # Other shapes of samples, with more steps.
+    close(f.eval({x: [np.ones((2, 3, 2), "f4")]})[0], np.tile([[[3.0, 9]], [[18, 51]]], (1, 3, 1)))
+
+
+def test_random_numbers_are_drawn_once_before_and_after_a_shape_is_known():
+    """Operations before an open shape run once, although those after it are compiled for the shape."""
+    x = C.input_variable(50)
+    noise = C.dropout(x, 0.5)
+    pair = C.combine(noise, C.reshape(C.unpack_batch(noise), (-1,)))
+    both = list(pair.forward({x: np.ones((2, 50), "f4")}, pair.outputs)[1].values())
+    assert 0 < np.count_nonzero(both[0]) < 100
+    close(both[1], both[0].ravel())
+
+
+def test_an_assignment_below_an_open_shape_runs_with_the_others():
+    x, total, rows = C.input_variable(2), C.parameter((4, 2)), C.parameter((), init=0)
+    f = C.combine(C.assign(total, C.unpack_batch(x)), C.assign(rows, C.reduce_sum(total)))
+    data = np.arange(8, dtype="f4").reshape(4, 2)
+    f.eval({x: data})
+    close(total.value, data)
+    assert rows.value == 0  # read before the assignments
+    f.eval({x: data})
+    assert rows.value == data.sum()
+
+
 # ---- unpacked sequences ---------------------------------------------------------------------------
+
+
+def test_unpacked_steps_as_an_axis_of_any_operation():
+    """Steps times steps, a convolution over steps, and a reshape to a known number."""
+    x, y = C.sequence.input_variable(2), C.sequence.input_variable(2, sequence_axis=C.Axis("y"))
+    a, b = (C.sequence.unpack(s, 0, no_mask_output=True) for s in (x, y))
+    products = C.times(a, C.transpose(b, (1, 0)))
+    assert products.shape == (FREE, FREE)
+    rng = np.random.default_rng(9)
+    for lengths, others in (((3, 1), (2, 4)), ((2, 2), (1, 1)), ((3, 1), (2, 4))):
+        data, more = ([rng.normal(size=(n, 2)).astype("f4") for n in sizes] for sizes in (lengths, others))
+        padded, beside = (
+            np.stack([np.pad(s, [(0, max(sizes) - len(s)), (0, 0)]) for s in steps])
+            for steps, sizes in ((data, lengths), (more, others))
+        )
+        close(products.eval({x: data, y: more}), padded @ beside.transpose(0, 2, 1))
+    image = C.sequence.input_variable((4, 5))
+    kernel = C.constant(1.0, (4, 3, 3, 3))
+    steps = C.reshape(C.sequence.unpack(image, 0, no_mask_output=True), (3, 4, 5))
+    assert C.convolution(kernel, steps, auto_padding=[False, True, True]).eval(
+        {image: np.ones((2, 3, 4, 5), "f4")}
+    ).shape == (2, 4, 4, 5)
+    any_steps = C.convolution(C.constant(np.ones((1, 1, 1, 1))), C.sequence.unpack(image, 0, no_mask_output=True))
+    assert any_steps.shape == (1, 4, 5)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_products_of_batches(rank):
+    shapes = {1: ((2, 3), (3, 2)), 2: ((2, 3, 4), (2, 4, 3))}[rank]
+    data = [np.random.default_rng(10).normal(size=(3, *shape)).astype("f4") for shape in shapes]
+    x, y = map(C.input_variable, shapes)
+    turned = C.transpose(C.unpack_batch(y), range(len(shapes[1]) + 1)[::-1])
+    f = C.times(C.unpack_batch(x), turned, output_rank=rank)
+    axes = len(shapes[0]) + 1 - rank
+    close(f.eval({x: data[0], y: data[1]}), np.tensordot(data[0], np.transpose(data[1]), axes))
 
 
 def test_unpack():
@@ -196,6 +352,133 @@ def test_unpack():
     # Softmax over the steps, as attention has it.
     shares = C.softmax(C.reshape(C.sequence.unpack(x[0], 0, no_mask_output=True), (-1,)))
     close(shares.eval({x: data[:1]}), [np.exp([1, 3, 5]) / np.exp([1, 3, 5]).sum()])
+
+
+# ---- steps of sequences ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 1), (1, 2), (-1, 0), (-2, -1)])
+def test_a_slice_of_one_step_has_no_sequence_axis(begin, end, tmp_path):
+    x = C.sequence.input_variable(3, needs_gradient=True, name="x")
+    f = C.sequence.slice(x, begin, end, name="step")
+    assert (len(f.dynamic_axes), f.shape, f.name, f.op_name) == (1, (3,), "step", "Slice")
+    data = [np.arange(9, dtype="f4").reshape(3, 3), np.arange(6, dtype="f4").reshape(2, 3)]
+    close(f.eval({x: data}), [s[begin : end or None][0] for s in data])
+    gradient = [np.zeros_like(s) for s in data]
+    for s in gradient:
+        s[begin : end or None] = 1
+    for found, expected in zip(f.grad({x: data}, wrt=[x]), gradient, strict=True):
+        close(found, expected)
+    for form in (C.ModelFormat.CNTKv2, C.ModelFormat.ONNX):
+        if form == C.ModelFormat.ONNX:
+            pytest.importorskip("onnx")
+        f.save(str(tmp_path / "f"), format=form)
+        loaded = C.Function.load(str(tmp_path / "f"), format=form)
+        close(loaded.eval([s[:2] for s in data]), [s[:2][begin : end or None][0] for s in data])
+    with pytest.raises(ValueError, match="steps from 1 to its end"):
+        C.sequence.slice(x, 1, 2).eval({x: [data[0][:1]]})
+
+
+def test_a_slice_keeps_the_axis_for_several_steps():
+    x = C.sequence.input_variable(1)
+    assert [len(C.sequence.slice(x, *part).dynamic_axes) for part in ((0, 2), (-2, 0), (1, -1), (0, 0))] == [2] * 4
+
+
+def test_lengths_that_a_selection_promises():
+    """Selections of equal promises are along the same sequences. One step for each has no sequence axis."""
+    a, b = (C.sequence.input_variable(1, name=n) for n in "ab")
+    data = {a: [np.float32([[1], [2]]), np.float32([[3]])], b: [np.float32([[5], [6]]), np.float32([[7]])]}
+    last = [C.sequence.gather(x, C.sequence.is_last(x), (0, 1)) for x in (a, b)]
+    total = last[0] + last[1]
+    assert len(total.dynamic_axes) == 1
+    close(total.eval(data), [[8], [10]])
+    rest = [C.sequence.gather(x, 1 - C.sequence.is_first(x), (1, -1)) for x in (a, b)]
+    found = (rest[0] + rest[1]).eval({**data, a: [data[a][0], data[a][0]], b: [data[b][0], data[b][0]]})
+    close(found, [[[8]], [[8]]])
+    back = C.sequence.scatter(rest[0] * 1, 1 - C.sequence.is_first(a))
+    close(back.eval({a: [data[a][0]]})[0], [[0], [2]])
+    with pytest.raises(ValueError, match=r"expected \[1, 1\] steps, as new_sequence_axis_typeinfo=\(0, 1\) promises"):
+        C.sequence.gather(a, C.sequence.is_first(a) * 0 + 1, (0, 1)).eval({a: data[a]})
+    with pytest.raises(fl.CompatError, match="as long as the condition"):
+        C.sequence.scatter(rest[0], C.sequence.is_first(a), (0, 1))
+
+
+def test_sparse_samples_are_put_back():
+    """CNTK's numbers."""
+    a = C.sequence.input_variable(6, is_sparse=True)
+    f = C.sequence.scatter(C.sequence.last(a), C.sequence.is_first(a))
+    found = C.times(f, np.eye(6)).eval({a: C.Value.one_hot([[1, 3, 5, 5], [2, 4], [0, 2]], 6)})
+    for rows, length, place in zip(found, (4, 2, 2), (5, 4, 2), strict=True):
+        close(rows, np.eye(6)[[place]].tolist() + [[0] * 6] * (length - 1))
+
+
+def test_sparse_samples_of_several_axes():
+    """They are fed flat. The number of steps is free."""
+    x, lengths = C.input_variable((FREE, 3), is_sparse=True), C.input_variable(())
+    steps = C.to_sequence(x, lengths)
+    rng = np.random.default_rng(12)
+    for count in (2, 3):
+        data = (rng.random((2, count, 3)) < 0.5).astype("f4")
+        sparse = scipy.sparse.csr_matrix(data.reshape(2, -1))
+        close(C.times(x, W.T).eval({x: sparse}), data @ W.T)
+        found = steps.eval({x: sparse, lengths: np.float32([count, 1])})
+        close(found[0], data[0])
+        close(found[1], data[1, :1])
+    with pytest.raises(ValueError, match=r"expected samples of shape \(-3, 3\), got \(5,\)"):
+        C.times(x, W.T).eval({x: scipy.sparse.csr_matrix(np.ones((1, 5), "f4"))})
+
+
+def test_axes_are_reconciled():
+    x, y = C.sequence.input_variable(2), C.sequence.input_variable(2, sequence_axis=C.Axis("y"))
+    total = C.reconcile_dynamic_axes(x, y) + y
+    assert total.dynamic_axes == y.dynamic_axes
+    steps = [np.ones((3, 2), "f4"), np.ones((1, 2), "f4")]
+    for rows, expected in zip(total.eval({x: steps, y: steps}), steps, strict=True):
+        close(rows, 2 * expected)
+    with pytest.raises(ValueError, match=r"expected steps as the second operand has, \[1, 3\], got \[3, 1\]"):
+        total.eval({x: steps, y: steps[::-1]})
+
+
+@pytest.mark.parametrize("steps", [1, 2, -1, -2])
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_an_initial_state_of_other_lengths(steps, in_loop):
+    """A past value takes its last steps, a future value its first ones. One step repeats."""
+    x = C.sequence.input_variable(2, needs_gradient=True)
+    initial = C.sequence.input_variable(2, sequence_axis=C.Axis("before"), needs_gradient=True)
+    rng, count = np.random.default_rng(11), abs(steps)
+    data, before = ([rng.normal(size=(n, 2)).astype("f4") for n in sizes] for sizes in ((4, 1, 3), (3, 2, 1)))
+    h = C.placeholder()
+    f = x + C.sequence.delay(h, initial, steps) if in_loop else C.sequence.delay(x, initial, steps)
+    if in_loop:
+        f.replace_placeholders({h: f})
+
+    def expected(s, first):
+        first = np.repeat(first, count, 0) if len(first) == 1 else first[-count:] if steps > 0 else first[:count]
+        out = np.zeros_like(s)
+        for t in range(len(s))[:: 1 if steps > 0 else -1]:
+            source = t - steps
+            inside = 0 <= source < len(s)
+            earlier = out if in_loop else s
+            past = earlier[source] if inside else first[source if steps > 0 else source - len(s)]
+            out[t] = past + s[t] if in_loop else past
+        return out
+
+    for found, s, first in zip(f.eval({x: data, initial: before}), data, before, strict=True):
+        close(found, expected(s, first))
+    gradients = f.grad({x: data, initial: before}, wrt=[initial])
+    for i, found in enumerate(gradients):
+        moved = before[i].copy()
+        moved[0] += 1
+        close(found[0], (expected(data[i], moved) - expected(data[i], before[i])).sum(0), 1e-4)
+    with pytest.raises(ValueError, match="initial state: expected sequences of 1 or at least 3 samples"):
+        C.sequence.past_value(x, initial, 3).eval({x: data, initial: before})
+
+
+def test_axes_that_an_operand_lacks():
+    for shape in ((), 2):
+        with pytest.raises(ValueError, match="expected two axes of the operand's"):
+            C.swapaxes(C.input_variable(shape))
+    assert (C.placeholder() * 2).shape == (-2,)  # CNTK's unknown shape
 
 
 # ---- reductions -----------------------------------------------------------------------------------
@@ -362,6 +645,12 @@ def test_the_batch_as_an_axis():
     close(C.splice(rows, C.constant([7.0])).eval(), np.append(w.value, np.full((4, 1), 7), 1))
     with pytest.raises(ValueError, match="expected 2 samples, as the inputs have, got 4"):
         C.plus(C.to_batch(w), C.input_variable(3, name="y")).eval({"y": np.ones((2, 3), "f4")})
+    # A batch of another size, of which nothing else is.
+    halves = C.to_batch(C.reshape(C.unpack_batch(x), (-1, 3))) * 2
+    assert halves.shape == (3,)
+    close(halves.eval({x: data}), 2 * data.reshape(8, 3))
+    with pytest.raises(ValueError, match="expected 4 samples, as the inputs have, got 8"):
+        C.plus(halves, x[0]).eval({x: data})
     with pytest.raises(ValueError, match="without a batch axis"):
         C.to_batch(x)
     with pytest.raises(ValueError, match="only a batch axis"):
@@ -401,6 +690,38 @@ def test_outputs_of_a_users_function_are_asked_for_late():
     gradients = f.grad(data, wrt=[x, y])
     close(gradients[x], [[15, 21]])
     close(gradients[y], [[6, 9]])
+
+
+@pytest.mark.parametrize("data", [DATA[:, :3, :2, 0], [DATA[0, :, :2, 0], DATA[1, :2, :2, 0]]], ids=["batch", "list"])
+@pytest.mark.parametrize("given", [(), (FREE,), (INFERRED,)])
+@pytest.mark.parametrize("taken", [(), (FREE,)])
+def test_users_functions_of_any_size(data, given, taken):
+    """Inputs and outputs of open shapes, of samples and of sequences."""
+
+    class Doubled(C.ops.functions.UserFunction):
+        def __init__(self, x, shape):
+            super().__init__([x], name="doubled")
+            self.shape_of_output = shape
+
+        def infer_outputs(self):
+            return [C.output_variable(self.shape_of_output, np.float32, self.inputs[0].dynamic_axes)]
+
+        def forward(self, argument, device=None, outputs_to_retain=None):
+            return None, [2 * s for s in argument] if isinstance(argument, list) else 2 * argument
+
+        def backward(self, state, root_gradients):
+            return [2 * g for g in root_gradients] if isinstance(root_gradients, list) else 2 * root_gradients
+
+    steps = isinstance(data, list)
+    fixed = (2,) if steps else (3, 2)
+    x = (C.sequence.input_variable if steps else C.input_variable)((*given, *fixed[len(given) :]), needs_gradient=True)
+    f = C.user_function(Doubled(x * 1, (*taken, *fixed[len(taken) :]))) * 3
+    assert f.shape == (*taken, *fixed[len(taken) :])
+    state, value = f.forward({x: data}, f.outputs, set(f.outputs))
+    gradients = f.backward(state, {f.output: [np.ones_like(v) for v in value[f.output]]}, {x})[x]
+    for found, gradient, expected in zip(value[f.output], gradients, data, strict=True):
+        close(found, 6 * expected)
+        close(gradient, np.full_like(expected, 6))
 
 
 # ---- names of operations --------------------------------------------------------------------------

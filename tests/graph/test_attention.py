@@ -151,7 +151,7 @@ def test_a_state_may_be_the_delayed_value_itself():
 
 
 @pytest.mark.parametrize(
-    ("factor", "lengths"), [(1, [3, 1, 4, 2]), (1.5, [4, 1, 6, 3]), (1 / 3, [1, 0, 1, 0]), (2.3333, [7, 2, 9, 4])]
+    ("factor", "lengths"), [(1, [3, 1, 4, 2]), (1.5, [5, 2, 6, 3]), (1 / 3, [1, 1, 2, 1]), (2.3333, [7, 3, 10, 5])]
 )
 def test_ones_for_sequences_of_other_lengths(factor, lengths):
     node = given((2,), "s")

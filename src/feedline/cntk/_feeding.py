@@ -82,14 +82,14 @@ def value_of(array: Any) -> Value:
     return Value.over(array)
 
 
-def rows_of(array: Any, like: Any, shape: tuple[int, ...]) -> Any:
+def rows_of(array: Any, like: Any) -> Any:
     """Convert a result of `arrays_of`, or a number for all rows, to a tensor of rows like ``like``."""
     import torch
 
     if isinstance(array, Value):
         array = array.as_sequences() if array.packed is not None else array._rectangular()
     if isinstance(array, (list, tuple)):
-        array = np.concatenate([np.asarray(a).reshape(-1, *shape) for a in array])
+        array = np.concatenate([np.asarray(a).reshape(-1, *like.shape[1:]) for a in array])
     tensor = torch.from_numpy(np.array(array)).to(like.device, like.dtype)
     if tensor.numel() == math.prod(like.shape):
         return tensor.reshape(like.shape)

@@ -20,6 +20,7 @@ from feedline.networks.traverse import known_element_type, topological
 
 # Unknown dimensions of a shape: fixed by its first use, or different in each minibatch.
 InferredDimension, FreeDimension = UNKNOWN, FREE
+_UNKNOWN_SHAPE = (-2,)
 
 # Types that CNTK names differently from NumPy, including the numbers of its enumeration.
 _TYPES: dict[Any, str] = {
@@ -66,6 +67,11 @@ def whole(number: Any) -> int:
     if isinstance(number, numbers.Integral) or (isinstance(number, float) and number.is_integer()):
         return int(number)
     raise TypeError(f"expected a whole number, got {number!r}")
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """Return the shape of one sample. As in CNTK, it is (-2,) while it depends on a placeholder."""
+    return _UNKNOWN_SHAPE if node.type.shape is None else node.type.shape
 
 
 def dtype_name(dtype: Any) -> str:

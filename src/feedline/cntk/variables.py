@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.cntk._names import absent_members, names_of
-from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, needs_gradient, with_gradient
+from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, needs_gradient, shape_of, with_gradient
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current
@@ -97,12 +97,8 @@ class Variable(Operand):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample, -1 where it has to be inferred.
-
-        Raises:
-            ValueError: the shape depends on a placeholder.
-        """
-        return self.node.shape
+        """Shape of one sample, -1 where it has to be inferred, and (-2,) while it depends on a placeholder."""
+        return shape_of(self.node)
 
     @property
     def dtype(self) -> Any:

@@ -20,10 +20,10 @@ import torch
 from feedline.data.value import Value
 from feedline.networks.loop import operands
 from feedline.networks.loop_outputs import outside
-from feedline.networks.node import FREE, Node, Weights, fits, input_node
+from feedline.networks.node import Node, Weights, fits, input_node, is_fixed
 from feedline.networks.packed_minibatch import PackedBatch, PackedRows, Run, Sequences, SparseRows
 from feedline.networks.registry import op
-from feedline.networks.traverse import reads, replace, resolve_alias, topological
+from feedline.networks.traverse import element_type, reads, replace, resolve_alias, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch
 
 
@@ -64,9 +64,8 @@ class Network(torch.nn.Module):
     def __init__(self, roots: Iterable[Node]) -> None:
         super().__init__()
         self.roots = tuple(roots)
-        # By the shapes of inputs with free dimensions: the network for these shapes, and its inputs.
-        self._by_shapes: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
-        ends = [resolve_alias(root) for root in outside(self.roots)]
+        beyond = outside(self.roots)
+        ends = [resolve_alias(root) for root in beyond]
         order = topological(ends, _below)
         for node in order:
             if node.op == "placeholder":
@@ -77,19 +76,27 @@ class Network(torch.nn.Module):
         self._feeds = [(slot[node], node, node in labels) for node in self.inputs]
         self._tensors: list[tuple[int, dict[str, Any], str]] = []
         self.steps: list[tuple[int, list[int], Any, list[int]]] = []
-        axes = [root.axes[1] if len(root.axes) > 1 else None for root in self.roots]
-        self._results = [(slot[end], axis) for end, axis in zip(ends, axes, strict=True)]
+        later = _later(order)
+        read = {child for node in later for child in _below(node) if child not in later and child.weights is None}
+        # Values that later operations read. The shapes of those that are not fixed select the network of these.
+        self._passed = [(slot[node], node) for node in order if node in read]
+        self._open = [(i, node) for i, node in self._passed if not _has_fixed_shape(node)]
+        self._later_roots = [root for root, end in zip(beyond, ends, strict=True) if end in later]
+        self._by_shapes: dict[tuple[Any, ...], tuple[Network, dict[Node, Node]]] = {}
+        # A slot and the sequence axis for each root, or None if a later operation computes it.
+        self._results = [None if end in later else (slot[end], _sequence_axis(end)) for end in ends]
         self.names: dict[Node, str] = {}
         self.memories = {training: BPTTState() for training in (True, False)}
         self.batch: PackedBatch | None = None
         self._whole_only = [node for node in order if not node.is_leaf and op(node.op).whole]
-        outputs = {i for i, _ in self._results}
-        self._free = [node for node in self.inputs if FREE in node.shape]
-        steps = {} if self._free else _steps(order, ends)
+        now = [node for node in order if node not in later]
+        needed = [*(end for end in ends if end not in later), *(node for _, node in self._passed)]
+        outputs = {slot[node] for node in needed}
+        steps = _steps(now, needed)
         last = {slot[child]: slot[node] for node, (below, _) in steps.items() for child in below}
         for i, node in enumerate(order):
             if node.weights is not None:
-                if node.weights.is_fixed or not self._free:
+                if node.weights.is_fixed or not later:
                     self._add_weights(i, node)
             elif node in steps:
                 below, run = steps[node]
@@ -146,11 +153,7 @@ class Network(torch.nn.Module):
                 inputs, or sequences are truncated although an operation needs whole ones.
             StateError: sequences that do not continue from the last minibatch.
         """
-        if self._free:
-            return self._run_with_shapes(feeds, lanes, begins)
-        values: list[Any] = [None] * self._size
-        for i, tensors, name in self._tensors:
-            values[i] = tensors[name]
+        values = self._values()
         batch = self._feed(values, feeds)
         self.__dict__["batch"] = batch  # a module's attributes cost microseconds otherwise
         if begins is not None:
@@ -161,44 +164,68 @@ class Network(torch.nn.Module):
                 raise ValueError(
                     f"{self._whole_only[0].label}: expected whole sequences, got truncated ones; omit truncation_length"
                 )
-        for i, below, run, done in self.steps:
-            values[i] = run(batch, *[values[j] for j in below])
-            for j in done:
-                values[j] = None
+        results = self._run(batch, values)
         if batch.assignments:
             with torch.no_grad():
                 for _, target, value in sorted(batch.assignments, key=itemgetter(0)):
                     target.copy_(value)
             batch.assignments.clear()
+        return results
+
+    def _values(self) -> list[Any]:
+        """Return the slots, with the tensors of parameters and constants."""
+        values: list[Any] = [None] * self._size
+        for i, tensors, name in self._tensors:
+            values[i] = tensors[name]
+        return values
+
+    def _run(self, batch: PackedBatch, values: list[Any]) -> tuple[PackedRows, ...]:
+        """Run the operations, where ``values`` has the inputs. Return the rows of each root."""
+        for i, below, run, done in self.steps:
+            values[i] = run(batch, *[values[j] for j in below])
+            for j in done:
+                values[j] = None
+        rest = iter(self._run_later(batch, values) if self._later_roots else ())
         return tuple(
-            [PackedRows(values[i], None if axis is None else batch.sequences[axis]) for i, axis in self._results]
+            [
+                next(rest)
+                if result is None
+                else PackedRows(values[result[0]], None if result[1] is None else batch.sequences[result[1]])
+                for result in self._results
+            ]
         )
 
-    def _run_with_shapes(self, feeds: Mapping[Node, Any], lanes: Any, begins: Any) -> tuple[PackedRows, ...]:
-        """Run the network for the shapes of this data. It is compiled when the shapes first occur."""
-        shapes = []
-        for node in self._free:
-            if feeds.get(node) is None:
-                raise ValueError(f"expected data for {node.label}, got it for {_names(feeds)}")
-            shapes.append(_sample_shape(node, feeds[node]))
-            if not fits(shapes[-1], node.shape):
-                raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shapes[-1]}")
-        key = tuple(shapes)
-        if key not in self._by_shapes:
-            fixed = [
-                input_node(shape, node.axes, node.name, node.sparse, node.dtype)
-                for node, shape in zip(self._free, shapes, strict=True)
-            ]
-            changes = dict(zip(self._free, fixed, strict=True))
-            self._by_shapes[key] = Network(replace(outside(self.roots), changes)), changes
-        network, changes = self._by_shapes[key]
+    def _run_later(self, batch: PackedBatch, values: list[Any]) -> tuple[PackedRows, ...]:
+        """Run the operations below open shapes, in a network for the shapes of this data.
+
+        It is compiled when the shapes occur. The networks of the last `_REMEMBERED` shapes are kept.
+        """
+        shapes = {node: _shape_of(node, values[i]) for i, node in self._open}
+        key = tuple(shapes.values())
+        if key in self._by_shapes:
+            network, changes = self._by_shapes[key] = self._by_shapes.pop(key)
+        else:
+            known = shapes | {node: node.shape for _, node in self._passed if node not in shapes}
+            changes = {
+                node: input_node(known[node], node.axes, node.name, node.sparse, _kind(node))
+                for _, node in self._passed
+            }
+            network = Network(replace(self._later_roots, changes))
+            self._by_shapes[key] = network, changes
+            if len(self._by_shapes) > _REMEMBERED:
+                del self._by_shapes[next(iter(self._by_shapes))]
         network.memories = self.memories
         network.to(self.device).train(self.training)
-        results: tuple[PackedRows, ...] = network(
-            {changes.get(node, node): feed for node, feed in feeds.items()}, lanes, begins
-        )
-        self.batch = network.batch
-        return results
+        if not any(node.axes for _, node in self._passed):
+            # What follows has a batch of its own, of any size, which `to_batch` makes.
+            assignments = batch.assignments
+            batch = PackedBatch(0, {}, batch.training)
+            batch.assignments = assignments
+        passed = {changes[node]: values[i] for i, node in self._passed}
+        inner = network._values()
+        for i, node, _ in network._feeds:
+            inner[i] = passed[node]
+        return network._run(batch, inner)
 
     def _feed(self, values: list[Any], feeds: Mapping[Node, Value | PackedRows]) -> PackedBatch:
         device, dtype = self.device, self.dtype
@@ -215,7 +242,7 @@ class Network(torch.nn.Module):
             except ValueError as error:
                 raise ValueError(f"{node.label}: {error}") from error
             data = values[i] = packed.data
-            _check_shape(node, packed)
+            _check_shape(node, data)
             if not axes:
                 continue
             num_sequences = len(data)
@@ -238,6 +265,32 @@ class Network(torch.nn.Module):
                     f"{node.label}: expected {count} sequences, as {counted.label} has, got {num_sequences} sequences"
                 )
         return PackedBatch(count, sequences, self.training)
+
+
+# Sequences that are unpacked have as many shapes as lengths.
+_REMEMBERED = 256
+
+
+def _later(order: Sequence[Node]) -> set[Node]:
+    """Return the operations that need shapes which only data determines, and all that depend on them."""
+    later: set[Node] = set()
+    for node in order:
+        below = () if node.is_leaf else _below(node)
+        if any(child in later or not _has_fixed_shape(child) for child in below):
+            later.add(node)
+    return later
+
+
+def _has_fixed_shape(node: Node) -> bool:
+    return node.weights is not None or (node.type.shape is not None and is_fixed(node.type.shape))
+
+
+def _sequence_axis(node: Node) -> str | None:
+    return node.axes[1] if len(node.axes) > 1 else None
+
+
+def _kind(node: Node) -> str:
+    return node.dtype if node.op == "input" else element_type(node)
 
 
 def _below(node: Node) -> Sequence[Node]:
@@ -285,25 +338,31 @@ def pack_rows(node: Node, value: Value, device: torch.device, dtype: torch.dtype
     dense = not node.sparse or len(node.shape) != 1
     packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, dense, labels=labels)
     data = packed.data
-    flat = isinstance(data, SparseRows) and dense and node.shape != (data.width,)
-    if flat and math.prod(node.shape) == data.width:
-        packed.data = data.dense().reshape(-1, *node.shape)
+    if isinstance(data, SparseRows) and dense and node.shape != (data.width,):
+        shape = _shape_of_width(node.shape, data.width)
+        if math.prod(shape) == data.width:
+            packed.data = data.dense().reshape(-1, *shape)
     return packed
 
 
-def _sample_shape(node: Node, feed: Any) -> tuple[int, ...]:
-    if isinstance(feed, Value):
-        return tuple(feed.shape)
-    data = feed.data
-    return (data.width,) if isinstance(data, SparseRows) else tuple(data.shape[1:] if node.axes else data.shape)
+def _shape_of_width(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """Return the shape of samples of ``width`` numbers, which may determine one open dimension."""
+    known = math.prod(n for n in shape if is_fixed((n,)))
+    return tuple(n if is_fixed((n,)) else width // known for n in shape) if known else shape
 
 
-def _check_shape(node: Node, packed: PackedRows) -> None:
-    data = packed.data
+def _shape_of(node: Node, data: Any) -> tuple[int, ...]:
+    """Return the shape of one sample of rows."""
+    if isinstance(data, SparseRows):
+        return (data.width,)
+    return tuple(data.shape[1:] if node.axes else data.shape)
+
+
+def _check_shape(node: Node, data: Any) -> None:
     if isinstance(data, torch.Tensor) and node.axes and data.shape[1:] == node.shape:
         return
-    shape = _sample_shape(node, packed)
-    if shape != node.shape:
+    shape = _shape_of(node, data)
+    if not fits(shape, node.shape):
         raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shape}")
 
 

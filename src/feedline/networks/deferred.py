@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from feedline.networks.node import FREE, Node, placeholder_node
+from feedline.networks.node import Node, is_fixed, placeholder_node
 from feedline.networks.registry import Shape, Site, UnknownShapeError, apply, declare
 
 Recipe = Callable[..., Node]
@@ -25,8 +25,8 @@ def add_recipe(name: str, make: Recipe) -> None:
 
 
 def is_known(nodes: Sequence[Node]) -> bool:
-    """Whether the shapes and axes of all nodes are known, without free dimensions."""
-    return all(node.type.is_known and FREE not in node.shape for node in nodes)
+    """Whether the shapes and axes of all nodes are known, without dimensions that data determines."""
+    return all(node.type.is_known and (node.weights is not None or is_fixed(node.shape)) for node in nodes)
 
 
 def later(name: str, nodes: Sequence[Node], settings: Mapping[str, Any], label: str = "") -> Node:

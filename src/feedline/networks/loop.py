@@ -64,7 +64,9 @@ def loop(node: Node) -> Run:
     recorded = sorted({source for _, source, _, _, _, _ in past} | {slot[out] for out in outputs})
     results = [slot[out] for out in outputs]
     size = len(slot) - len(ends)
-    rows_of = [len(n.axes) for n in outside]
+    # An initial state may have sequences of its own, of which only delays read the ends.
+    rows_of = [len(n.axes) if n.axes[1:] in ((), (axis,)) else None for n in outside]
+    begins = [(slot[i] if i in outside and len(i.axes) > 1 else None, d) for d, i in ((d, reads(d)[1]) for d in delays)]
     inner = slice(len(outside), size)
 
     def begun(batch: PackedBatch, tensors: Any, steps: Steps) -> list[Any]:
@@ -81,6 +83,7 @@ def loop(node: Node) -> Run:
     def run(batch: PackedBatch, *tensors: Any) -> list[Any]:
         steps = batch.sequences[axis].steps(backwards)
         entering = [_arrange(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
+        states = [_last_steps(tensors[i], d, batch, steps) if i is not None else None for i, d in begins]
         history: dict[int, list[Any]] = {k: [] for k in recorded}
         carried = None if batch.cut is None else begun(batch, tensors, steps)
         values: list[Any] = [*entering, *[None] * (size - len(entering))]
@@ -94,7 +97,10 @@ def loop(node: Node) -> Run:
                 if t >= back:
                     values[target] = history[source][t - back][:active]
                 else:
-                    values[target] = _before(values[initial], first, active, shape)
+                    state = states[i]
+                    values[target] = _before(
+                        values[initial] if state is None else state[:, t], len(first.axes), active, shape
+                    )
                     if carried is not None:
                         earlier, exists, _ = carried[i]
                         mask = exists[:active, t].reshape(-1, *(1,) * len(shape))
@@ -160,20 +166,36 @@ def _direction(node: Node, delays: Sequence[Node], order: Sequence[Node]) -> tup
     return next(iter(axes))[1], not signs.pop()
 
 
-def _arrange(x: Any, axes: int, steps: Steps) -> Any:
-    """Reorder rows by steps, or by sequences, longest first."""
-    if axes == 0:
+def _arrange(x: Any, axes: int | None, steps: Steps) -> Any:
+    """Reorder rows by steps, or by sequences, longest first. Rows along other sequences stay."""
+    if not axes:
         return x
+    return _dense(x).index_select(0, steps.rows if axes == 2 else steps.order)
+
+
+def _dense(x: Any) -> torch.Tensor:
     if isinstance(x, SparseRows) and x.dense_dtype is not None:
         x = x.dense()
     if isinstance(x, SparseRows):
         raise TypeError("expected dense data inside a recurrence, got sparse rows; multiply them by a parameter first")
-    return x.index_select(0, steps.rows if axes == 2 else steps.order)
+    assert isinstance(x, torch.Tensor)
+    return x
 
 
-def _before(initial: Any, node: Node, active: int, shape: tuple[int, ...]) -> Any:
+def _last_steps(x: Any, delay: Node, batch: PackedBatch, steps: Steps) -> torch.Tensor:
+    """Return the steps of an initial state with sequences that a delay reads, (sequences, steps, *shape)."""
+    try:
+        rows = batch.sequences[delay.inputs[1].axes[1]].ends(delay.attributes["steps"])
+    except ValueError as error:
+        raise ValueError(f"{delay.label}: initial state: {error}") from error
+    x = _dense(x)
+    ends = x.index_select(0, torch.from_numpy(rows.ravel()).to(x.device)).reshape(*rows.shape, *x.shape[1:])
+    return ends.index_select(0, steps.order)
+
+
+def _before(initial: Any, axes: int, active: int, shape: tuple[int, ...]) -> Any:
     """Return the initial state."""
-    if not node.axes:
+    if not axes:
         return initial.expand(active, *shape)
     rows = initial[:active]
     missing = len(shape) - (rows.ndim - 1)

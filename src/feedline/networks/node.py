@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 BATCH = "batch"
-UNKNOWN = -1  # a dimension of a parameter that its first use determines
+UNKNOWN = -1  # a dimension of a parameter that its first use determines, or of an input that its data determines
 FREE = -3  # a dimension that differs between minibatches
 LEAVES = ("input", "placeholder", "parameter", "constant")
 
@@ -169,8 +169,13 @@ class Node:
 
 
 def fits(shape: tuple[int, ...], declared: tuple[int, ...]) -> bool:
-    """Whether data of a shape may be fed to an input, whose `FREE` dimensions may have any length."""
-    return len(shape) == len(declared) and all(d in (n, FREE) for n, d in zip(shape, declared, strict=True))
+    """Whether data of a shape may be fed to an input, whose `FREE` and `UNKNOWN` dimensions may have any length."""
+    return len(shape) == len(declared) and all(d in (n, FREE, UNKNOWN) for n, d in zip(shape, declared, strict=True))
+
+
+def is_fixed(shape: tuple[int, ...]) -> bool:
+    """Whether no dimension is left for data or a first use to determine."""
+    return FREE not in shape and UNKNOWN not in shape
 
 
 def input_node(

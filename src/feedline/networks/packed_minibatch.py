@@ -84,6 +84,26 @@ class Sequences:
         row = np.where(outside, 0, np.arange(self.total) - steps)
         return self._to_device(row), self._to_device(outside)
 
+    def ends(self, steps: int) -> NDArray[np.int64]:
+        """Return the rows of the last ``steps`` samples of each sequence, int64 (num_sequences, steps).
+
+        A negative number means the first samples, last of them first. A sequence of one sample repeats it.
+
+        Raises:
+            ValueError: a sequence of fewer samples, and not of one.
+        """
+        count = abs(steps)
+        if ((self.lengths < count) & (self.lengths != 1)).any():
+            raise ValueError(
+                f"expected sequences of 1 or at least {count} samples for a delay by {count} steps, got lengths "
+                f"{self.lengths.tolist()[:10]}"
+            )
+        place = np.arange(count)
+        taken = (
+            self.lengths[:, None] - count + place if steps > 0 else np.broadcast_to(place[::-1], (self.count, count))
+        )
+        return self.offsets[:-1, None] + np.where(self.lengths[:, None] == 1, 0, taken)
+
     @cached_property
     def longest(self) -> int:
         """Length of the longest sequence."""

@@ -158,9 +158,9 @@ def infer(site: Site) -> Type:
     if not site.types:
         site = replace(site, types=tuple(n.type for n in site.inputs))
     if not site.guessing and not all(t.is_known for t in site.types):
-        return Type()
-    if any(FREE in t.shape for t in site.types if t.shape is not None):
-        return _free(declared, site)
+        return Type(None, _known_axes(declared, site))
+    if any(_is_open(node, t) for node, t in zip(site.inputs, site.types, strict=True)):
+        return _open_type(declared, site)
     axes = declared.axes(site)
     try:
         return Type(tuple(declared.shape(site)), axes)
@@ -168,14 +168,32 @@ def infer(site: Site) -> Type:
         return Type(None, axes)
 
 
-# Lengths in place of free dimensions. A size that differs between them depends on these dimensions. Both have many
-# divisors.
-_TRIED = (5040, 10080)
+def _known_axes(declared: Op, site: Site) -> tuple[str, ...] | None:
+    """Return the dynamic axes of the result, as far as they do not depend on unknown shapes."""
+    if any(t.axes is None for t in site.types):
+        return None
+    try:
+        return declared.axes(site)
+    except (UnknownShapeError, ValueError):
+        return None  # a mistake is found once the shapes are known
+
+
+def _is_open(node: Node, given: Type) -> bool:
+    """Whether data determines dimensions of a result. Those of parameters are fixed by their first use instead."""
+    return given.shape is not None and (FREE in given.shape or (UNKNOWN in given.shape and node.weights is None))
+
+
+class TriedLength(int):
+    """Length in place of a dimension that data determines. It fits any other length."""
+
+
+# A size that differs between these lengths depends on the dimensions that have them. All have many divisors.
+_TRIED, _OTHER = TriedLength(5040), TriedLength(10080)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial(Site):
-    """A site where free dimensions have a length: shapes that the rule would fix are noted.
+    """A site where dimensions that data determines have a length: shapes that the rule would fix are noted.
 
     Attributes:
         fixed: shapes of parameters by index.
@@ -187,28 +205,37 @@ class _Trial(Site):
         self.fixed[i] = tuple(shape)
 
 
-def _free(declared: Op, site: Site) -> Type:
-    """Infer a type where inputs have free dimensions. Dimensions that follow from them are free, too.
+def _open_type(declared: Op, site: Site) -> Type:
+    """Infer a type where data determines dimensions of inputs. Dimensions that follow from these are open, too.
 
     Shapes that do not fit are found when data fixes the dimensions. So are shapes of parameters that depend on them.
     """
     axes = declared.axes(site)
-    shapes: list[Shape] = []
-    fixed: list[dict[int, Shape]] = []
-    for length in _TRIED:
-        types = tuple(Type(t.shape and tuple(length if n == FREE else n for n in t.shape), t.axes) for t in site.types)
-        trial = _Trial(site.op, site.inputs, site.attributes, site.name, site.guessing, types)
-        try:
-            shapes.append(tuple(declared.shape(trial)))
-        except (UnknownShapeError, ValueError):
-            return Type(None, axes)
-        fixed.append(trial.fixed)
-    for i, shape in fixed[0].items():
-        if fixed[1].get(i) == shape:
-            site.fix_shape(i, shape)
-    if len(shapes[0]) != len(shapes[1]):
+    lengths: tuple[dict[int, int], ...] = ({}, {FREE: _OTHER}, {UNKNOWN: _OTHER})
+    try:
+        trials = [_try_lengths(declared, site, changes) for changes in lengths]
+    except (UnknownShapeError, ValueError):
         return Type(None, axes)
-    return Type(tuple(a if a == b else FREE for a, b in zip(*shapes, strict=True)), axes)
+    (shape, fixed), (by_free, fixed_by_free), (by_unknown, fixed_by_unknown) = trials
+    for i, parameter in fixed.items():
+        if fixed_by_free.get(i) == fixed_by_unknown.get(i) == parameter:
+            site.fix_shape(i, parameter)
+    if not len(shape) == len(by_free) == len(by_unknown):
+        return Type(None, axes)
+    sizes = zip(shape, by_free, by_unknown, strict=True)
+    return Type(tuple(int(n) if n == a == b else FREE if n == b else UNKNOWN for n, a, b in sizes), axes)
+
+
+def _try_lengths(declared: Op, site: Site, changes: Mapping[int, int]) -> tuple[Shape, dict[int, Shape]]:
+    """Return the result's shape for trial lengths, and the shapes of parameters that the rule would fix."""
+    types = []
+    for node, given in zip(site.inputs, site.types, strict=True):
+        if _is_open(node, given) and given.shape is not None:
+            shape = tuple(changes.get(n, _TRIED) if n in (FREE, UNKNOWN) else n for n in given.shape)
+            given = Type(shape, given.axes)
+        types.append(given)
+    trial = _Trial(site.op, site.inputs, site.attributes, site.name, site.guessing, tuple(types))
+    return tuple(declared.shape(trial)), trial.fixed
 
 
 def apply(name: str, inputs: Iterable[Node], attributes: Mapping[str, Any] | None = None, label: str = "") -> Node:

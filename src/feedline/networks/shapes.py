@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feedline.networks.node import UNKNOWN
-from feedline.networks.registry import Shape, Site, UnknownShapeError
+from feedline.networks.registry import Shape, Site, TriedLength, UnknownShapeError
 
 
 def same(site: Site) -> Shape:
@@ -57,8 +57,27 @@ def broadcast_shapes(site: Site, shapes: Sequence[Shape]) -> Shape:
                 if out[i] == 1:
                     out[i] = size
                 elif size != 1:
-                    site.refuse("shapes that broadcast")
+                    if not fits_length(size, out[i]):
+                        site.refuse("shapes that broadcast")
+                    out[i] = _known_length(size, out[i])
     return tuple(out)
+
+
+def fits_length(a: int, b: int) -> bool:
+    """Whether two lengths are equal, as far as known."""
+    return a == b or isinstance(a, TriedLength) or isinstance(b, TriedLength)
+
+
+def fits_lengths(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether two shapes are equal, as far as known."""
+    return a == b or (len(a) == len(b) and all(map(fits_length, a, b)))
+
+
+def _known_length(a: int, b: int) -> int:
+    """Return the length of two axes that fit. Of two trial lengths the larger stays."""
+    if isinstance(a, TriedLength) and isinstance(b, TriedLength):
+        return max(a, b)
+    return b if isinstance(a, TriedLength) else a
 
 
 def _fill_inferred(shape: Shape, reference: Shape, site: Site) -> Shape:
@@ -109,13 +128,13 @@ def reshaped_shape(site: Site) -> Shape:
     start = begin if begin >= 0 else len(old) + begin
     if not 0 <= start <= stop <= len(old):
         site.refuse(f"axes from {begin} to {end} within the shape")
-    size = math.prod(old[start:stop])
+    size, is_tried = math.prod(old[start:stop]), any(isinstance(n, TriedLength) for n in old[start:stop])
     if UNKNOWN in new:
         known_size = math.prod(n for n in new if n != UNKNOWN)
-        if new.count(UNKNOWN) > 1 or known_size == 0 or size % known_size:
+        if new.count(UNKNOWN) > 1 or known_size == 0 or (size % known_size and not is_tried):
             site.refuse(f"a shape that reshapes to {new}")
         new = tuple(size // known_size if n == UNKNOWN else n for n in new)
-    if math.prod(new) != size:
+    if math.prod(new) != size and not is_tried:
         site.refuse(f"a shape that reshapes to {new}")
     return old[:start] + new + old[stop:]
 
@@ -131,7 +150,7 @@ def transposed_shape(site: Site) -> Shape:
 def spliced_shape(site: Site) -> Shape:
     """Attribute ``axis``. Inputs with fewer axes, or with axes of length 1, repeat along the other axes.
 
-    An axis one before the first creates a new one.
+    An axis one before the first creates a new one. Parameters take their unknown dimensions from the other inputs.
     """
     shapes = [site.shape(i) for i in range(len(site.inputs))]
     rank = max(len(s) for s in shapes)
@@ -139,8 +158,16 @@ def spliced_shape(site: Site) -> Shape:
     rank += axis < -rank or axis >= rank
     at = from_end(axis, rank, site) + rank
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
-    around = broadcast_shapes(site, [s[:at] + s[at + 1 :] for s in padded])
-    return (*around[:at], sum(s[at] for s in padded), *around[at:])
+    beside = [s[:at] + s[at + 1 :] for s in padded]
+    around = broadcast_shapes(site, [s for s in beside if UNKNOWN not in s] or beside[:1])
+    for i, s in enumerate(beside):
+        if UNKNOWN in s:
+            beside[i] = tuple(b if a == UNKNOWN else a for a, b in zip(s, around, strict=True))
+            filled = (*beside[i][:at], padded[i][at], *beside[i][at:])
+            site.fix_shape(i, filled[rank - len(shapes[i]) :])
+    around = broadcast_shapes(site, beside)
+    sizes = [s[at] for s in padded]
+    return (*around[:at], UNKNOWN if UNKNOWN in sizes else sum(sizes), *around[at:])
 
 
 def sliced_shape(site: Site) -> Shape:
@@ -195,9 +222,9 @@ def product(site: Site) -> Shape:
             site.refuse("a right operand of known shape")
         site.fix_shape(1, (*taken, *right[len(right) - out :]))
         inner = taken
-    elif map_rank is not None and inner != left[map_rank:]:
+    elif map_rank is not None and not fits_lengths(inner, left[map_rank:]):
         site.refuse(f"the left operand's axes after the first {map_rank} to be the first of the right operand")
-    if len(inner) > len(left) or left[len(left) - len(inner) :] != inner:
+    if len(inner) > len(left) or not fits_lengths(left[len(left) - len(inner) :], inner):
         site.refuse("the last axes of the left operand to be the first of the right one")
     return left[: len(left) - len(inner)] + right[len(right) - out :]
 
@@ -205,7 +232,7 @@ def product(site: Site) -> Shape:
 def times_transpose(site: Site) -> Shape:
     """Left times the transpose of right, a matrix or a vector. A vector is one row, which leaves an axis of 1."""
     left, right = site.shape(0), site.shape(1)
-    if len(right) > 2 or not left or not right or left[-1] != right[-1]:
+    if len(right) > 2 or not left or not right or not fits_length(left[-1], right[-1]):
         site.refuse("a right operand of at most two axes, whose last is as long as the left operand's last")
     rows = right[0] if len(right) == 2 else 1
     return (*left[:-1], rows)

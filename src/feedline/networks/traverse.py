@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from feedline.networks import deferred
 from feedline.networks.cells import CELLS, open_cell
-from feedline.networks.node import Node, Type, Weights
+from feedline.networks.node import Node, Type, Weights, is_fixed, placeholder_node
 from feedline.networks.registry import Site, apply, infer
 
 T = TypeVar("T")
@@ -178,6 +178,8 @@ def close(roots: Sequence[Node], states: Mapping[Node, Node]) -> list[Node]:
 def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
     """Create the loop node. Infer the types of states from the bodies, unless these have open placeholders."""
     bodies, states = _merge(bodies, states)
+    declared = states
+    bodies, states = _forget_open_types(bodies, states)
     settings, ends = {"count": len(bodies)}, bodies[len(bodies) - len(states) :]
     if not all(state.type.is_known for state in states):
         unknown = [n for n in leaves(bodies, "placeholder") if n not in states and not n.type.is_known]
@@ -187,19 +189,32 @@ def _loop(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> Node:
         if not all(guess[end].is_known for end in ends):
             guess = _guess_types(bodies, states, 2)
         changes = {}
-        for state, end in zip(states, ends, strict=True):
-            if not guess[end].is_known:
+        for state, end, before in zip(states, ends, declared, strict=True):
+            known = guess[end] if guess[end].is_known else before.type
+            if not known.is_known:
                 raise ValueError(
                     f"expected a type for the state {state.label}, which the recurrence does not determine; give the "
                     "placeholder a shape and dynamic axes"
                 )
-            changes[state] = Node("placeholder", given=guess[end], name=state.name)
+            changes[state] = Node("placeholder", given=known, name=state.name)
         bodies, states = tuple(replace(bodies, changes)), tuple(changes[state] for state in states)
         ends = bodies[len(bodies) - len(states) :]
     for state, end in zip(states, ends, strict=True):
         if end.type.is_known and state.type != end.type:
             raise ValueError(f"expected the state {state.label} to stay {state.type}, got {end.type} after a step")
     return apply("loop", [*bodies, *states], settings)
+
+
+def _forget_open_types(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """Return the recurrence without shapes of states that data determines, as they may be known by now."""
+    changes = {
+        state: placeholder_node(None, state.axes, state.name)
+        for state in states
+        if state.type.is_known and not is_fixed(state.shape)
+    }
+    if not changes:
+        return bodies, states
+    return tuple(replace(bodies, changes)), tuple(changes.get(state, state) for state in states)
 
 
 def _merge(bodies: tuple[Node, ...], states: tuple[Node, ...]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:

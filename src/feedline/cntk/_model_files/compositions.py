@@ -284,8 +284,11 @@ def _slice_of_steps(node: Node) -> Composition:
 
 
 def _select(node: Node) -> Composition:
+    lengths = node.attributes.get("lengths")
+    factors = {} if lengths is None else {"scaling": lengths[0], "additive": lengths[1]}
+
     def build(x: Node, condition: Node) -> Node:
-        return _raw(GATHER_PACKED, (x, condition), Type(x.type.shape, node.type.axes))
+        return _raw(GATHER_PACKED, (x, condition), Type(x.type.shape, node.type.axes), **factors)
 
     return Composition(build, "Sequence::Gather")
 

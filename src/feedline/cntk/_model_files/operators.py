@@ -529,9 +529,8 @@ def _gather_packed(call: Primitive) -> Result:
     data, selection = call.inputs
     if not isinstance(selection, PackedIndex):
         raise call.refuse(f"expected steps that `where` selects, got {selection.label}", "use sequence.gather")
-    if not selection.single:
-        return call.node("sequence_gather", [data, selection.condition])
-    return call.node("sequence_first", [apply("sequence_gather", [data, selection.condition])])
+    lengths = {"lengths": (0, 1)} if selection.single else {}
+    return call.node("sequence_gather", [data, selection.condition], **lengths)
 
 
 def _scatter_packed(call: Primitive) -> Result:

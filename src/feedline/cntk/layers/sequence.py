@@ -116,7 +116,7 @@ def UnfoldFrom(
         generator_function: function ``state -> output``, the next state, or ``state -> (output, next state)``. It may
             contain recurrences along the generated sequence.
         until_predicate: function ``output -> number``. A sequence ends with the first output for which it is 1.
-        length_increase: ratio of the generated length to the length of ``dynamic_axes_like``.
+        length_increase: ratio of the generated length to the length of ``dynamic_axes_like``, rounded up.
         name: name of the layer.
 
     Raises:

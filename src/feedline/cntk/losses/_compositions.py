@@ -123,7 +123,7 @@ def hierarchical_softmax_layer(
         The probability of the label (1, 1), the probabilities of the classes (classes,), and a list of the
         probabilities of the labels of each class.
     """
-    (size,) = input_var.shape
+    (size,) = node_of(input_var).shape  # an error if unknown
     classes = label_classes or math.ceil(math.sqrt(label_dim))
     count = math.ceil(label_dim / classes)
     w1 = Parameter((size, classes), glorot_normal(), name="hsoftmax_w1")

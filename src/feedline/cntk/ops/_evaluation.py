@@ -163,10 +163,10 @@ class Evaluable(Outputs):
         if not isinstance(root_gradients, Mapping):
             root_gradients = {variable_of(network.roots[0]): root_gradients}
         by_node = {node_of(key): value for key, value in root_gradients.items()}
-        pairs = [(r.data, by_node[n], n) for n, r in zip(network.roots, results, strict=True) if n in by_node]
+        pairs = [(r.data, by_node[n]) for n, r in zip(network.roots, results, strict=True) if n in by_node]
         targets = list(variables)
         tensors = [_leaf(v.node, feeds) for v in targets]
-        roots, weights = [data for data, _, _ in pairs], [rows_of(g, data, n.shape) for data, g, n in pairs]
+        roots, weights = [data for data, _ in pairs], [rows_of(g, data) for data, g in pairs]
         gradients = _differentiate(roots, tensors, weights, keep=True)
         return _gradients(targets, tensors, gradients, feeds, as_numpy)
 

@@ -59,7 +59,11 @@ def user_function(user_func: UserFunction) -> Function:
 
 
 def reconcile_dynamic_axes(x: Any, dynamic_axes_as: Any, name: str = "") -> Function:
-    """Return the operand with the dynamic axes of another operand."""
+    """Return the operand with the dynamic axes of another operand.
+
+    Raises:
+        ValueError: when it runs, sequences of other lengths.
+    """
     return build("sequence_broadcast_as", [x, dynamic_axes_as], None, name)
 
 

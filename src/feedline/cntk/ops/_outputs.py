@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+from feedline.cntk._nodes import shape_of
 from feedline.cntk._op_names import op_name
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import leaves_in_order, operands
@@ -100,7 +101,7 @@ class Outputs(Operand):
         kinds = ("input", "placeholder", "parameter", "constant")
         return tuple(variable_of(node) for node in leaves(self._roots, *kinds))
 
-    shape = property(attrgetter("node.shape"), doc="Shape of the only output.")
+    shape = property(lambda self: shape_of(self.node), doc="Shape of the only output, (-2,) while it is unknown.")
     dtype = property(attrgetter("output.dtype"), doc="Element type of the only output.")
     dynamic_axes = property(attrgetter("output.dynamic_axes"), doc="Dynamic axes of the only output.")
     is_sparse = property(attrgetter("output.is_sparse"), doc="Whether the only output is sparse.")

@@ -119,9 +119,15 @@ def transpose(x: Any, perm: Any, name: str = "") -> Function:
 
 @late(1)
 def swapaxes(x: Any, axis1: Any = 0, axis2: Any = 1, name: str = "") -> Function:
-    """Exchange two axes."""
+    """Exchange two axes.
+
+    Raises:
+        ValueError: the operand has no such axis.
+    """
     order = list(range(len(node_of(x).shape)))
     a, b = axis_number(axis1), axis_number(axis2)
+    if not all(-len(order) <= i < len(order) for i in (a, b)):
+        raise ValueError(f"expected two axes of the operand's {len(order)}, got {a} and {b}: give axis1 and axis2")
     order[a], order[b] = order[b], order[a]
     return transpose(x, order, name)
 

@@ -12,6 +12,7 @@ from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._outputs import Outputs
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply
+from feedline.networks.node import is_fixed
 
 
 @absent_members("cntk.ops")
@@ -137,6 +138,13 @@ class UserFunction(Function):
         if isinstance(result, torch.Tensor):
             return result
         if isinstance(result, (list, tuple)):
-            result = np.concatenate([np.asarray(r).reshape(-1, *node.shape) for r in result])
+            result = np.concatenate([_samples(np.asarray(r), node.shape) for r in result])
         array = np.asarray(result)
-        return torch.from_numpy(np.array(array.reshape(-1, *node.shape) if node.axes else array)).to(like)
+        return torch.from_numpy(np.array(_samples(array, node.shape) if node.axes else array)).to(like)
+
+
+def _samples(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return samples (samples, *shape). Their last axes are the sample's where the shape leaves dimensions open."""
+    if is_fixed(shape):
+        return array.reshape(-1, *shape)
+    return array.reshape(-1, *array.shape[array.ndim - len(shape) :])

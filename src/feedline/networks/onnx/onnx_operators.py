@@ -15,7 +15,7 @@ from feedline.errors import CompatError
 from feedline.networks import Node
 from feedline.networks.cells import CELLS
 from feedline.networks.compile import tensor_of
-from feedline.networks.node import FREE
+from feedline.networks.node import is_fixed
 from feedline.networks.onnx import onnx_library as library
 from feedline.networks.onnx.onnx_recurrences import scan
 from feedline.networks.onnx.onnx_writer import Writer
@@ -159,7 +159,7 @@ def _along(op: str) -> Operator:
 
 def _lengths(shape: Sequence[int]) -> list[int]:
     """Return the lengths for a reshape. One may be free."""
-    return [-1 if n == FREE else n for n in shape]
+    return [n if is_fixed((n,)) else -1 for n in shape]
 
 
 # ---- shapes -------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def _slice(w: Writer, node: Node) -> str:
         size = child.shape[axis]
         axes.append(axis)
         steps.append(stride)
-        if size == FREE:
+        if not is_fixed((size,)):
             if stride < 0:
                 raise CompatError(f"{node.label}: expected a known length for a negative stride, got a free one")
             starts.append(part.start or 0)
@@ -219,7 +219,7 @@ def _slice(w: Writer, node: Node) -> str:
 
 def _crop(w: Writer, node: Node) -> str:
     get, size = node.attributes, node.shape[-2:]
-    if FREE in size:
+    if not is_fixed(size):
         raise CompatError(f"{node.label}: expected a known size, got a free one; crop with a slice")
     starts = [get["offset_y"], get["offset_x"]]
     ends = [start + n for start, n in zip(starts, size, strict=True)]
@@ -290,7 +290,7 @@ def _matrices(w: Writer, node: Node, inner: int, transposed: bool) -> str:
     width = math.prod(left.shape[len(left.shape) - inner :])
     columns = math.prod(right.shape[:-1]) if transposed else math.prod(right.shape[inner:])
     x, y = w.value(left), w.value(right)
-    rows = -1 if FREE in outer else math.prod(outer)
+    rows = math.prod(outer) if is_fixed(outer) else -1
     plain = inner == 1 and len(right.shape) == 2 and not w.leading(right) and w.leading(left) + len(left.shape) > 1
     if not plain:
         x = w.reshape(x, left, [rows, width])
@@ -531,8 +531,8 @@ def _delay(w: Writer, node: Node) -> str:
     count = abs(steps)
     state = w.cast(w.align(initial, len(node.shape)), w.dtype_of(x))
     if w.leading(initial) == 2:
-        # An initial state for each step: the steps before the first one read it at their own places.
-        state = w("Slice", state, *(w.constant([n]) for n in ((0, count, 0) if steps > 0 else (-count, _END, 0))))
+        # Of an initial state with sequences, past values take the last steps, and future values the first ones.
+        state = w("Slice", state, *(w.constant([n]) for n in ((-count, _END, 0) if steps > 0 else (0, count, 0))))
         return _shift(w, x, state, steps)
     lengths = w("Slice", w("Shape", x, dtype="int64"), w.constant([1]), w.constant([_END]), w.constant([0]))
     before = w("Expand", state, w("Concat", w.constant([count]), lengths, axis=0))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from feedline.networks import BATCH, Node
 from feedline.networks.graph_writer import GraphWriter
-from feedline.networks.node import FREE
+from feedline.networks.node import is_fixed
 from feedline.networks.onnx import onnx_library as library
 from feedline.networks.traverse import element_type
 
@@ -22,7 +22,8 @@ from feedline.networks.traverse import element_type
 def dimensions(node: Node) -> list[int | str]:
     """Return the lengths of a tensor's axes. An axis of any length has a name instead."""
     leading: list[int | str] = [name if name == BATCH else f"steps of {name}" for name in reversed(node.axes)]
-    return [*leading, *(f"{node.name or node.uid} axis {i}" if n == FREE else n for i, n in enumerate(node.shape))]
+    name = node.name or node.uid
+    return [*leading, *(n if is_fixed((n,)) else f"{name} axis {i}" for i, n in enumerate(node.shape))]
 
 
 class Writer(GraphWriter):

@@ -13,6 +13,7 @@ from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import adapters, align_inputs, dense
 from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.shapes import fits_length, fits_lengths
 
 Pads = list[tuple[int, int]]
 
@@ -93,11 +94,10 @@ def _convolved_shape(site: Site) -> Shape:
     settings = _settings(site.attributes, len(x) - 1)
     if settings is None or len(x) - 1 not in CONVOLVE:
         site.refuse("a kernel (filters, channels, *window) or (channels, *window), and settings for 1 to 3 axes")
-    channels = x[0] // groups
     if kernel[1] == UNKNOWN:
-        kernel = (kernel[0], channels, *kernel[2:])
+        kernel = (kernel[0], x[0] // groups, *kernel[2:])
         site.fix_shape(0, kernel)
-    if kernel[1] != channels or x[0] % groups:
+    if not fits_length(x[0], kernel[1] * groups):
         site.refuse("as many channels in the kernel as in the input")
     out, _ = window(x[1:], _reach(kernel[2:], settings.dilation), settings.strides, settings.pad)
     if min(out) < 1:
@@ -152,7 +152,7 @@ def _transposed_shape(site: Site) -> Shape:
     if kernel[0] == UNKNOWN:
         kernel = (x[0], *kernel[1:])
         site.fix_shape(0, kernel)
-    if kernel[0] != x[0]:
+    if not fits_length(kernel[0], x[0]):
         site.refuse("a kernel (channels, filters, *window) for the input's channels")
     if get.get("shape"):
         return (kernel[1], *get["shape"])
@@ -270,7 +270,7 @@ def _unpooled_shape(site: Site) -> Shape:
     if not 1 <= rank <= 3 or len(like) < rank:
         site.refuse(f"a pooled operand of at least {rank} axes, for the window {tuple(get['window'])}")
     out, _ = window(like[len(like) - rank :], get["window"], get["strides"], get["pad"])
-    if x != (*like[: len(like) - rank], *out):
+    if not fits_lengths(x, (*like[: len(like) - rank], *out)):
         site.refuse("an operand with the shape of the other one after pooling")
     return like
 

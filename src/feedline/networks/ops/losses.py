@@ -19,7 +19,7 @@ from feedline.networks.ops import edges
 from feedline.networks.ops.align import adapter, align_inputs, broadcasting, dense
 from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, join_axes
-from feedline.networks.shapes import axes_of, broadcast, broadcast_shapes, scalar, times_transpose
+from feedline.networks.shapes import axes_of, broadcast, broadcast_shapes, fits_lengths, scalar, times_transpose
 
 # CNTK adds this to probabilities before taking logarithms, in single precision for any dtype of the operands.
 _EPSILON, _ONE_AND_EPSILON = float(np.float32(1e-6)), float(np.float32(1 + 1e-6))
@@ -187,7 +187,7 @@ def _error_shape(site: Site) -> Shape:
         return scored if _axis(site) == LAST else ()
     if _axis(site) != LAST:
         site.refuse(f"no axis with topN={top}")
-    if shape != site.shape(1) or not shape or top > np.prod(shape):
+    if not fits_lengths(shape, site.shape(1)) or not shape or top > np.prod(shape):
         site.refuse(f"scores and targets of one shape, of at least {top} classes")
     return ()
 
@@ -294,7 +294,7 @@ def _with_others(site: Site) -> Shape:
 
 
 def _same_shapes(site: Site) -> Shape:
-    if site.shape(0) != site.shape(1) or not site.shape(0):
+    if not fits_lengths(site.shape(0), site.shape(1)) or not site.shape(0):
         site.refuse("two samples of one shape")
     return scalar(site)
 

@@ -16,6 +16,7 @@ from feedline.networks.node import UNKNOWN, Node
 from feedline.networks.ops.align import dense
 from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare
+from feedline.networks.shapes import fits_lengths
 
 # Inputs: operand, scale, bias, running mean, running variance, number of samples in the statistics.
 
@@ -27,8 +28,8 @@ def _normalized_shape(site: Site) -> Shape:
         statistic = site.shape(i)
         if UNKNOWN in statistic:
             site.fix_shape(i, expected)
-        elif statistic != expected:
-            site.refuse(f"scale, bias and statistics of shape {expected}")
+        elif not fits_lengths(statistic, expected) and statistic != (math.prod(expected),):
+            site.refuse(f"scale, bias and statistics of shape {expected}, or flat ones")
     return shape
 
 
@@ -52,7 +53,7 @@ def _batch_normalization(node: Node) -> Run:
             used_variance, used_mean = torch.var_mean(x, dims, correction=0)
             used_mean, used_variance = _update(x, used_mean, used_variance, mean, variance, count)
         std = (used_variance + epsilon).rsqrt()
-        return (x - used_mean.reshape(fit)) * (scale * std).reshape(fit) + bias.reshape(fit)
+        return (x - used_mean.reshape(fit)) * (scale * std.reshape(scale.shape)).reshape(fit) + bias.reshape(fit)
 
     def _update(x: Any, now: Any, now_variance: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
         """Update the running statistics, and return the mean and variance to normalise by."""
@@ -65,14 +66,15 @@ def _batch_normalization(node: Node) -> Run:
                 share = samples / (samples + previous)
             else:
                 share = -math.expm1(-samples / normalize) if normalize > 0 else 1.0
-            mean.lerp_(now, share)
+            mean.lerp_(now.reshape(mean.shape), share)
             if numbers > 1:
-                variance.lerp_(now_variance * (numbers / (numbers - 1)), share)
+                variance.lerp_(now_variance.reshape(variance.shape) * (numbers / (numbers - 1)), share)
             count.add_(samples)
         if blend == 0:
             return now, now_variance
         old = 1.0 if math.isinf(blend) else blend / (blend + samples)
-        return now * (1 - old) + mean * old, now_variance * (1 - old) + variance * old
+        olds = mean.reshape(now.shape), variance.reshape(now.shape)
+        return now * (1 - old) + olds[0] * old, now_variance * (1 - old) + olds[1] * old
 
     return run
 

@@ -19,7 +19,7 @@ from feedline.networks.ops.align import dense, one_of_several
 from feedline.networks.ops.sequence import with_sequences
 from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
 from feedline.networks.registry import Shape, Site, declare, no_axes
-from feedline.networks.shapes import scalar
+from feedline.networks.shapes import fits_lengths, scalar
 
 
 def _cell(gates: int) -> Any:
@@ -37,7 +37,7 @@ def _cell(gates: int) -> Any:
         weights = site.shape(1)
         if UNKNOWN in weights:
             site.fix_shape(1, (x[0], *weights[1:]))
-        elif weights != (x[0], recurrent[1]):
+        elif not fits_lengths(weights, (x[0], recurrent[1])):
             site.refuse("weights (inputs, the gates of all cells)")
         return (recurrent[0],)
 

@@ -12,7 +12,7 @@ from feedline.networks.node import BATCH, Node
 from feedline.networks.ops.align import adapter, dense, lower_directly
 from feedline.networks.packed_minibatch import PackedBatch, Run, Sequences, SparseRows
 from feedline.networks.registry import Shape, Site, declare
-from feedline.networks.shapes import broadcast_shapes, same, scalar
+from feedline.networks.shapes import broadcast_shapes, fits_lengths, same, scalar
 
 
 def with_sequences(site: Site, i: int = 0) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ def _like(site: Site) -> tuple[str, ...]:
     axes, like = site.types[0].axes, site.types[1].axes
     if not like:
         site.refuse("a second operand with a batch axis")
-    if axes is not None and len(axes) > 1 and axes != like:
+    if axes is not None and len(axes) > len(like):
         site.refuse("an operand without a sequence axis; use sequence.last or sequence.first")
     return like
 
@@ -78,6 +78,13 @@ def _broadcast_as(node: Node) -> Run:
     to_rows = adapter(operand, node.axes, None)
 
     def run(batch: PackedBatch, x: Any, like: Any) -> Any:
+        if len(operand.axes) > 1:
+            present, expected = batch.sequences[operand.axes[1]], batch.sequences[node.axes[1]]
+            if not present.same(expected):
+                raise ValueError(
+                    f"{node.label}: expected steps as the second operand has, {expected.lengths.tolist()[:10]}, got "
+                    f"{present.lengths.tolist()[:10]}: use sequence.last or sequence.first to repeat one of them"
+                )
         if operand.axes:
             return x if to_rows is None else to_rows(batch, x)
         return dense(x, node).expand(batch.rows(node.axes), *node.shape)
@@ -95,7 +102,7 @@ def _delayed_shape(site: Site) -> Shape:
     shape = site.shape(0)
     if initial is None:
         return shape
-    if broadcast_shapes(site, [shape, initial]) != shape:
+    if not fits_lengths(broadcast_shapes(site, [shape, initial]), shape):
         site.refuse("an initial state that broadcasts to the operand")
     return shape
 
@@ -106,9 +113,29 @@ def _delay_axes(site: Site) -> tuple[str, ...] | None:
 
 
 def _delay(node: Node) -> Run:
-    """Delay outside recurrences. Inside one it reads an earlier step's result, see `feedline.networks.loop`."""
-    steps, rank = node.attributes["steps"], len(node.shape)
-    to_rows = adapter(node.inputs[1], node.axes, rank)
+    """Delay outside recurrences. Inside one it reads an earlier step's result, see `feedline.networks.loop`.
+
+    Of an initial state with sequences, past values take the last steps, and future values the first ones.
+    """
+    steps, rank, before_axes = node.attributes["steps"], len(node.shape), node.inputs[1].axes
+    to_rows = adapter(node.inputs[1], node.axes, rank) if len(before_axes) < 2 else None
+    padded = (slice(None), *(None,) * (rank - len(node.inputs[1].shape)))
+
+    def begun(batch: PackedBatch, x: torch.Tensor, initial: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Delay dense data after an initial state with sequences of any lengths."""
+        sequences, count = _of(batch, node), abs(steps)
+        try:
+            source = batch.sequences[before_axes[1]].ends(steps)
+        except ValueError as error:
+            raise ValueError(f"{node.label}: initial state: {error}") from error
+        inside = np.arange(count) < sequences.lengths[:, None]
+        if steps > 0:
+            target = sequences.offsets[:-1, None] + np.arange(count)
+        else:
+            target = sequences.offsets[1:, None] - 1 - np.arange(count)
+        to, of = (torch.from_numpy(a[inside]).to(x.device) for a in (target, source))
+        values = initial.index_select(0, of)[padded].expand(len(of), *node.shape)
+        return x.index_select(0, rows).index_copy(0, to, values.to(x.dtype))
 
     def continued(batch: PackedBatch, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Delay truncated sequences, which continue from the lanes' last steps."""
@@ -140,7 +167,9 @@ def _delay(node: Node) -> Run:
                 raise TypeError(f"{node.label}: expected dense data for truncated sequences, got sparse samples")
             return x.index_select(0, rows, empty=outside)
         initial = initial if to_rows is None else to_rows(batch, initial)
-        if len(x):
+        if len(x) and len(before_axes) > 1:
+            y = begun(batch, x, initial, rows)
+        elif len(x):
             y = torch.where(outside.reshape(-1, *(1,) * rank), initial.to(x.dtype), x.index_select(0, rows))
         else:
             y = x
@@ -204,7 +233,12 @@ def _selected_axes(site: Site) -> tuple[str, ...]:
     with_sequences(site)
     if site.shape(len(site.inputs) - 1) not in ((), (1,)):
         site.refuse("one number a sample as the condition")
-    # Everything selected by one condition has the same axis.
+    lengths = site.attributes.get("lengths")
+    if lengths == (0, 1):
+        return (BATCH,)
+    # Everything selected by one condition, or of the same promised lengths, has the same axis.
+    if lengths is not None:
+        return (BATCH, f"{site.types[-1].axes[1]} * {lengths[0]} + {lengths[1]}")  # type: ignore[index]
     return (BATCH, f"where {site.inputs[-1].uid}")
 
 
@@ -232,8 +266,18 @@ def select(condition: torch.Tensor, sequences: Sequences) -> tuple[torch.Tensor,
 
 def _select(batch: PackedBatch, node: Node, condition: Any) -> torch.Tensor:
     """Select rows where the condition holds, and register their sequences."""
-    rows, offsets = select(condition, batch.sequences[node.inputs[-1].axes[1]])
-    batch.sequences[node.axes[1]] = Sequences(offsets, rows.device)
+    old = batch.sequences[node.inputs[-1].axes[1]]
+    rows, offsets = select(condition, old)
+    selected, promised = Sequences(offsets, rows.device), node.attributes.get("lengths")
+    if promised is not None:
+        expected = promised[0] * old.lengths + promised[1]
+        if not np.array_equal(selected.lengths, expected):
+            raise ValueError(
+                f"{node.label}: expected {expected.tolist()[:10]} steps, as new_sequence_axis_typeinfo={promised} "
+                f"promises, got {selected.lengths.tolist()[:10]} from the condition"
+            )
+    if len(node.axes) > 1:
+        batch.sequences[node.axes[1]] = selected
     return rows
 
 
@@ -254,18 +298,29 @@ declare("sequence_where", scalar, lower_directly(_where), axes=_selected_axes, s
 
 
 def _scattered_axes(site: Site) -> tuple[str, ...]:
-    if site.types[0].axes not in ((BATCH,), (BATCH, f"where {site.inputs[1].uid}")):
+    axes, like = site.types[0].axes or (), with_sequences(site, 1)
+    # Lengths that were promised are compared when it runs.
+    promised = len(axes) > 1 and axes[1].startswith(f"{like[1]} * ")
+    if axes not in ((BATCH,), (BATCH, f"where {site.inputs[1].uid}")) and not promised:
         site.refuse("data that sequence.gather selected by this condition, or one sample for each sequence")
-    return with_sequences(site, 1)
+    return like
 
 
 def _scatter(node: Node, batch: PackedBatch, x: Any, condition: Any) -> Any:
-    x = dense(x, node)
     rows, _ = select(dense(condition, node), batch.sequences[node.axes[1]])
     if len(node.inputs[0].axes) == 1:
         owner = batch.sequences[node.axes[1]].owner.index_select(0, rows)
         if not torch.equal(owner, torch.arange(batch.count, device=owner.device)):
             raise ValueError(f"{node.label}: expected one step of each sequence where the condition is not 0")
+    if len(rows) != len(x):
+        raise ValueError(f"{node.label}: expected {len(x)} steps where the condition is not 0, got {len(rows)}")
+    if isinstance(x, SparseRows) and x.dense_dtype is None and len(rows.unique()) == len(rows):
+        total = batch.rows(node.axes)
+        source = torch.zeros(total, dtype=torch.int64, device=rows.device)
+        empty = torch.ones(total, dtype=torch.bool, device=rows.device)
+        source = source.index_copy(0, rows, torch.arange(len(rows), device=rows.device))
+        return x.index_select(0, source, empty=empty.index_fill(0, rows, False)) if len(x) else x
+    x = dense(x, node)
     return x.new_zeros(batch.rows(node.axes), *node.shape).index_add(0, rows, x)
 
 
@@ -280,7 +335,8 @@ def _stretched_axes(site: Site) -> tuple[str, ...]:
 def _stretched_ones(node: Node, batch: PackedBatch, x: Any) -> Any:
     sequences, factor = _of(batch, node), node.attributes["factor"]
     if factor != 1:
-        lengths = np.ceil(sequences.lengths * factor * (1 - torch.finfo(torch.float32).eps))  # 3 * (1 / 3) is 1
+        # As many steps as `select` takes for a condition of ``factor`` at each step. 3 * (1 / 3) is 1.
+        lengths = np.ceil(sequences.lengths * factor * (1 - np.finfo(np.float32).eps))
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         sequences = batch.sequences[node.axes[1]] = Sequences(offsets, sequences.device)
     return torch.ones(sequences.total, dtype=x.dtype, device=sequences.device)

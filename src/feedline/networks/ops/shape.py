@@ -12,7 +12,7 @@ from torch.nn import functional
 from feedline.networks.node import BATCH, FREE, Node
 from feedline.networks.ops.align import adapter, align_inputs, dense, lower_directly, rowwise
 from feedline.networks.packed_minibatch import PackedBatch, Run, SparseRows
-from feedline.networks.registry import Shape, Site, declare, first_axes
+from feedline.networks.registry import Shape, Site, TriedLength, declare, first_axes
 from feedline.networks.shapes import (
     from_end,
     reshaped_shape,
@@ -206,7 +206,7 @@ def _cropped_shape(site: Site) -> Shape:
         site.refuse("operands of at least two axes")
     size = like[-2:]
     for have, offset, n in zip(shape[-2:], (get["offset_y"], get["offset_x"]), size, strict=True):
-        if offset < 0 or offset + n > have:
+        if offset < 0 or (offset + n > have and not isinstance(n, TriedLength) and not isinstance(have, TriedLength)):
             site.refuse(f"{size} cells from ({get['offset_y']}, {get['offset_x']}) on within the last two axes")
     return (*shape[:-2], *size)
 

@@ -62,8 +62,9 @@ def delay(x: Any, initial_state: Any = None, time_step: int = 1, name: str = "")
 
     Args:
         x: sequences, or a placeholder for them.
-        initial_state: value before the first, or after the last sample: a number (None means 0), or one sample per
-            sequence.
+        initial_state: value before the first, or after the last sample: a number (None means 0), one sample per
+            sequence, or sequences, of which a past value takes the last steps and a future value the first ones. A
+            sequence of one step repeats.
         time_step: number of steps.
         name: name of the operation.
     """
@@ -86,11 +87,19 @@ def future_value(x: Any, initial_state: Any = None, time_step: int = 1, name: st
 def gather(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, name: str = "") -> Function:
     """Select the samples at which a condition is 1, along a new sequence axis. See `where` for other numbers.
 
+    Args:
+        seq: sequences.
+        condition: number for each sample.
+        new_sequence_axis_typeinfo: two numbers (factor, addend), which promise ``factor * length + addend`` samples of
+            a sequence. Results of equal numbers are along the same sequences. Of (0, 1), one sample for each sequence,
+            the result has no sequence axis. None means that the condition alone determines the lengths.
+        name: name of the operation.
+
     Raises:
-        CompatError: ``new_sequence_axis_typeinfo`` is given.
+        ValueError: when it runs, another number of samples than promised.
     """
-    _refuse_type(new_sequence_axis_typeinfo)
-    return _build("sequence_gather", [seq, condition], name)
+    attributes = {} if new_sequence_axis_typeinfo is None else {"lengths": _two(new_sequence_axis_typeinfo)}
+    return _build("sequence_gather", [seq, condition], name, attributes)
 
 
 def where(condition: Any, name: str = "") -> Function:
@@ -106,15 +115,27 @@ def scatter(seq: Any, condition: Any, new_sequence_axis_typeinfo: Any = None, na
     """Put samples selected by `gather` back at their steps, with 0 elsewhere. Samples of the same step are added.
 
     Raises:
-        CompatError: ``new_sequence_axis_typeinfo`` is given.
+        CompatError: ``new_sequence_axis_typeinfo`` other than (1, 0). The result is as long as the condition.
     """
-    _refuse_type(new_sequence_axis_typeinfo)
+    if new_sequence_axis_typeinfo is not None and _two(new_sequence_axis_typeinfo) != (1, 0):
+        raise CompatError(
+            f"expected new_sequence_axis_typeinfo=(1, 0) or None, as the result is as long as the condition, got "
+            f"{new_sequence_axis_typeinfo}"
+        )
     return _build("sequence_scatter", [seq, condition], name)
 
 
 def slice(seq: Any, begin_index: int, end_index: int, name: str = "") -> Function:
-    """Return a range of steps of each sequence. Negative indices count from its end, and an end of 0 is its end."""
-    return _build("sequence_slice", [seq], name, {"begin": begin_index, "end": end_index})
+    """Return a range of steps of each sequence. Negative indices count from its end, and an end of 0 is its end.
+
+    A range of one step, such as (1, 2) or (-1, 0), has no sequence axis, as `first` and `last`.
+    """
+    begin, end = int(begin_index), int(end_index)
+    if end - begin != 1:
+        return _build("sequence_slice", [seq], name, {"begin": begin, "end": end})
+    if begin >= 0:
+        return first(slice(seq, begin, 0) if begin else seq, name)
+    return last(slice(seq, 0, end) if end else seq, name)
 
 
 def unpack(x: Any, padding_value: float, no_mask_output: bool = False, name: str = "") -> Function:
@@ -135,9 +156,9 @@ def unpack(x: Any, padding_value: float, no_mask_output: bool = False, name: str
     return Function.of([steps] if no_mask_output else [steps, apply("sequence_mask", [node], {}, name)])
 
 
-def _refuse_type(new_sequence_axis_typeinfo: Any) -> None:
-    if new_sequence_axis_typeinfo is not None:
-        raise CompatError("expected no new_sequence_axis_typeinfo, got one: lengths follow from the condition")
+def _two(typeinfo: Any) -> tuple[int, int]:
+    factor, addend = (int(n) for n in typeinfo)
+    return factor, addend
 
 
 def _positive(steps: int) -> int:
