@@ -46,7 +46,6 @@ _NAMES = {
     "random_normal": "RandomDistribution",
     "random_gumbel": "RandomDistribution",
     "random_bernoulli": "RandomDistribution",
-    "user": "UserFunction",
     "user_output": "UserFunction",
 }
 

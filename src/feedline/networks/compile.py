@@ -56,6 +56,7 @@ class Network(torch.nn.Module):
         roots: nodes to compute.
         inputs: input leaves to feed.
         memories: BPTT states of recurrences, one for training and one for evaluation.
+        generators: generators of random operations with a seed, by a name that is the same in every process.
         batch: minibatch of the last run, None before the first.
         steps: for each operation, in the order in which they run: its slot, the slots of its operands, the function
             that runs it, and the slots that are not needed after it.
@@ -81,6 +82,9 @@ class Network(torch.nn.Module):
         self._results = [(slot[end], axis) for end, axis in zip(ends, axes, strict=True)]
         self.names: dict[Node, str] = {}
         self.memories = {training: BPTTState() for training in (True, False)}
+        self.generators: dict[str, torch.Generator] = {}
+        random = (node for node in topological(self.roots) if "seed" in node.attributes)
+        self._random = {node: f"{node.op}{i}" for i, node in enumerate(random)}
         self.batch: PackedBatch | None = None
         self._whole_only = [node for node in order if not node.is_leaf and op(node.op).whole]
         outputs = {i for i, _ in self._results}
@@ -179,7 +183,8 @@ class Network(torch.nn.Module):
             shapes.append(_sample_shape(node, feeds[node]))
             if not fits(shapes[-1], node.shape):
                 raise ValueError(f"{node.label}: expected samples of shape {node.shape}, got {shapes[-1]}")
-        key = tuple(shapes)
+        changeable = (tuple(node.attributes.values()) for node in self._random)
+        key = (*shapes, *changeable)
         if key not in self._by_shapes:
             fixed = [
                 input_node(shape, node.axes, node.name, node.sparse, node.dtype)
@@ -188,7 +193,7 @@ class Network(torch.nn.Module):
             changes = dict(zip(self._free, fixed, strict=True))
             self._by_shapes[key] = Network(replace(outside(self.roots), changes)), changes
         network, changes = self._by_shapes[key]
-        network.memories = self.memories
+        network.memories, network.generators = self.memories, self.generators
         network.to(self.device).train(self.training)
         results: tuple[PackedRows, ...] = network(
             {changes.get(node, node): feed for node, feed in feeds.items()}, lanes, begins
@@ -233,7 +238,15 @@ class Network(torch.nn.Module):
                 raise ValueError(
                     f"{node.label}: expected {count} sequences, as {counted.label} has, got {num_sequences} sequences"
                 )
-        return PackedBatch(count, sequences, self.training)
+        return PackedBatch(count, sequences, self.training, self.generator)
+
+    def generator(self, node: Node, device: torch.device) -> torch.Generator:
+        """Return the generator of a random operation with a seed. A new seed starts it anew."""
+        name, seed = self._random[node], int(node.attributes["seed"]) % 2**64
+        generator = self.generators.get(name)
+        if generator is None or generator.device != device or generator.initial_seed() % 2**64 != seed:
+            generator = self.generators[name] = torch.Generator(device).manual_seed(seed)
+        return generator
 
 
 def _below(node: Node) -> Sequence[Node]:

@@ -6,8 +6,11 @@ Calling it on data runs it.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace as changed
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from feedline.cntk import _files
@@ -20,9 +23,11 @@ from feedline.cntk._tracing import has_name, parameters_of, roots_of, trace, typ
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._evaluation import Evaluable
 from feedline.cntk.variables import Variable, variable_of
-from feedline.networks import Node, clone, replace
-from feedline.networks.loop_outputs import remember
-from feedline.networks.traverse import topological
+from feedline.errors import CompatError
+from feedline.networks import Node, clone, leaves, replace
+from feedline.networks.loop_outputs import outside, remember
+from feedline.networks.node import fresh_uid
+from feedline.networks.traverse import remade, topological
 
 
 class CloneMethod(Enum):
@@ -128,7 +133,7 @@ class Function(Evaluable):
             results = self.eval({variable_of(node): value for node, value in values.items()})
             return tuple(results[output] for output in self.outputs) if len(self._roots) > 1 else results
         changes = {node: node_of(value) for node, value in values.items()}
-        return self._with(replace(self._roots, changes), changes)
+        return self._with(replace(self._roots, changes, _copied), changes)
 
     def _with(self, roots: Sequence[Node], changes: Mapping[Node, Node]) -> Function:
         order = []
@@ -172,18 +177,20 @@ class Function(Evaluable):
         return registered_operation("Sequential")([other, self])
 
     def clone(self, method: Any = CloneMethod.clone, substitutions: Mapping[Any, Any] | None = None) -> Function:
-        """Return a copy.
+        """Return a copy, with new inputs and placeholders.
 
         Args:
-            method: `CloneMethod` or its name: share parameters, copy them, or freeze them as constants.
+            method: `CloneMethod` or its name: share parameters, copy them, or freeze them and copies of the constants.
             substitutions: variables to replace, with their replacements.
 
         Raises:
             ValueError: unknown method.
         """
-        changes = {node_of(key): node_of(value) for key, value in (substitutions or {}).items()}
+        inputs = leaves(outside(self._roots), "input", "placeholder")
+        changes = {node: changed(node, uid=fresh_uid()) for node in inputs}
+        changes |= {node_of(key): node_of(value) for key, value in (substitutions or {}).items()}
         how = method.value if isinstance(method, CloneMethod) else str(method)
-        function = self._with(clone(self._roots, how, changes), changes)
+        function = self._with(clone(self._roots, how, changes, _copied), changes)
         function.step = self.step if how == "share" else None
         return function
 
@@ -372,8 +379,8 @@ class Function(Evaluable):
                 safetensors; `ModelFormat.CNTKv2` for the protobuf message that CNTK 2.7 reads; or `ModelFormat.ONNX`.
 
         Raises:
-            ValueError: the graph has a user's function, which feedline's own format cannot hold, an unknown shape, or
-                an unknown format.
+            ValueError: a user's function with a state of other types than `Trainer.save_checkpoint` takes, an unknown
+                shape, or an unknown format.
             CompatError: an operation that the other formats do not have. The error names it.
             ModuleNotFoundError: the package of the extra ``cntk`` or ``onnx`` is not installed.
         """
@@ -392,21 +399,51 @@ class Function(Evaluable):
         _files.restore(filename, self._roots, [v.node for v in (*self.parameters, *self.constants)])
 
     @staticmethod
-    def load(model: str, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
+    def load(model: Any, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
         """Load a function.
 
         Args:
-            model: path of a file that `save` or CNTK 2.7 wrote. The first bytes decide which.
+            model: path of a file that `save` or CNTK 2.7 wrote, or its bytes. The first bytes decide which.
             device: accepted for compatibility. Networks move the tensors.
             format: `ModelFormat.ONNX` for an ONNX file.
 
         Raises:
-            StateError: the file is missing, damaged or of another format.
+            StateError: the file is missing, damaged or of another format, or the class of a user's function is in a
+                module that is not imported.
             CompatError: an operation that feedline does not have, named in the error, or a model of CNTK's first
                 version.
             ModuleNotFoundError: the package of the extra ``cntk`` or ``onnx`` is not installed.
         """
+        if isinstance(model, (bytes, bytearray)):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "model")
+                path.write_bytes(model)
+                return Function.of(*_files.load(path, _format(format)))
         return Function.of(*_files.load(model, _format(format)))
+
+    @staticmethod
+    def register_udf_deserialize_callback(op_name: str, callback: Callable[..., Any]) -> None:
+        """Make a function create a user's function when a file is loaded, instead of `UserFunction.deserialize`.
+
+        Args:
+            op_name: name of the kind of operation, see `UserFunction.op_name`.
+            callback: function ``callback(inputs, name, state)`` that returns a `UserFunction`.
+
+        Raises:
+            ValueError: the name has a function already.
+        """
+        registered_operation("register_factory")(op_name, callback)
+
+    def serialize(self) -> Any:
+        """Return what a file has of a user's function: its class, module, names and state.
+
+        Raises:
+            CompatError: another function.
+        """
+        user = registered_operation("user_of")(self._roots[0])
+        if user is None:
+            raise CompatError(f"expected a user's function, got {self.op_name}: use save")
+        return registered_operation("describe_user")(user)
 
     def save_model(self, filename: str) -> None:
         """Deprecated alias of `save`."""
@@ -429,6 +466,16 @@ def _format(format: Any) -> str | None:
         return (format if isinstance(format, ModelFormat) else ModelFormat(format)).name
     except ValueError:
         raise ValueError(f"expected ModelFormat.CNTKv2, ModelFormat.ONNX or no format, got {format!r}") from None
+
+
+def _copied(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """Return a node of a copied graph. A user's function is copied by its `clone`."""
+    if node.op == "user":
+        user = node.attributes["user"].clone([variable_of(child) for child in inputs])
+        return user._roots[0].inputs[0]  # type: ignore[no-any-return]
+    if node.op == "user_output":
+        return inputs[0].attributes["user"]._roots[node.attributes["index"]]  # type: ignore[no-any-return]
+    return remade(node, inputs)
 
 
 def operand_of(node: Node) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+from feedline.cntk._attributes import attributes_of, set_attribute
 from feedline.cntk._op_names import op_name
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import leaves_in_order, operands
@@ -117,8 +118,28 @@ class Outputs(Operand):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of the operation that computes the first output."""
-        return dict(self._roots[0].attributes)
+        """Attributes of the operation that computes the first output, under CNTK's keys.
+
+        Shapes are tuples, axes tuples as ``("ordered", "static", 0)`` for the last axis.
+
+        Raises:
+            ValueError: they depend on the shape of a placeholder.
+        """
+        return attributes_of(self._roots[0])
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Change an attribute of the operation that computes the first output, for all functions that contain it.
+
+        Trainers and networks that have it use the new value from then on.
+
+        Args:
+            name: ``"dropoutRate"``, or ``"rngSeed"`` for dropout and random numbers, which start anew from the seed.
+            value: new value.
+
+        Raises:
+            ValueError: the operation has no such attribute. A rate outside 0 to 1 raises it in training.
+        """
+        set_attribute(self._roots[0], name, value)
 
     @property
     def is_block(self) -> bool:
