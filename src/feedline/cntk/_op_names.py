@@ -1,4 +1,4 @@
-"""CNTK's names of operations, for `Function.op_name`."""
+"""CNTK's names of operations, for `Function.op_name`, and identifiers that are made of them."""
 
 from __future__ import annotations
 
@@ -48,6 +48,17 @@ _NAMES = {
     "random_bernoulli": "RandomDistribution",
     "user_output": "UserFunction",
 }
+
+
+def function_uid(node: Node) -> str:
+    """Return the identifier of the operation or block that computes a node, or of a leaf."""
+    kind = "Block" if "block" in node.attributes else node.op.capitalize() if node.is_leaf else op_name(node)
+    return f"{kind}{node.uid.removeprefix('n')}"
+
+
+def variable_uid(node: Node) -> str:
+    """Return the identifier of a leaf, or of the output of an operation."""
+    return function_uid(node) if node.is_leaf else f"{function_uid(node)}_Output_0"
 
 
 def op_name(node: Node) -> str:

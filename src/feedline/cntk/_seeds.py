@@ -40,11 +40,6 @@ class _Seeds:
 seeds = _Seeds()
 
 
-def pass_over(seed: int | None) -> None:
-    """Skip a seed that CNTK would have used for its generators, so that later parameters get CNTK's seeds."""
-    rng_seed(seed)
-
-
 def rng_seed(seed: int | None) -> dict[str, int | bool]:
     """Return the attributes of a random operation: its seed in CNTK, and whether the script set it."""
     if seed is None or seed == SentinelValueForAutoSelectRandomSeed:

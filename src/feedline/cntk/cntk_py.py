@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from feedline.cntk._names import names_of
+from feedline.cntk._renaming import renaming
 from feedline.cntk._seeds import seeds
 from feedline.cntk.logging import TraceLevel
 from feedline.cntk.logging._writer import ProgressWriter as ProgressWriter
@@ -167,6 +168,11 @@ def to_dictionary(config: MinibatchSourceConfig) -> Dictionary:
         settings["truncated"] = True
         settings["truncationLength"] = config.truncation_length
     return Dictionary(settings)
+
+
+def allow_renaming_functions() -> None:
+    """Allow functions that have a name to get another."""
+    renaming.allowed = True
 
 
 def set_fixed_random_seed(value: int) -> None:

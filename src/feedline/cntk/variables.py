@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.cntk._names import absent_members, names_of
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims
+from feedline.cntk._op_names import variable_uid
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current
@@ -118,7 +119,7 @@ class Variable(Operand):
     @property
     def uid(self) -> str:
         """Identifier, unique in this process."""
-        return self.node.uid
+        return variable_uid(self.node)
 
     @property
     def needs_gradient(self) -> bool:
@@ -179,6 +180,24 @@ class Variable(Operand):
         shape = "???" if self.node.type.shape is None else list(self.node.type.shape)
         axes = [] if self.is_parameter or self.is_constant else ["#", "*"][: len(self.node.type.axes or ())]
         return f"{kind}('{self.name or self.uid}', [{', '.join(axes)}], {shape})"
+
+
+def type_text(variable: Variable) -> str:
+    """Return the type of a variable as `cntk.layers.typing` writes it: ``Sequence[Tensor[3]]``."""
+    kind, dtype = variable.node.type, np.dtype(variable.dtype).name
+    if kind.shape is None:
+        text = "tensor"
+    elif kind.shape == ():
+        text = f"np.{dtype}" if dtype in ("float64", "float32", "float16") else "float"
+    else:
+        sizes = ",".join(str(n) for n in kind.shape)
+        text = f"Tensor[np.{dtype},{sizes}]" if dtype in ("float64", "float16") else f"Tensor[{sizes}]"
+        text = f"Sparse{text}" if variable.is_sparse else text if kind.axes != () else f"Parameter{text}"
+    for axis in variable.dynamic_axes:
+        if not axis.is_batch_axis:
+            usual = axis in (Axis.default_dynamic_axis(), *Axis.unknown_dynamic_axes())
+            text = f"Sequence[{text}]" if usual else f"SequenceOver[{axis.name}][{text}]"
+    return text
 
 
 class _Weighted(Variable):

@@ -28,7 +28,7 @@ from typing import Any
 from feedline import train as modern
 from feedline.cntk._criterion import tensors_of
 from feedline.cntk._names import names_of
-from feedline.cntk._seeds import pass_over
+from feedline.cntk._seeds import seeds
 from feedline.cntk.learners._assignments import Assignments
 from feedline.cntk.learners._learner import Learner as Learner
 from feedline.cntk.learners._learner import UserLearner
@@ -95,7 +95,6 @@ class _Options:
         """Return a learner with a rule of feedline and the rule's specific options."""
         clip = self.gradient_clipping_threshold_per_sample
         parameters = list(parameters)
-        pass_over(None)  # the seed of the noise
         learner = rule(
             tensors_of(parameters),
             self.rate(lr).modern,
@@ -105,6 +104,7 @@ class _Options:
             noise=as_schedule(self.gaussian_noise_injection_std_dev, None, None).modern,
             clip=None if clip == math.inf else clip,
             clip_by="value" if self.gradient_clipping_with_truncation else "norm",
+            seed=seeds.next(),
             **extra,
         )
         return Learner(learner, self.minibatch_size, reported, parameters=parameters)
@@ -246,7 +246,7 @@ def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: It
         RuntimeError: the function does not have one of the parameters.
     """
     parameters = list(parameters)
-    pass_over(None)
+    seeds.next()
     if all(isinstance(p, Parameter) for p in parameters):
         update = Assignments(update_func, parameters)
         rule = modern.Universal(tensors_of(parameters), update, gradients="sum", state=update.state)

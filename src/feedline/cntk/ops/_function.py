@@ -16,6 +16,7 @@ from typing import Any
 from feedline.cntk import _files
 from feedline.cntk._names import NAMES, absent_members, explain
 from feedline.cntk._nodes import node_of
+from feedline.cntk._op_names import function_uid, variable_uid
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import search_order
 from feedline.cntk._replacing import replace_in_place
@@ -227,7 +228,8 @@ class Function(Evaluable):
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
         """Return all functions and variables of a name, within ``depth`` nested blocks (-1: all)."""
-        return operands_in(self._roots, [n for n in search_order(self._roots, depth) if has_name(n, name)])
+        below = operands_in(self._roots, [n for n in search_order(self._roots, depth) if has_name(n, name)])
+        return [self, *below] if self._combination == name != "" else below
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
         """Return the function or variable of a name, or None.
@@ -244,7 +246,7 @@ class Function(Evaluable):
 
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
         """Return the function or variable with this `uid`, or None. See `find_all_by_name`."""
-        matches = [n for n in search_order(self._roots, depth) if n.uid == uid]
+        matches = [n for n in search_order(self._roots, depth) if uid in (function_uid(n), variable_uid(n))]
         return operands_in(self._roots, matches[:1])[0] if matches else None
 
     def __getattr__(self, name: str) -> Any:

@@ -6,12 +6,13 @@ from operator import attrgetter
 from typing import Any
 
 from feedline.cntk._attributes import attributes_of, set_attribute
-from feedline.cntk._op_names import op_name
+from feedline.cntk._op_names import function_uid, op_name
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import leaves_in_order, operands
+from feedline.cntk._renaming import renaming
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current, replacement_of
-from feedline.cntk.variables import Variable, variable_of
+from feedline.cntk.variables import Variable, type_text, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.loop_outputs import outside
 from feedline.networks.traverse import rename_node
@@ -24,6 +25,7 @@ class Outputs(Operand):
     _networks: dict[tuple[Node, ...], Any]  # outputs that the network was compiled for
     _order: list[Node]
     _replacements: int
+    _combination: str | None = None  # name of a combination of several outputs, None for other functions
     _alone = False  # whether it is only the operation that computes its output, without the graph below
 
     @property
@@ -98,23 +100,32 @@ class Outputs(Operand):
 
     @property
     def name(self) -> str:
-        """Name of the first output."""
-        return self._roots[0].name
+        """Name of the combination, or of the first output."""
+        return self._roots[0].name if self._combination is None else self._combination
 
     @name.setter
     def name(self, name: str) -> None:
+        if self.name and not renaming.allowed:
+            raise ValueError(
+                f"expected a function without a name, got {self.name!r}: call cntk_py.allow_renaming_functions first"
+            )
+        if self._combination is not None:
+            self._combination = name
+            return
         root = self._roots[0]
         self._roots[0] = apply("alias", [root], {}, name) if root.is_leaf else rename_node(root, name)
 
     @property
     def uid(self) -> str:
         """Identifier, unique in this process."""
-        return "+".join(root.uid for root in self._roots)
+        if self._combination is not None:
+            return f"Combine{'_'.join(root.uid.removeprefix('n') for root in self._roots)}"
+        return "+".join(function_uid(root) for root in self._roots)
 
     @property
     def op_name(self) -> str:
-        """Operation, in CNTK's spelling, or kind of block, that computes the first output."""
-        return op_name(self._roots[0])
+        """Operation, in CNTK's spelling, or kind of block, that computes the first output, or ``"Combine"``."""
+        return op_name(self._roots[0]) if self._combination is None else "Combine"
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -192,6 +203,18 @@ class Outputs(Operand):
         return repr(self)
 
     type = property(attrgetter("output.type"), doc="Type of the only output.")
+
+    def __str__(self) -> str:
+        inputs = [v for v in (self.inputs if self._alone else self.arguments) if v.node.weights is None]
+        operands = ", ".join(f"{v.name}: {type_text(v)}" if v.name else type_text(v) for v in inputs)
+        outputs = ", ".join(type_text(v) for v in self.outputs)
+        result = f"Tuple[{outputs}]" if len(self._roots) > 1 else outputs
+        kind = "Composite" if self.is_composite and not self._is_root_applied() else self.op_name
+        return f"{self.name}: {kind}({operands}) -> {result}" if self.name else f"{kind}({operands}) -> {result}"
+
+    def _is_root_applied(self) -> bool:
+        """Whether the operation or block of the only output reads the function's leaves alone."""
+        return len(self._roots) == 1 and all(child.is_leaf for child in operands(self._roots[0]))
 
     def __repr__(self) -> str:
         inputs = ", ".join(repr(v) for v in self.arguments)
