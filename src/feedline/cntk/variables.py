@@ -182,24 +182,6 @@ class Variable(Operand):
         return f"{kind}('{self.name or self.uid}', [{', '.join(axes)}], {shape})"
 
 
-def type_text(variable: Variable) -> str:
-    """Return the type of a variable as `cntk.layers.typing` writes it: ``Sequence[Tensor[3]]``."""
-    kind, dtype = variable.node.type, np.dtype(variable.dtype).name
-    if kind.shape is None:
-        text = "tensor"
-    elif kind.shape == ():
-        text = f"np.{dtype}" if dtype in ("float64", "float32", "float16") else "float"
-    else:
-        sizes = ",".join(str(n) for n in kind.shape)
-        text = f"Tensor[np.{dtype},{sizes}]" if dtype in ("float64", "float16") else f"Tensor[{sizes}]"
-        text = f"Sparse{text}" if variable.is_sparse else text if kind.axes != () else f"Parameter{text}"
-    for axis in variable.dynamic_axes:
-        if not axis.is_batch_axis:
-            usual = axis in (Axis.default_dynamic_axis(), *Axis.unknown_dynamic_axes())
-            text = f"Sequence[{text}]" if usual else f"SequenceOver[{axis.name}][{text}]"
-    return text
-
-
 class _Weighted(Variable):
     """A leaf that has a tensor."""
 

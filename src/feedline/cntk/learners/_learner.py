@@ -65,9 +65,10 @@ class Learner:
         self._size = None if size is None else int(size)
 
     def create_checkpoint(self) -> dict[str, Any]:
-        """Return the learner's state: its counts, its schedule, the seed of its noise, and the state of its rule, as
-        tensors."""
-        return {**self.modern.state_dict(), "noise_seed": self.modern.seed}
+        """Return a copy of the learner's state: its counts, its schedule, the seed of its noise, and tensors."""
+        state = self.modern.state_dict()
+        tensors = {name: tensor.detach().clone() for name, tensor in state["tensors"].items()}
+        return {**state, "tensors": tensors, "noise_seed": self.modern.seed}
 
     def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         """Restore a state from `create_checkpoint`.

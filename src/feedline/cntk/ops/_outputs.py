@@ -5,6 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from feedline.cntk._attributes import attributes_of, set_attribute
 from feedline.cntk._op_names import function_uid, op_name
 from feedline.cntk._operand import Operand, registered_operation
@@ -12,7 +14,8 @@ from feedline.cntk._order import leaves_in_order, operands
 from feedline.cntk._renaming import renaming
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current, replacement_of
-from feedline.cntk.variables import Variable, type_text, variable_of
+from feedline.cntk.axis import Axis
+from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.loop_outputs import outside
 from feedline.networks.traverse import rename_node
@@ -206,8 +209,8 @@ class Outputs(Operand):
 
     def __str__(self) -> str:
         inputs = [v for v in (self.inputs if self._alone else self.arguments) if v.node.weights is None]
-        operands = ", ".join(f"{v.name}: {type_text(v)}" if v.name else type_text(v) for v in inputs)
-        outputs = ", ".join(type_text(v) for v in self.outputs)
+        operands = ", ".join(f"{v.name}: {_type_text(v)}" if v.name else _type_text(v) for v in inputs)
+        outputs = ", ".join(_type_text(v) for v in self.outputs)
         result = f"Tuple[{outputs}]" if len(self._roots) > 1 else outputs
         kind = "Composite" if self.is_composite and not self._is_root_applied() else self.op_name
         return f"{self.name}: {kind}({operands}) -> {result}" if self.name else f"{kind}({operands}) -> {result}"
@@ -221,3 +224,21 @@ class Outputs(Operand):
         outputs = ", ".join(repr(v) for v in self.outputs)
         kind = "Composite" if self.is_composite else ""
         return f"{kind}({self.op_name}): {inputs} -> {outputs}" if kind else f"{self.op_name}({inputs}) -> {outputs}"
+
+
+def _type_text(variable: Variable) -> str:
+    """Return the type of a variable as `cntk.layers.typing` writes it: ``Sequence[Tensor[3]]``."""
+    kind, dtype = variable.node.type, np.dtype(variable.dtype).name
+    if kind.shape is None:
+        text = "tensor"
+    elif kind.shape == ():
+        text = f"np.{dtype}" if dtype in ("float64", "float32", "float16") else "float"
+    else:
+        sizes = ",".join(str(n) for n in kind.shape)
+        text = f"Tensor[np.{dtype},{sizes}]" if dtype in ("float64", "float16") else f"Tensor[{sizes}]"
+        text = f"Sparse{text}" if variable.is_sparse else text if kind.axes != () else f"Parameter{text}"
+    for axis in variable.dynamic_axes:
+        if not axis.is_batch_axis:
+            usual = axis in (Axis.default_dynamic_axis(), *Axis.unknown_dynamic_axes())
+            text = f"Sequence[{text}]" if usual else f"SequenceOver[{axis.name}][{text}]"
+    return text

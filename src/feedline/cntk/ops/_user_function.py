@@ -73,19 +73,24 @@ class UserFunction(Function):
         Raises:
             RuntimeError: it raised an AttributeError, or returned no variables.
         """
-        before = self._user_inputs
+        before, self._inferring = self._user_inputs, True
         self._user_inputs = [n if n.type.is_known else Node("placeholder", given=_UNKNOWN, name=n.name) for n in inputs]
         try:
             outputs = list(self.infer_outputs())
         except AttributeError as error:  # Python would hide it, as it looks for the attribute in `__getattr__`
             raise RuntimeError(f"{type(self).__name__}.infer_outputs: {error}") from error
         finally:
-            self._user_inputs = before
+            self._user_inputs, self._inferring = before, False
         if not outputs or not all(isinstance(output, Variable) for output in outputs):
             raise RuntimeError(
                 f"{type(self).__name__}.infer_outputs: expected a list of variables from output_variable, got {outputs}"
             )
         return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        if self.__dict__.get("_inferring"):  # outputs, which could have this name, are not known yet
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return super().__getattr__(name)
 
     def output_types(self, inputs: Sequence[Node]) -> list[Type]:
         """Return the types of the outputs if the function is applied to ``inputs``."""
@@ -309,7 +314,7 @@ def create_user(description: Mapping[str, Any], inputs: Sequence[Node]) -> UserF
     """Return the function that `describe_user` described, over these inputs.
 
     Raises:
-        CompatError: no function of this name is registered, and no such class is defined.
+        CompatError: no function of this name is registered, and no such class with `deserialize` is defined.
         StateError: the function or class did not return a `UserFunction`.
     """
     name, module = str(description["class"])[:200], str(description["module"])[:200]
@@ -325,6 +330,11 @@ def create_user(description: Mapping[str, Any], inputs: Sequence[Node]) -> UserF
                 "before the file is loaded, or build the network, and take the parameters from the file by restore"
             )
         factory = kinds[-1].deserialize
+        if factory is UserFunction.deserialize:
+            raise CompatError(
+                f"UserFunction `{description['name'] or name}`: expected a static method "
+                f"deserialize(inputs, name, state) of {module}.{name}, got a class without: define it"
+            )
     user = factory([variable_of(node) for node in inputs], description["name"], description.get("state"))
     if isinstance(user, Function) and not isinstance(user, UserFunction):
         user = user_of(user._roots[0]) or user
