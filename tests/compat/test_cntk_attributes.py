@@ -13,13 +13,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 STATIC = {0: ("ordered", "static", 1), 1: ("ordered", "static", 0)}  # of samples of two axes
 
 
-@pytest.fixture
-def renaming(monkeypatch):
-    from feedline.cntk._renaming import renaming
-
-    monkeypatch.setattr(renaming, "allowed", False)
-
-
 # ---- attributes -----------------------------------------------------------------------------------
 
 
@@ -280,7 +273,7 @@ def test_texts_of_functions():
     assert str(C.exp(x + 1).root_function) == "Exp(Tensor[13]) -> Tensor[13]"
 
 
-def test_a_named_function_is_renamed_with_permission_only(renaming):
+def test_a_named_function_is_renamed_with_permission_only():
     x = C.input_variable(1)
     z = x + 1
     z.name = "first"

@@ -236,7 +236,14 @@ def test_errors_name_the_method():
         C.user_function(Bare(x)).eval(DATA)
     with pytest.raises(ValueError, match=r"Forgetful\.forward: expected a value for each output, got none for \[1\]"):
         C.user_function(Forgetful(x, x)).eval(DATA)
-    with pytest.raises(ValueError, match="expected a state of strings as keys"):
-        from feedline.cntk._states import flatten_state
 
-        flatten_state({"a": object()}, "state", {})
+
+def test_a_state_of_other_types_is_not_saved(tmp_path):
+    class Secretive(Recorded):
+        def serialize(self):
+            return {"what": {"inside": object()}}
+
+    z = C.user_function(Secretive(C.input_variable(2)))
+    with pytest.raises(ValueError, match=r"expected a state of strings as keys.*got object at 1/state/what/inside"):
+        z.save(str(tmp_path / "model"))
+    assert list(tmp_path.iterdir()) == []

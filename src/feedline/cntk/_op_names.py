@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from feedline.networks import Node
 
 # Names that differ from the operation's words joined, as in ``element_times``, ``ElementTimes``.
@@ -48,6 +50,10 @@ _NAMES = {
     "random_bernoulli": "RandomDistribution",
     "user_output": "UserFunction",
 }
+
+
+# Whether functions that have a name may get another, as after `cntk_py.allow_renaming_functions`.
+renaming = SimpleNamespace(allowed=False)
 
 
 def function_uid(node: Node) -> str:

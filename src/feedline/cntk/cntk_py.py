@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from feedline.cntk._names import names_of
-from feedline.cntk._renaming import renaming
+from feedline.cntk._op_names import renaming
 from feedline.cntk._seeds import seeds
 from feedline.cntk.logging import TraceLevel
 from feedline.cntk.logging._writer import ProgressWriter as ProgressWriter

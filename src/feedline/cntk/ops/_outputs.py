@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._attributes import attributes_of, set_attribute
-from feedline.cntk._op_names import function_uid, op_name
+from feedline.cntk._op_names import function_uid, op_name, renaming
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import leaves_in_order, operands
-from feedline.cntk._renaming import renaming
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current, replacement_of
 from feedline.cntk.axis import Axis
