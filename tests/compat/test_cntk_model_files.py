@@ -769,7 +769,7 @@ def test_operations_that_python_computes(loaded):
         "native": False,
         "user_defined_state": state,
     }
-    with pytest.raises(fl.CompatError, match=r"UserFunction `U1`.*mine\.Twice.*restore"):
+    with pytest.raises(fl.CompatError, match=r"UserFunction `Twice`.*mine\.Twice.*restore"):
         loaded("U1", INPUTS, [about])
 
 
@@ -924,7 +924,8 @@ def test_numbers_of_a_version_to_come(tmp_path):
 
 def test_values_of_attributes(tmp_path):
     """Every kind of value that the messages have."""
-    from feedline.cntk._model_files.dictionaries import FileAxis, Shape, read_dictionary, write_dictionary
+    from feedline.cntk._model_files.dictionaries import read_dictionary, write_dictionary
+    from feedline.cntk._model_files.file_values import FileAxis, Shape
 
     x = np.arange(-3, 3).reshape(2, 3)
     content = {

@@ -127,7 +127,7 @@ def test_networks_of_free_dimensions_train():
                 trainer.train_minibatch({x: data, y: target})
             else:
                 fixed = C.input_variable(data.shape[1:])
-                made = loss.clone("share", {x: fixed})
+                made = loss.clone("share", {x: fixed, y: y})
                 trainer = C.Trainer(None, made, [learner])
                 trainer.train_minibatch({fixed: data, y: target})
             found.append(trainer.previous_minibatch_loss_average)

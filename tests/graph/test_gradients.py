@@ -12,6 +12,7 @@ import torch
 
 from feedline.networks import apply
 from feedline.networks.compile import Network
+from feedline.networks.node import Type
 from feedline.networks.registry import OPS
 from tests.graph import worlds
 from tests.graph.test_recurrence import number
@@ -118,11 +119,19 @@ def test_dropout_lets_gradients_through_what_it_keeps():
 class Scaled:
     """``(x * w, sum of w)``, by hand."""
 
-    def forward_rows(self, tensors, sequences, wanted):
+    constant_outputs = ()
+
+    def output_types(self, inputs):
+        return [inputs[0].type, Type((), inputs[0].axes)]
+
+    def call(self, inputs, outputs):
+        return self
+
+    def forward(self, tensors, sequences, needs):
         x, w = tensors
         return tensors, [x * w, w.sum(-1)]
 
-    def backward_rows(self, state, gradients, wanted, sequences):
+    def backward(self, state, gradients, needs, sequences):
         x, w = state
         product, total = gradients
         return [product * w, product * x + total[:, None]]
@@ -132,8 +141,7 @@ def test_functions_of_a_users_own():
     rng = np.random.default_rng(0)
     nodes = [given((3,), "s"), given((3,), "s")]
     user = apply("user", nodes, {"user": Scaled()})
-    kinds = [{"index": 0, "shape": (3,), "axes": nodes[0].axes}, {"index": 1, "shape": (), "axes": nodes[0].axes}]
-    network = Network([apply("user_output", [user], kind) for kind in kinds])
+    network = Network([apply("user_output", [user], {"index": i}) for i in range(2)])
 
     def function(x, w):
         return tuple(r.data for r in network({n: packed(t, "s") for n, t in zip(nodes, (x, w), strict=True)}))

@@ -54,6 +54,7 @@ register(
     *("abs", "element_divide", "element_times", "greater", "greater_equal", "less", "less_equal", "minus", "negate"),
     *("plus", "pow", "slice", "splice", "times"),
 )
+register("feedline.cntk.ops._user_function", "create_user", "describe_user", "register_factory", "user_of")
 register("feedline.cntk.layers.higher_order_layers", "Sequential", "then")
 register("feedline.cntk.train._quick", "test", "train")
 

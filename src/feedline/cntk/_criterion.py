@@ -77,16 +77,23 @@ class CriterionNetwork(Network):
         """Return a network with the same parameters and states, and further outputs."""
         network = CriterionNetwork(self.roots[: self._count], extra)
         network.to(self.device)
-        network.memories = self.memories
+        network.memories, network.generators = self.memories, self.generators
         return network
 
     def carried(self) -> dict[str, torch.Tensor]:
-        """Return the BPTT state of recurrences, under names that are the same in every process."""
-        return self.memories[True].tensors(self._states)
+        """Return the BPTT state of recurrences, and states of generators, under names equal in every process."""
+        generators = {f"{name}/generator": generator.get_state() for name, generator in self.generators.items()}
+        return {**self.memories[True].tensors(self._states), **generators}
 
     def carry_on(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore a state returned by `carried`."""
         self.memories[True] = BPTTState.of(tensors, {name: key for key, name in self._states.items()})
+        self.generators.clear()
+        for name, state in tensors.items():
+            stem, _, part = name.rpartition("/")
+            if part == "generator":
+                self.generators[stem] = torch.Generator(self.device)
+                self.generators[stem].set_state(state.cpu())
 
 
 def _numbers(data: torch.Tensor, by_sample: bool, samples: int) -> torch.Tensor:

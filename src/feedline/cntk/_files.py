@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.cntk._nodes import needs_gradient, with_gradient
+from feedline.cntk._operand import registered_operation
 from feedline.errors import CompatError, StateError
 from feedline.networks import Node, Type, Weights, apply
 from feedline.networks.node import parameter_node
@@ -102,7 +103,7 @@ def _save(path: str | Path, roots: Sequence[Node], arguments: Sequence[Node]) ->
     state = {
         "format": _FORMAT,
         "version": _VERSION,
-        "nodes": [_describe(node, number) for node in order],
+        "nodes": [_describe(node, number, tensors) for node in order],
         "roots": [number[root] for root in roots],
         "arguments": [number[node] for node in arguments],
     }
@@ -124,11 +125,11 @@ def _load(path: str | Path) -> tuple[list[Node], list[Node]]:
     nodes: list[Node] = []
     try:
         for i, entry in enumerate(state["nodes"]):
-            nodes.append(_node(entry, nodes, tensors.get(str(i))))
+            nodes.append(_node(entry, nodes, i, tensors))
         if not state["roots"]:
             raise ValueError("no root")
         return _select(nodes, state["roots"]), _select(nodes, state["arguments"])
-    except StateError:
+    except (StateError, CompatError):
         raise
     except Exception as error:  # creating a node validates much, and raises errors of many types
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
@@ -208,9 +209,7 @@ def _copy_values(roots: Sequence[Node], saved: Sequence[Node]) -> None:
                 tensor_of(node.weights).copy_(tensor_of(source.weights))
 
 
-def _describe(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
-    if node.op == "user":
-        raise ValueError(f"expected operations to save, got the user function {node.label}, which is Python code")
+def _describe(node: Node, number: Mapping[Node, int], tensors: dict[str, Any]) -> dict[str, Any]:
     entry: dict[str, Any] = {"op": node.op, "name": node.name}
     if node.is_leaf:
         entry |= {
@@ -223,12 +222,28 @@ def _describe(node: Node, number: Mapping[Node, int]) -> dict[str, Any]:
         if node.weights is not None:
             entry |= {"trains": node.weights.trains, "keeps": node.weights.keeps}
     else:
-        entry |= {"inputs": [number[child] for child in node.inputs], "attributes": dict(node.attributes)}
+        attributes = dict(node.attributes)
+        if node.op == "user":
+            from feedline.cntk._states import flatten_state
+
+            described = registered_operation("describe_user")(attributes["user"])
+            attributes = {"user": flatten_state(described, f"{number[node]}", tensors)}
+        entry |= {"inputs": [number[child] for child in node.inputs], "attributes": attributes}
     return entry
 
 
-def _node(entry: Mapping[str, Any], nodes: Sequence[Node], tensor: Any) -> Node:
+def _node(entry: Mapping[str, Any], nodes: Sequence[Node], number: int, tensors: Mapping[str, Any]) -> Node:
+    tensor = tensors.get(str(number))
     if "inputs" in entry:
+        if entry["op"] == "user":
+            from feedline.cntk._states import unflatten_state
+
+            described = unflatten_state(entry["attributes"]["user"], tensors)
+            user = registered_operation("create_user")(described, _select(nodes, entry["inputs"]))
+            return user._roots[0].inputs[0]  # type: ignore[no-any-return]
+        if entry["op"] == "user_output":
+            (call,) = _select(nodes, entry["inputs"])
+            return call.attributes["user"]._roots[entry["attributes"]["index"]]  # type: ignore[no-any-return]
         attributes = {key: _tuple(value) for key, value in entry["attributes"].items()}
         return apply(entry["op"], _select(nodes, entry["inputs"]), attributes, entry["name"])
     if tensor is not None:

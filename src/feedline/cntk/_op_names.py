@@ -1,6 +1,8 @@
-"""CNTK's names of operations, for `Function.op_name`."""
+"""CNTK's names of operations, for `Function.op_name`, and identifiers that are made of them."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 from feedline.networks import Node
 
@@ -46,9 +48,23 @@ _NAMES = {
     "random_normal": "RandomDistribution",
     "random_gumbel": "RandomDistribution",
     "random_bernoulli": "RandomDistribution",
-    "user": "UserFunction",
     "user_output": "UserFunction",
 }
+
+
+# Whether functions that have a name may get another, as after `cntk_py.allow_renaming_functions`.
+renaming = SimpleNamespace(allowed=False)
+
+
+def function_uid(node: Node) -> str:
+    """Return the identifier of the operation or block that computes a node, or of a leaf."""
+    kind = "Block" if "block" in node.attributes else node.op.capitalize() if node.is_leaf else op_name(node)
+    return f"{kind}{node.uid.removeprefix('n')}"
+
+
+def variable_uid(node: Node) -> str:
+    """Return the identifier of a leaf, or of the output of an operation."""
+    return function_uid(node) if node.is_leaf else f"{function_uid(node)}_Output_0"
 
 
 def op_name(node: Node) -> str:

@@ -96,7 +96,8 @@ def operands(node: Node) -> list[Node]:
     """Return the operands of an operation, or a block's own parameters and constants, then its arguments."""
     if "recurrentOp" in node.attributes:  # an operation in CNTK
         return list(node.inputs[1:])
-    return _operands(node, {}) if "block" in node.attributes or node.op == "pick" else list(node.inputs)
+    folded = "block" in node.attributes or node.op in ("pick", "user_output")
+    return _operands(node, {}) if folded else list(node.inputs)
 
 
 def leaves_in_order(roots: Iterable[Node], *ops: str) -> list[Node]:
@@ -114,4 +115,6 @@ def _operands(node: Node, ends: dict[Node, Node]) -> list[Node]:
         outputs, states = loop_parts(node.inputs[0])
         ends.update(zip(states, outputs[len(outputs) - len(states) :], strict=True))
         return [outputs[node.attributes["index"]]]
+    if node.op == "user_output":  # one function in CNTK, with several outputs
+        return list(node.inputs[0].inputs)
     return _OPERANDS.get(node.op, list)(node.inputs)

@@ -40,7 +40,8 @@ class _Seeds:
 seeds = _Seeds()
 
 
-def pass_over(seed: int | None) -> None:
-    """Skip a seed that CNTK would have used for its generators, so that later parameters get CNTK's seeds."""
-    if seed in (None, SentinelValueForAutoSelectRandomSeed):
-        seeds.next()
+def rng_seed(seed: int | None) -> dict[str, int | bool]:
+    """Return the attributes of a random operation: its seed in CNTK, and whether the script set it."""
+    if seed is None or seed == SentinelValueForAutoSelectRandomSeed:
+        return {"seed": seeds.next(), "fixed": False}
+    return {"seed": int(seed), "fixed": True}

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from feedline.cntk._names import names_of
+from feedline.cntk._op_names import renaming
 from feedline.cntk._seeds import seeds
 from feedline.cntk.logging import TraceLevel
 from feedline.cntk.logging._writer import ProgressWriter as ProgressWriter
-from feedline.cntk.ops._outputs import renaming
 
 __all__, __getattr__ = names_of(__name__)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.cntk._names import absent_members, names_of
 from feedline.cntk._nodes import axes_of, axis_names, default_dtype_name, dims, needs_gradient, shape_of, with_gradient
+from feedline.cntk._op_names import variable_uid
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current
@@ -118,7 +119,7 @@ class Variable(Operand):
     @property
     def uid(self) -> str:
         """Identifier, unique in this process."""
-        return self.node.uid
+        return variable_uid(self.node)
 
     @property
     def needs_gradient(self) -> bool:

@@ -56,6 +56,7 @@ class Network(torch.nn.Module):
         roots: nodes to compute.
         inputs: input leaves to feed.
         memories: BPTT states of recurrences, one for training and one for evaluation.
+        generators: generators of random operations with a seed, by a name that is the same in every process.
         batch: minibatch of the last run, None before the first.
         steps: for each operation, in the order in which they run: its slot, the slots of its operands, the function
             that runs it, and the slots that are not needed after it.
@@ -87,6 +88,9 @@ class Network(torch.nn.Module):
         self._results = [None if end in later else (slot[end], _sequence_axis(end)) for end in ends]
         self.names: dict[Node, str] = {}
         self.memories = {training: BPTTState() for training in (True, False)}
+        self.generators: dict[str, torch.Generator] = {}
+        random = (node for node in topological(self.roots) if "seed" in node.attributes)
+        self._random = {node: f"{node.op}{i}" for i, node in enumerate(random)}
         self.batch: PackedBatch | None = None
         self._whole_only = [node for node in order if not node.is_leaf and op(node.op).whole]
         now = [node for node in order if node not in later]
@@ -201,7 +205,7 @@ class Network(torch.nn.Module):
         It is compiled when the shapes occur. The networks of the last `_REMEMBERED` shapes are kept.
         """
         shapes = {node: _shape_of(node, values[i]) for i, node in self._open}
-        key = tuple(shapes.values())
+        key = (*shapes.values(), *(tuple(node.attributes.values()) for node in self._random))  # these can be changed
         if key in self._by_shapes:
             network, changes = self._by_shapes[key] = self._by_shapes.pop(key)
         else:
@@ -211,16 +215,18 @@ class Network(torch.nn.Module):
                 for _, node in self._passed
             }
             network = Network(replace(self._later_roots, changes))
+            network._random = {node: f"later {name}" for node, name in network._random.items()}
             self._by_shapes[key] = network, changes
             if len(self._by_shapes) > _REMEMBERED:
                 del self._by_shapes[next(iter(self._by_shapes))]
-        network.memories = self.memories
+        network.memories, network.generators = self.memories, self.generators
         network.to(self.device).train(self.training)
         if not any(node.axes for _, node in self._passed):
             # What follows has a batch of its own, of any size, which `to_batch` makes.
             assignments = batch.assignments
-            batch = PackedBatch(0, {}, batch.training)
+            batch = PackedBatch(0, {}, batch.training, network.generator)
             batch.assignments = assignments
+        batch.generator = network.generator
         passed = {changes[node]: values[i] for i, node in self._passed}
         inner = network._values()
         for i, node, _ in network._feeds:
@@ -264,7 +270,15 @@ class Network(torch.nn.Module):
                 raise ValueError(
                     f"{node.label}: expected {count} sequences, as {counted.label} has, got {num_sequences} sequences"
                 )
-        return PackedBatch(count, sequences, self.training)
+        return PackedBatch(count, sequences, self.training, self.generator)
+
+    def generator(self, node: Node, device: torch.device) -> torch.Generator:
+        """Return the generator of a random operation with a seed. A new seed starts it anew."""
+        name, seed = self._random[node], int(node.attributes["seed"]) % 2**64
+        generator = self.generators.get(name)
+        if generator is None or generator.device != device or generator.initial_seed() % 2**64 != seed:
+            generator = self.generators[name] = torch.Generator(device).manual_seed(seed)
+        return generator
 
 
 # Sequences that are unpacked have as many shapes as lengths.

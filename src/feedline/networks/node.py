@@ -24,6 +24,11 @@ LEAVES = ("input", "placeholder", "parameter", "constant")
 _numbers = itertools.count()
 
 
+def fresh_uid() -> str:
+    """Return an identifier that no node of this process has."""
+    return f"n{next(_numbers)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Type:
     """Type of a node's result.
@@ -122,7 +127,7 @@ class Node:
     weights: Weights | None = None
     sparse: bool = False
     dtype: str = "float32"
-    uid: str = field(default_factory=lambda: f"n{next(_numbers)}")
+    uid: str = field(default_factory=fresh_uid)
 
     @property
     def type(self) -> Type:

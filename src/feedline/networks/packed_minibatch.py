@@ -397,12 +397,20 @@ class PackedBatch:
         cut: `feedline.networks.truncation.TruncatedBatch` if sequences are truncated, else None.
         assignments: values to write to parameters and constants after everything is computed, in this order: number,
             tensor, new value.
+        generator: function ``generator(node, device)`` that returns the generator of an operation with a seed.
     """
 
-    __slots__ = ("assignments", "count", "cut", "sequences", "training")
+    __slots__ = ("assignments", "count", "cut", "generator", "sequences", "training")
 
-    def __init__(self, count: int, sequences: dict[str, Sequences], training: bool, cut: Any = None) -> None:
-        self.count, self.sequences, self.training, self.cut = count, sequences, training, cut
+    def __init__(
+        self,
+        count: int,
+        sequences: dict[str, Sequences],
+        training: bool,
+        generator: Callable[[Any, torch.device], torch.Generator],
+    ) -> None:
+        self.count, self.sequences, self.training, self.generator = count, sequences, training, generator
+        self.cut: Any = None
         self.assignments: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
     def spread(self, rows: Any, axis: str) -> Any:
@@ -424,7 +432,7 @@ class PackedStep(PackedBatch):
     __slots__ = ("active",)
 
     def __init__(self, batch: PackedBatch, active: int) -> None:
-        super().__init__(batch.count, batch.sequences, batch.training)
+        super().__init__(batch.count, batch.sequences, batch.training, batch.generator)
         self.active = active
 
     def spread(self, rows: Any, axis: str) -> Any:

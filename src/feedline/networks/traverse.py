@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TypeVar
 
 from feedline.networks import deferred
@@ -16,6 +17,7 @@ from feedline.networks.node import Node, Type, Weights, is_fixed, placeholder_no
 from feedline.networks.registry import Site, apply, infer
 
 T = TypeVar("T")
+Make = Callable[[Node, tuple[Node, ...]], Node]
 CLONES = ("share", "clone", "freeze")
 
 
@@ -91,10 +93,15 @@ def find_all(roots: Iterable[Node], condition: Callable[[Node], bool]) -> list[N
     return [node for node in depth_first(roots) if condition(node)]
 
 
-def replace(roots: Sequence[Node], changes: Mapping[Node, Node]) -> list[Node]:
+def replace(roots: Sequence[Node], changes: Mapping[Node, Node], make: Make | None = None) -> list[Node]:
     """Return the roots of a graph with some nodes replaced. Unaffected nodes are shared.
 
     Types are inferred again, so that a placeholder may be replaced by a node with another shape.
+
+    Args:
+        roots: roots of the graph.
+        changes: replacements of nodes.
+        make: function of a node and its new inputs that returns the new node. None means `remade`.
 
     Raises:
         ValueError: shapes or axes that do not fit.
@@ -102,19 +109,25 @@ def replace(roots: Sequence[Node], changes: Mapping[Node, Node]) -> list[Node]:
 
     def shared(node: Node, inputs: tuple[Node, ...]) -> Node:
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
-        return node if same else remade(node, inputs)
+        return node if same else (make or remade)(node, inputs)
 
     return _rebuilt(roots, changes, shared)
 
 
-def clone(roots: Sequence[Node], method: str = "share", changes: Mapping[Node, Node] | None = None) -> list[Node]:
+def clone(
+    roots: Sequence[Node],
+    method: str = "share",
+    changes: Mapping[Node, Node] | None = None,
+    make: Make | None = None,
+) -> list[Node]:
     """Copy a graph.
 
     Args:
         roots: roots of the graph.
         method: treatment of parameters. ``"share"`` keeps them, ``"clone"`` creates new ones with the same values,
-            ``"freeze"`` creates constants with the same values.
+            ``"freeze"`` creates constants with the same values, of constants, too.
         changes: replacements of nodes.
+        make: as for `replace`.
 
     Raises:
         ValueError: unknown method, or shapes or axes that do not fit.
@@ -125,14 +138,12 @@ def clone(roots: Sequence[Node], method: str = "share", changes: Mapping[Node, N
     def copied(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op in ("input", "placeholder") or (node.is_leaf and method == "share"):
             return node
-        return _copy(node, method) if node.is_leaf else remade(node, inputs)
+        return _copy(node, method) if node.is_leaf else (make or remade)(node, inputs)
 
     return _rebuilt(roots, changes or {}, copied)
 
 
-def _rebuilt(
-    roots: Sequence[Node], changes: Mapping[Node, Node], make: Callable[[Node, tuple[Node, ...]], Node]
-) -> list[Node]:
+def _rebuilt(roots: Sequence[Node], changes: Mapping[Node, Node], make: Make) -> list[Node]:
     """Return the roots with some nodes replaced, and ``make(node, inputs)`` for all others, from the leaves up."""
     new = dict(changes)
     for node in topological(roots, lambda n: () if n in changes else n.inputs):
@@ -144,7 +155,7 @@ def _rebuilt(
 def _copy(node: Node, method: str) -> Node:
     old = node.weights
     assert old is not None
-    if node.op == "constant" and not old.keeps:
+    if node.op == "constant" and not old.keeps and method != "freeze":
         return node
     trains = old.trains and method == "clone"
     fill = old.fill if old.tensor is None else _values(old)
@@ -287,6 +298,11 @@ def _guess_types(bodies: Sequence[Node], placeholders: Sequence[Node], guessing:
 def rename_node(node: Node, name: str) -> Node:
     """Return the node with another name."""
     return changed(node, name=name, uid=node.uid)
+
+
+def change_attribute(node: Node, name: str, value: object) -> None:
+    """Change an attribute that an operation reads whenever it runs, in compiled networks, too."""
+    object.__setattr__(node, "attributes", MappingProxyType({**node.attributes, name: value}))
 
 
 def element_type(node: Node) -> str:

@@ -57,7 +57,7 @@ FORMAT = 1
 
 
 # Attributes with numbers and texts that are not settings.
-_BOOKKEEPING = ("samples", "minibatches", "sweeps", "scale", "_noise_key", "_lr_was_reset")
+_BOOKKEEPING = ("samples", "minibatches", "sweeps", "scale", "seed", "_lr_was_reset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Learner:
         self._l1, self._l2 = float(l1), float(l2)
         self._noise = Schedule.of(noise)
         at_least_zero("noise", min(self._noise.numbers))
-        self._noise_key = f"{int(seed)}\n" + "\n".join(self._parameters)
+        self.seed = int(seed)
         self.samples, self.minibatches, self.sweeps = 0, 0, 0
         self.scale = 1.0
         self.strategy: Strategy = Alone()
@@ -393,7 +393,7 @@ class Learner:
 
     def _generators(self) -> dict[torch.device, torch.Generator]:
         """Return a generator for each device, seeded from seed and minibatch, so that states need not contain them."""
-        text = f"{self._noise_key}\n{self.minibatches}".encode()
+        text = "\n".join([f"{self.seed}", *self._parameters, f"{self.minibatches}"]).encode()
         key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
         devices = {parameter.device for parameter in self._list}
         return {device: torch.Generator(device).manual_seed(key) for device in devices}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline.cntk._model_files.dictionaries import ALL_STATIC, DYNAMIC
+from feedline.cntk._model_files.file_values import ALL_STATIC, DYNAMIC
 from feedline.cntk._model_files.functions import FileFunction, FileModel
 from feedline.cntk._model_files.operators import python_axis
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._model_files.dictionaries import ALL_STATIC, FileAxis
+from feedline.cntk._model_files.file_values import ALL_STATIC, FileAxis
 from feedline.cntk._nodes import constant_node
 from feedline.networks import Node, Type, apply
 from feedline.networks.traverse import element_type

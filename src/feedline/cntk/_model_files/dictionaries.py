@@ -19,13 +19,13 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.cntk._model_files.file_values import DATA_TYPES, FileAxis, Shape, Signed, Single
 from feedline.errors import StateError, install_line, shown
 from feedline.interop.tensor_file import sync
 
@@ -40,9 +40,6 @@ except ModuleNotFoundError as error:
 _MAGIC = b"ktnc"
 LARGEST_MESSAGE_BYTES = 2**31 - 1  # protobuf's limit
 _VERSION = 1  # of dictionaries and of their values, as CNTK 2.7 writes it
-
-# Indices that do not number a static axis.
-DYNAMIC, ALL_STATIC, UNKNOWN_AXES, END, ALL = (2**31 - 1 - i for i in range(5))
 
 _INT32, _UINT64, _BOOL, _STRING, _BYTES, _FLOAT, _DOUBLE, _SINT32, _MESSAGE = 5, 4, 8, 9, 12, 2, 1, 17, 11
 # For each message: name, number and type of its fields. A `*` after a name means repeated.
@@ -81,36 +78,6 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str]]] = {
 }
 
 
-class Shape(tuple[int, ...]):
-    """A row-major shape. -1, -2 and -3 are CNTK's inferred, unknown and free dimensions."""
-
-    __slots__ = ()
-
-
-class Signed(int):
-    """An integer that the file stores as signed, 32 bits. A plain `int` is unsigned, 64 bits."""
-
-
-class Single(float):
-    """A number that the file stores in single precision. A plain `float` is double."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileAxis:
-    """An axis in a file's numbering.
-
-    Attributes:
-        index: 0 for the last axis of a sample, 1 for the axis before it, and so on; -1 for the first axis; or one of
-            `DYNAMIC`, `ALL_STATIC`, `UNKNOWN_AXES`, `END`, `ALL`.
-        name: name of a dynamic axis.
-        ordered: whether steps along a dynamic axis are ordered.
-    """
-
-    index: int
-    name: str = ""
-    ordered: bool = False
-
-
 def _classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="cntk_dictionary.proto", package="cntk", syntax="proto3")
     for name, fields in _MESSAGES.items():
@@ -140,7 +107,6 @@ _ELEMENTS = {
     5: ("<i1", "bytes_values"),
     6: ("<i2", "sint32_values"),
 }
-DATA_TYPES = {1: "float32", 2: "float64", 4: "float16", 5: "int8", 6: "int16"}
 _NUMBER_OF = {name: number for number, name in DATA_TYPES.items()}
 _SENTINELS = 2**64 - 3  # dimensions from this on are unknown
 

@@ -16,6 +16,7 @@ from feedline.errors import CompatError, shown
 
 _OUTPUT = "_Output_"
 PARAMETER, CONSTANT, PLACEHOLDER = 2, 3, 4  # kinds of leaves; 0: inputs
+USER = "UserFunction"
 
 
 class LayoutError(Exception):
@@ -27,7 +28,7 @@ class FileFunction:
     """A function of a file.
 
     Attributes:
-        kind: CNTK's name of the operation, ``Block`` for blocks.
+        kind: CNTK's name of the operation, ``Block`` for blocks, `USER` for code in Python.
         uid: identifier.
         name: name given by the user.
         inputs: identifiers of the operands.
@@ -66,7 +67,7 @@ class FileModel:
 
     Raises:
         LayoutError: the dictionary is not a model.
-        CompatError: a function that Python code computes.
+        CompatError: a function that C++ code of the user computes.
     """
 
     def __init__(self, dictionary: Mapping[str, Any]) -> None:
@@ -115,7 +116,11 @@ class FileModel:
         if function.kind == "Combine":
             return [self.source(operand) for operand in function.inputs]
         count = 1
-        if function.kind == "Block":
+        if function.kind == USER:  # the file does not say how many it has
+            stem = f"{uid}{_OUTPUT}"
+            read = [name for f in self.functions.values() for name in f.inputs if name.startswith(stem)]
+            count = 1 + max((int(name.removeprefix(stem)) for name in read), default=0)
+        elif function.kind == "Block":
             count = len(self.outputs(function.root))
         elif function.kind == "TopK":
             count = 2
@@ -156,10 +161,13 @@ def _function(item: Any) -> FileFunction:
     uid, name = entry(item, "uid", str), item.get("name", "")
     inputs: Sequence[str] = entry(item, "inputs", list)
     if item.get("type") == "UserDefinedFunction":
-        raise CompatError(
-            f"UserFunction `{name or uid}`: expected operations, got Python or C++ code, {_code(item)}; build the "
-            "network with a UserFunction, and take the parameters from the file by restore"
-        )
+        state = item.get("user_defined_state")
+        if item.get("native") or not isinstance(state, Mapping) or "class" not in state:
+            raise CompatError(
+                f"{USER} `{name or uid}`: expected operations, got C++ code; build the network with a UserFunction, "
+                "and take the parameters from the file by restore"
+            )
+        return FileFunction(USER, uid, name, tuple(inputs), state)
     code = entry(item, "op", int)
     if code not in NAMES:
         raise CompatError(
@@ -183,10 +191,3 @@ def _function(item: Any) -> FileFunction:
         entry(inside, "root", str),
         tuple(zip(keys, values, strict=True)),
     )
-
-
-def _code(item: Mapping[str, Any]) -> str:
-    state = item.get("user_defined_state")
-    state = state if isinstance(state, Mapping) else {}
-    parts = [str(state[key]) for key in ("module", "class", "op", "op_name", "deserialize_method") if key in state]
-    return ".".join(parts) or "which the file does not name"

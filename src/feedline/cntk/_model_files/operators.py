@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._model_files.dictionaries import ALL, ALL_STATIC, DATA_TYPES, DYNAMIC, END, FileAxis, Shape
+from feedline.cntk._model_files.file_values import ALL, ALL_STATIC, DATA_TYPES, DYNAMIC, END, FileAxis, Shape
 from feedline.cntk._model_files.op_codes import ABSENT
 from feedline.cntk._nodes import constant_node
 from feedline.errors import CompatError
@@ -162,13 +162,22 @@ def _draw(call: Primitive) -> Result:
     if not like:
         kind = DATA_TYPES[int(call.get("newDataType"))]
         like = (constant_node(np.zeros(call.get("newShape"), kind)),)
-    return call.node(f"random_{how}", like, arguments=tuple(float(a) for a in call.get("randomDistributionArgs")))
+    arguments = tuple(float(a) for a in call.get("randomDistributionArgs"))
+    return call.node(f"random_{how}", like, arguments=arguments, **_seed(call))
 
 
 def _sample(op: str) -> Callable[[Primitive], Result]:
     return lambda call: call.node(
-        op, many=int(call.get("numSamples")), replacement=bool(call.attributes["allowDuplicates"])
+        op,
+        many=int(call.get("numSamples")),
+        replacement=bool(call.attributes["allowDuplicates"]),
+        **_seed(call),
     )
+
+
+def _seed(call: Primitive) -> dict[str, Any]:
+    # CNTK draws from the seed in the file, even if the script set none.
+    return {"seed": int(call.attributes["rngSeed"]), "fixed": True} if "rngSeed" in call.attributes else {}
 
 
 # ---- shapes -------------------------------------------------------------------------------------------
@@ -606,7 +615,7 @@ _TABLE: dict[str, Callable[[Primitive], Any]] = {
     "ELU": _elu,
     "Softmax": _softmax("softmax"),
     "LogSoftmax": _softmax("log_softmax"),
-    "Dropout": lambda call: call.node("dropout", rate=float(call.attributes["dropoutRate"])),
+    "Dropout": lambda call: call.node("dropout", rate=float(call.attributes["dropoutRate"]), **_seed(call)),
     "Cast": _cast,
     "ConstantOp": _fill,
     "EyeLikeOp": _eye,

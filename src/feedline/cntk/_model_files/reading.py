@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._model_files.blocks import Replacement, recognize
-from feedline.cntk._model_files.dictionaries import DATA_TYPES, DYNAMIC, FileAxis, read_dictionary
+from feedline.cntk._model_files.dictionaries import read_dictionary
+from feedline.cntk._model_files.file_values import DATA_TYPES, DYNAMIC, FileAxis
 from feedline.cntk._model_files.functions import (
     CONSTANT,
     PARAMETER,
     PLACEHOLDER,
+    USER,
     FileFunction,
     FileModel,
     LayoutError,
@@ -26,6 +28,7 @@ from feedline.cntk._model_files.functions import (
 )
 from feedline.cntk._model_files.operators import PackedIndex, Primitive, Result, make, plain
 from feedline.cntk._nodes import axis_names, with_gradient
+from feedline.cntk._operand import registered_operation
 from feedline.cntk._tracing import block_of
 from feedline.cntk.axis import Axis
 from feedline.errors import FeedlineError, StateError
@@ -163,6 +166,10 @@ class _Builder:
 
     def _results(self, function: FileFunction, values: list[Result]) -> list[Result]:
         label = function.name
+        if function.kind == USER:
+            described = {**function.attributes, "name": label}
+            user = registered_operation("create_user")(described, [plain(node) for node in values])
+            return list(user._roots)
         if function.kind != "Block":
             if function.kind not in ("PackedIndex", "GatherPacked", "ScatterPacked"):
                 values = [plain(node) for node in values]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline.cntk._model_files.compositions import file_axis
-from feedline.cntk._model_files.dictionaries import (
+from feedline.cntk._model_files.file_values import (
     ALL,
     ALL_STATIC,
     DATA_TYPES,
@@ -32,7 +32,6 @@ _NUMBER = {name: number for number, name in DATA_TYPES.items()}
 # Sigmoid and StableSigmoid, NoOp and Pass are one operation each.
 _KINDS = {op: kind for kind, op in SIMPLE.items() if kind not in ("Sigmoid", "Pass")}
 _REDUCTIONS = {"sum": "Sum", "log_sum_exp": "LogSum", "mean": "Mean", "max": "Max", "min": "Min", "prod": "Prod"}
-_SEEDS = {"rngSeed": 0, "rngOffset": 0}
 
 
 def primitive(node: Node) -> Parts | None:
@@ -62,10 +61,14 @@ def _hardmax(node: Node) -> Parts | None:
     return ("Hardmax", node.inputs, {}) if over_all else None
 
 
+def _seeds(node: Node) -> dict[str, int]:
+    return {"rngSeed": int(node.attributes.get("seed", 0)), "rngOffset": 0}
+
+
 def _draw(how: str) -> Callable[[Node], Parts]:
     def translate(node: Node) -> Parts:
         arguments = [float(a) for a in node.attributes["arguments"]]
-        settings = {"randomDistributionType": how, "randomDistributionArgs": arguments, **_SEEDS}
+        settings = {"randomDistributionType": how, "randomDistributionArgs": arguments, **_seeds(node)}
         return "RandomDistribution", node.inputs, settings
 
     return translate
@@ -74,7 +77,7 @@ def _draw(how: str) -> Callable[[Node], Parts]:
 def _sample(kind: str) -> Callable[[Node], Parts]:
     def translate(node: Node) -> Parts:
         get = node.attributes
-        settings = {"numSamples": int(get["many"]), "allowDuplicates": bool(get["replacement"]), **_SEEDS}
+        settings = {"numSamples": int(get["many"]), "allowDuplicates": bool(get["replacement"]), **_seeds(node)}
         return kind, node.inputs, settings
 
     return translate
@@ -279,7 +282,7 @@ _TABLE: dict[str, Callable[[Node], Parts | None]] = {
     "elu": lambda node: ("ELU", node.inputs, {"alpha": float(node.attributes.get("alpha", 1.0))}),
     "softmax": _softmax,
     "hardmax": _hardmax,
-    "dropout": lambda node: ("Dropout", node.inputs, {"dropoutRate": float(node.attributes["rate"]), **_SEEDS}),
+    "dropout": lambda node: ("Dropout", node.inputs, {"dropoutRate": float(node.attributes["rate"]), **_seeds(node)}),
     "cast": lambda node: ("Cast", node.inputs, {"newDataType": Signed(_NUMBER[node.attributes["dtype"]])}),
     "eye_rows": lambda node: ("EyeLikeOp", node.inputs, {"OutputSparse": bool(node.attributes.get("sparse", False))}),
     "random_uniform": _draw("uniform"),

@@ -15,15 +15,8 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._model_files.compositions import GATHER_PACKED, SCATTER_PACKED, Composition, composition
-from feedline.cntk._model_files.dictionaries import (
-    DATA_TYPES,
-    DYNAMIC,
-    UNKNOWN_AXES,
-    FileAxis,
-    Shape,
-    Signed,
-    write_dictionary,
-)
+from feedline.cntk._model_files.dictionaries import write_dictionary
+from feedline.cntk._model_files.file_values import DATA_TYPES, DYNAMIC, UNKNOWN_AXES, FileAxis, Shape, Signed
 from feedline.cntk._model_files.functions import CONSTANT, PARAMETER, PLACEHOLDER
 from feedline.cntk._model_files.layers import Block, whole_blocks
 from feedline.cntk._model_files.op_codes import CODES

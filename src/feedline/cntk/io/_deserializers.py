@@ -6,6 +6,7 @@ replacement.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -16,11 +17,12 @@ from feedline.cntk.io._images import Base64ImageDeserializer, ImageDeserializer
 from feedline.cntk.io._speech import HTKFeatureDeserializer, HTKMLFDeserializer
 from feedline.cntk.io._streams import StreamConfiguration
 from feedline.data import Stream
-from feedline.errors import CompatError, SchemaError
+from feedline.errors import CompatError
 from feedline.feed.formats.cntk.cbf import CBFDeserializer as BinaryCorpus
 from feedline.feed.formats.cntk.ctf import CTFDeserializer as TextCorpus
 from feedline.feed.protocol import Deserializer
 
+_log = logging.getLogger("feedline")
 _ABSENT = NAMES["cntk.io"].absent
 __all__ = [
     "Base64ImageDeserializer",
@@ -68,7 +70,8 @@ def CBFDeserializer(filename: str, streams: Mapping[str, Any] | None = None) -> 
     Args:
         filename: path of the file.
         streams: mapping from names to `StreamDef`, whose ``field`` is the stream's name in the file. The file has the
-            other settings. Streams that are not listed keep their names.
+            other settings. Streams that are not listed keep their names. As in CNTK, definitions of streams that the
+            file does not have are passed over.
     """
     inputs = {
         name: cntk_py.Dictionary({"alias": stream.stream_alias or name}) for name, stream in (streams or {}).items()
@@ -122,8 +125,8 @@ def _binary(config: Mapping[str, Any]) -> BinaryCorpus:
     # CNTK's order shuffles the file's own chunks.
     names = {settings["alias"]: name for name, settings in config["input"].items()}
     file = BinaryCorpus([config["file"]], chunk_size=0)
-    if missing := names.keys() - set(file.schema):
-        raise SchemaError(f"expected the streams {', '.join(sorted(missing))} in {config['file']}, got {file.schema}")
+    for alias in names.keys() - set(file.schema):
+        _log.warning("%s: no stream %r, so its definition is passed over, as in CNTK 2.7", config["file"], alias)
     streams = {
         names.get(name, name): Stream(stream.shape, "float32", stream.sparse, field=name)
         for name, stream in file.schema.items()

@@ -30,7 +30,7 @@ from feedline import train as modern
 from feedline.cntk._criterion import tensors_of
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import InferredDimension as _INFERRED
-from feedline.cntk._seeds import pass_over
+from feedline.cntk._seeds import seeds
 from feedline.cntk._settings import plain, take_plain_settings
 from feedline.cntk.learners._assignments import Assignments
 from feedline.cntk.learners._learner import Learner as Learner
@@ -99,7 +99,6 @@ class _Options:
         """Return a learner with a rule of feedline and the rule's specific options."""
         clip = self.gradient_clipping_threshold_per_sample
         parameters = list(parameters)
-        pass_over(None)  # the seed of the noise
         learner = rule(
             tensors_of(parameters),
             self.rate(lr).modern,
@@ -109,6 +108,7 @@ class _Options:
             noise=as_schedule(self.gaussian_noise_injection_std_dev, None, None).modern,
             clip=None if clip == math.inf else clip,
             clip_by="value" if self.gradient_clipping_with_truncation else "norm",
+            seed=seeds.next(),
             **extra,
         )
         return Learner(learner, self.minibatch_size, reported, parameters=parameters)
@@ -257,7 +257,7 @@ def universal(update_func: Callable[[list[Any], list[Any]], Any], parameters: It
     for p in parameters:
         if isinstance(p, Parameter) and _INFERRED in p.shape:
             raise ValueError(f"expected parameters of known shapes, got {p!r}; apply its layer to an input first")
-    pass_over(None)
+    seeds.next()
     if all(isinstance(p, Parameter) for p in parameters):
         update = Assignments(update_func, parameters)
         rule = modern.Universal(tensors_of(parameters), update, gradients="sum", state=update.state)

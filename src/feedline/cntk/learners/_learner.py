@@ -65,8 +65,10 @@ class Learner:
         self._size = None if size is None else int(size)
 
     def create_checkpoint(self) -> dict[str, Any]:
-        """Return the learner's state: its counts, its schedule, and the state of its rule, as tensors."""
-        return dict(self.modern.state_dict())
+        """Return a copy of the learner's state: its counts, its schedule, the seed of its noise, and tensors."""
+        state = self.modern.state_dict()
+        tensors = {name: tensor.detach().clone() for name, tensor in state["tensors"].items()}
+        return {**state, "tensors": tensors, "noise_seed": self.modern.seed}
 
     def restore_from_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
         """Restore a state from `create_checkpoint`.
@@ -74,7 +76,10 @@ class Learner:
         Raises:
             StateError: the state of another rule, or of other parameters.
         """
-        self.modern.load_state_dict(checkpoint)
+        state = dict(checkpoint)
+        seed = state.pop("noise_seed", self.modern.seed)
+        self.modern.load_state_dict(state)
+        self.modern.seed = int(seed)
 
     def is_compatible_mode(self) -> bool:
         """Return whether the rule uses mean gradients: with ``minibatch_size=IGNORE`` or ``use_mean_gradient``."""

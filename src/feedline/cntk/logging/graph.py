@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline.cntk._names import names_of
-from feedline.cntk._order import search_order
+from feedline.cntk._op_names import op_name, variable_uid
+from feedline.cntk._order import operands, search_order
 from feedline.cntk._tracing import has_name
 from feedline.cntk.ops._function import operands_in
 from feedline.graph.plot import plot_network
 from feedline.networks import Node
-from feedline.networks.traverse import topological
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -20,19 +20,23 @@ __all__, __getattr__ = names_of(__name__)
 def depth_first_search(root: Any, visitor: Callable[[Any], bool], depth: int = 0) -> list[Any]:
     """Return functions and variables below a function for which ``visitor`` is true, in CNTK's order.
 
+    A combination of several outputs comes first.
+
     Args:
         root: function or variable.
         visitor: predicate of a function, or of a variable that is a leaf.
         depth: number of nested blocks to enter. -1: all.
     """
     roots = _roots(root)
-    return [item for item in operands_in(roots, list(search_order(roots, depth))) if visitor(item)]
+    items = operands_in(roots, list(search_order(roots, depth)))
+    return [item for item in ([root, *items] if _is_combination(root) else items) if visitor(item)]
 
 
 def find_all_with_name(node: Any, node_name: str, depth: int = 0) -> list[Any]:
     """Return all functions and variables of this name below a node."""
     roots = _roots(node)
-    return operands_in(roots, [n for n in search_order(roots, depth) if has_name(n, node_name)])
+    below = operands_in(roots, [n for n in search_order(roots, depth) if has_name(n, node_name)])
+    return [node, *below] if _is_combination(node) and node.name == node_name else below
 
 
 def find_by_name(node: Any, node_name: str, depth: int = 0) -> Any:
@@ -75,7 +79,7 @@ def plot(root: Any, filename: str | None = None) -> str:
         filename: path that ends in ``.svg``, ``.pdf`` or ``.png``, which require the program ``dot``, or in ``.dot``.
 
     Returns:
-        One line for each operation, inputs first: ``operation(inputs) -> output;``, all by `uid`.
+        One line for each operation or block, inputs first: ``Plus(inputs) -> output;``, all by `uid`.
 
     Raises:
         ValueError: another ending.
@@ -92,7 +96,10 @@ def plot(root: Any, filename: str | None = None) -> str:
             picture.save(filename)
         else:
             picture.render(outfile=filename, cleanup=True)
-    lines = (_line(node) for node in topological(roots) if not node.is_leaf)
+    nodes = [node for node in search_order(roots) if not node.is_leaf]
+    lines = [_line(op_name(node), _shown_operands(node), node) for node in reversed(nodes)]
+    if _is_combination(root):
+        lines += [_line("Combine", roots, output) for output in reversed(roots)]
     return "\n".join(lines)
 
 
@@ -100,5 +107,14 @@ def _roots(root: Any) -> list[Node]:
     return [v.node for v in root.outputs] if hasattr(root, "outputs") else [root.node]
 
 
-def _line(node: Node) -> str:
-    return f"{node.op}({', '.join(child.uid for child in node.inputs)}) -> {node.uid};"
+def _is_combination(root: Any) -> bool:
+    return getattr(root, "op_name", None) == "Combine"
+
+
+def _shown_operands(node: Node) -> list[Node]:
+    """Return the operands of a node, without constants that belong to a block."""
+    return [child for child in operands(node) if "block" not in node.attributes or child.op != "constant"]
+
+
+def _line(kind: str, below: Sequence[Node], output: Node) -> str:
+    return f"{kind}({', '.join(variable_uid(child) for child in below)}) -> {variable_uid(output)};\n"

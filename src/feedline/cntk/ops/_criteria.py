@@ -6,7 +6,7 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
-from feedline.cntk._seeds import pass_over
+from feedline.cntk._seeds import rng_seed
 from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
@@ -68,9 +68,14 @@ def cosine_distance(x: Any, y: Any, name: str = "") -> Function:
 
 
 def random_sample(weights: Any, num_samples: int, allow_duplicates: bool, seed: Any = None, name: str = "") -> Function:
-    """Draw classes by weight, and return them one-hot, (num_samples, classes). ``seed`` is not used."""
-    pass_over(seed)
-    attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
+    """Draw classes by weight, and return them one-hot, (num_samples, classes).
+
+    Without a ``seed``, torch's generator draws them.
+
+    Raises:
+        ValueError: no samples, or more than classes without duplicates. When run, a negative weight, or only zeros.
+    """
+    attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates), **rng_seed(seed)}
     return build("random_sample", [weights], attributes, name)
 
 
@@ -81,9 +86,11 @@ def random_sample_inclusion_frequency(
 
     With duplicates it is ``num_samples * weight / sum``. Without them it is ``1 - (1 - weight / sum)**T``, where T is
     the mean number of draws that yield ``num_samples`` classes. As in CNTK, this is an estimate. ``seed`` is not used.
+
+    Raises:
+        ValueError: see `random_sample`.
     """
-    pass_over(seed)
-    attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates)}
+    attributes = {"many": int(num_samples), "replacement": bool(allow_duplicates), **rng_seed(seed)}
     return build("random_sample_inclusion_frequency", [weights], attributes, name)
 
 

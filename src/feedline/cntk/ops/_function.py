@@ -6,13 +6,17 @@ Calling it on data runs it.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace as changed
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from feedline.cntk import _files
 from feedline.cntk._names import NAMES, absent_members, explain
 from feedline.cntk._nodes import check_element_types, node_of
+from feedline.cntk._op_names import function_uid, variable_uid
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import search_order
 from feedline.cntk._replacing import replace_in_place
@@ -20,9 +24,11 @@ from feedline.cntk._tracing import has_name, parameters_of, roots_of, trace, typ
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._evaluation import Evaluable
 from feedline.cntk.variables import Variable, variable_of
-from feedline.networks import Node, clone, replace
-from feedline.networks.loop_outputs import remember
-from feedline.networks.traverse import topological
+from feedline.errors import CompatError
+from feedline.networks import Node, clone, leaves, replace
+from feedline.networks.loop_outputs import outside, remember
+from feedline.networks.node import fresh_uid
+from feedline.networks.traverse import remade, topological
 
 
 class CloneMethod(Enum):
@@ -132,7 +138,7 @@ class Function(Evaluable):
             return tuple(results[output] for output in self.outputs) if len(self._roots) > 1 else results
         changes = {node: node_of(value) for node, value in values.items()}
         check_element_types(self._roots, changes)
-        return self._with(replace(self._roots, changes), changes)
+        return self._with(replace(self._roots, changes, _copied), changes)
 
     def _with(self, roots: Sequence[Node], changes: Mapping[Node, Node]) -> Function:
         order = []
@@ -176,18 +182,20 @@ class Function(Evaluable):
         return registered_operation("Sequential")([other, self])
 
     def clone(self, method: Any = CloneMethod.clone, substitutions: Mapping[Any, Any] | None = None) -> Function:
-        """Return a copy.
+        """Return a copy, with new inputs and placeholders.
 
         Args:
-            method: `CloneMethod` or its name: share parameters, copy them, or freeze them as constants.
+            method: `CloneMethod` or its name: share parameters, copy them, or freeze them and copies of the constants.
             substitutions: variables to replace, with their replacements.
 
         Raises:
             ValueError: unknown method.
         """
-        changes = {node_of(key): node_of(value) for key, value in (substitutions or {}).items()}
+        inputs = leaves(outside(self._roots), "input", "placeholder")
+        changes = {node: changed(node, uid=fresh_uid()) for node in inputs}
+        changes |= {node_of(key): node_of(value) for key, value in (substitutions or {}).items()}
         how = method.value if isinstance(method, CloneMethod) else str(method)
-        function = self._with(clone(self._roots, how, changes), changes)
+        function = self._with(clone(self._roots, how, changes, _copied), changes)
         function.step = self.step if how == "share" else None
         return function
 
@@ -224,7 +232,8 @@ class Function(Evaluable):
 
     def find_all_by_name(self, name: str, depth: int = 0) -> list[Any]:
         """Return all functions and variables of a name, within ``depth`` nested blocks (-1: all)."""
-        return operands_in(self._roots, [n for n in search_order(self._roots, depth) if has_name(n, name)])
+        below = operands_in(self._roots, [n for n in search_order(self._roots, depth) if has_name(n, name)])
+        return [self, *below] if self._combination == name != "" else below
 
     def find_by_name(self, name: str, depth: int = 0) -> Any:
         """Return the function or variable of a name, or None.
@@ -241,7 +250,7 @@ class Function(Evaluable):
 
     def find_by_uid(self, uid: str, depth: int = 0) -> Any:
         """Return the function or variable with this `uid`, or None. See `find_all_by_name`."""
-        matches = [n for n in search_order(self._roots, depth) if n.uid == uid]
+        matches = [n for n in search_order(self._roots, depth) if uid in (function_uid(n), variable_uid(n))]
         return operands_in(self._roots, matches[:1])[0] if matches else None
 
     def __getattr__(self, name: str) -> Any:
@@ -376,8 +385,8 @@ class Function(Evaluable):
                 safetensors; `ModelFormat.CNTKv2` for the protobuf message that CNTK 2.7 reads; or `ModelFormat.ONNX`.
 
         Raises:
-            ValueError: the graph has a user's function, which feedline's own format cannot hold, an unknown shape, or
-                an unknown format.
+            ValueError: a user's function with a state of other types than `Trainer.save_checkpoint` takes, an unknown
+                shape, or an unknown format.
             CompatError: an operation that the other formats do not have. The error names it.
             ModuleNotFoundError: the package of the extra ``cntk`` or ``onnx`` is not installed.
         """
@@ -396,21 +405,51 @@ class Function(Evaluable):
         _files.restore(filename, self._roots, [v.node for v in (*self.parameters, *self.constants)])
 
     @staticmethod
-    def load(model: str, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
+    def load(model: Any, device: DeviceDescriptor | None = None, format: Any = None) -> Function:
         """Load a function.
 
         Args:
-            model: path of a file that `save` or CNTK 2.7 wrote. The first bytes decide which.
+            model: path of a file that `save` or CNTK 2.7 wrote, or its bytes. The first bytes decide which.
             device: accepted for compatibility. Networks move the tensors.
             format: `ModelFormat.ONNX` for an ONNX file.
 
         Raises:
-            StateError: the file is missing, damaged or of another format.
+            StateError: the file is missing, damaged or of another format, or the class of a user's function is in a
+                module that is not imported.
             CompatError: an operation that feedline does not have, named in the error, or a model of CNTK's first
                 version.
             ModuleNotFoundError: the package of the extra ``cntk`` or ``onnx`` is not installed.
         """
+        if isinstance(model, (bytes, bytearray)):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "model")
+                path.write_bytes(model)
+                return Function.of(*_files.load(path, _format(format)))
         return Function.of(*_files.load(model, _format(format)))
+
+    @staticmethod
+    def register_udf_deserialize_callback(op_name: str, callback: Callable[..., Any]) -> None:
+        """Make a function create a user's function when a file is loaded, instead of `UserFunction.deserialize`.
+
+        Args:
+            op_name: name of the kind of operation, see `UserFunction.op_name`.
+            callback: function ``callback(inputs, name, state)`` that returns a `UserFunction`.
+
+        Raises:
+            ValueError: the name has a function already.
+        """
+        registered_operation("register_factory")(op_name, callback)
+
+    def serialize(self) -> Any:
+        """Return what a file has of a user's function: its class, module, names and state.
+
+        Raises:
+            CompatError: another function.
+        """
+        user = registered_operation("user_of")(self._roots[0])
+        if user is None:
+            raise CompatError(f"expected a user's function, got {self.op_name}: use save")
+        return registered_operation("describe_user")(user)
 
     def save_model(self, filename: str) -> None:
         """Deprecated alias of `save`."""
@@ -433,6 +472,16 @@ def _format(format: Any) -> str | None:
         return (format if isinstance(format, ModelFormat) else ModelFormat(format)).name
     except ValueError:
         raise ValueError(f"expected ModelFormat.CNTKv2, ModelFormat.ONNX or no format, got {format!r}") from None
+
+
+def _copied(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """Return a node of a copied graph. A user's function is copied by its `clone`."""
+    if node.op == "user":
+        user = node.attributes["user"].clone([variable_of(child) for child in inputs])
+        return user._roots[0].inputs[0]  # type: ignore[no-any-return]
+    if node.op == "user_output":
+        return inputs[0].attributes["user"]._roots[node.attributes["index"]]  # type: ignore[no-any-return]
+    return remade(node, inputs)
 
 
 def operand_of(node: Node) -> Any:

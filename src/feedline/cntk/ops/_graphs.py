@@ -24,9 +24,11 @@ def combine(*operands: Any, name: str = "") -> Function:
     """Return one function with the outputs of all operands."""
     items = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
     roots = [root for item in items for root in roots_of(item)]
-    if name and len(roots) == 1:
-        return alias(variable_of(roots[0]), name)
-    return Function.of(roots)
+    if len(roots) == 1:
+        return alias(variable_of(roots[0]), name) if name else Function.of(roots)
+    function = Function.of(roots)
+    function._combination = name
+    return function
 
 
 def alias(x: Any, name: str = "") -> Function:

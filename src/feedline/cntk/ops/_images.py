@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline._facades import defined_in
 from feedline.cntk._nodes import constant_node, dims, node_of, nodes_of
-from feedline.cntk._seeds import pass_over
+from feedline.cntk._seeds import rng_seed
 from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
@@ -246,11 +246,13 @@ def batch_normalization(
 
 
 def dropout(x: Any, dropout_rate: float = 0.0, seed: Any = None, name: str = "") -> Function:
-    """In training, zero elements with this probability, and scale up the rest. ``seed`` is not used."""
+    """In training, zero elements with this probability, and scale up the rest.
+
+    Without a ``seed``, torch's generator decides which.
+    """
     if not 0 <= dropout_rate < 1:
         raise ValueError(f"expected a dropout rate of at least 0 and below 1, got {dropout_rate}")
-    pass_over(seed)
-    return build("dropout", [x], {"rate": float(dropout_rate)}, name)
+    return build("dropout", [x], {"rate": float(dropout_rate), **rng_seed(seed)}, name)
 
 
 def unpooling(

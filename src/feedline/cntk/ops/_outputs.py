@@ -5,26 +5,21 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
+from feedline.cntk._attributes import attributes_of, set_attribute
 from feedline.cntk._nodes import shape_of
-from feedline.cntk._op_names import op_name
+from feedline.cntk._op_names import function_uid, op_name, renaming
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import leaves_in_order, operands
 from feedline.cntk._replacing import count as replacements
 from feedline.cntk._replacing import current, replacement_of
 from feedline.cntk._tracing import has_name
+from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Variable, variable_of
 from feedline.networks import Node, apply, leaves
 from feedline.networks.loop_outputs import outside
 from feedline.networks.traverse import rename_node
-
-
-class _Renaming:
-    """Whether functions that have a name may get another, see `cntk.cntk_py.allow_renaming_functions`."""
-
-    allowed = False
-
-
-renaming = _Renaming()
 
 
 class Outputs(Operand):
@@ -34,6 +29,7 @@ class Outputs(Operand):
     _networks: dict[tuple[Node, ...], Any]  # outputs that the network was compiled for
     _order: list[Node]
     _replacements: int
+    _combination: str | None = None  # name of a combination of several outputs, None for other functions
     _alone = False  # whether it is only the operation that computes its output, without the graph below
 
     @property
@@ -108,33 +104,62 @@ class Outputs(Operand):
 
     @property
     def name(self) -> str:
-        """Name of the first output, which can be set once. ValueError: it has a name already."""
-        return self._roots[0].name
+        """Name of the combination, or of the first output, which can be set once. ValueError: it has a name already."""
+        return self._roots[0].name if self._combination is None else self._combination
 
     @name.setter
     def name(self, name: str) -> None:
         root = self._roots[0]
-        if root.name and not root.is_leaf and has_name(root, root.name) and not renaming.allowed:
+        if self._combination is None:
+            has_own = bool(root.name) and not root.is_leaf and has_name(root, root.name)
+        else:
+            has_own = bool(self._combination)
+        if has_own and not renaming.allowed:
             raise ValueError(
-                f"expected a function without a name, got {root.label}; name it when it is constructed, or call "
+                f"expected a function without a name, got {self.name!r}; name it when it is constructed, or call "
                 "cntk.cntk_py.allow_renaming_functions() first"
             )
+        if self._combination is not None:
+            self._combination = name
+            return
         self._roots[0] = apply("alias", [root], {}, name) if root.is_leaf else rename_node(root, name)
 
     @property
     def uid(self) -> str:
         """Identifier, unique in this process."""
-        return "+".join(root.uid for root in self._roots)
+        if self._combination is not None:
+            return f"Combine{'_'.join(root.uid.removeprefix('n') for root in self._roots)}"
+        return "+".join(function_uid(root) for root in self._roots)
 
     @property
     def op_name(self) -> str:
-        """Operation, in CNTK's spelling, or kind of block, that computes the first output."""
-        return op_name(self._roots[0])
+        """Operation, in CNTK's spelling, or kind of block, that computes the first output, or ``"Combine"``."""
+        return op_name(self._roots[0]) if self._combination is None else "Combine"
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of the operation that computes the first output."""
-        return dict(self._roots[0].attributes)
+        """Attributes of the operation that computes the first output, under CNTK's keys.
+
+        Shapes are tuples, axes tuples as ``("ordered", "static", 0)`` for the last axis.
+
+        Raises:
+            ValueError: they depend on the shape of a placeholder.
+        """
+        return attributes_of(self._roots[0])
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Change an attribute of the operation that computes the first output, for all functions that contain it.
+
+        Trainers and networks that have it use the new value from then on.
+
+        Args:
+            name: ``"dropoutRate"``, or ``"rngSeed"`` for dropout and random numbers, which start anew from the seed.
+            value: new value.
+
+        Raises:
+            ValueError: the operation has no such attribute. A rate outside 0 to 1 raises it in training.
+        """
+        set_attribute(self._roots[0], name, value)
 
     @property
     def is_block(self) -> bool:
@@ -188,8 +213,38 @@ class Outputs(Operand):
 
     type = property(attrgetter("output.type"), doc="Type of the only output.")
 
+    def __str__(self) -> str:
+        inputs = [v for v in (self.inputs if self._alone else self.arguments) if v.node.weights is None]
+        operands = ", ".join(f"{v.name}: {_type_text(v)}" if v.name else _type_text(v) for v in inputs)
+        outputs = ", ".join(_type_text(v) for v in self.outputs)
+        result = f"Tuple[{outputs}]" if len(self._roots) > 1 else outputs
+        kind = "Composite" if self.is_composite and not self._is_root_applied() else self.op_name
+        return f"{self.name}: {kind}({operands}) -> {result}" if self.name else f"{kind}({operands}) -> {result}"
+
+    def _is_root_applied(self) -> bool:
+        """Whether the operation or block of the only output reads the function's leaves alone."""
+        return len(self._roots) == 1 and all(child.is_leaf for child in operands(self._roots[0]))
+
     def __repr__(self) -> str:
         inputs = ", ".join(repr(v) for v in self.arguments)
         outputs = ", ".join(repr(v) for v in self.outputs)
         kind = "Composite" if self.is_composite else ""
         return f"{kind}({self.op_name}): {inputs} -> {outputs}" if kind else f"{self.op_name}({inputs}) -> {outputs}"
+
+
+def _type_text(variable: Variable) -> str:
+    """Return the type of a variable as `cntk.layers.typing` writes it: ``Sequence[Tensor[3]]``."""
+    kind, dtype = variable.node.type, np.dtype(variable.dtype).name
+    if kind.shape is None:
+        text = "tensor"
+    elif kind.shape == ():
+        text = f"np.{dtype}" if dtype in ("float64", "float32", "float16") else "float"
+    else:
+        sizes = ",".join(str(n) for n in kind.shape)
+        text = f"Tensor[np.{dtype},{sizes}]" if dtype in ("float64", "float16") else f"Tensor[{sizes}]"
+        text = f"Sparse{text}" if variable.is_sparse else text if kind.axes != () else f"Parameter{text}"
+    for axis in variable.dynamic_axes:
+        if not axis.is_batch_axis:
+            usual = axis in (Axis.default_dynamic_axis(), *Axis.unknown_dynamic_axes())
+            text = f"Sequence[{text}]" if usual else f"SequenceOver[{axis.name}][{text}]"
+    return text

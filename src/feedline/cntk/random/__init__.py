@@ -1,4 +1,8 @@
-"""`cntk.random`: numbers that torch's generators draw at each run of a network. Seeds are not used."""
+"""`cntk.random`: numbers that are drawn at each run of a network.
+
+Operations with equal seeds draw equal numbers, each from a generator of its own in each network. Without a seed,
+torch's generator of the device draws.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import Any
 
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims, node_of
-from feedline.cntk._seeds import pass_over
+from feedline.cntk._seeds import rng_seed
 from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
@@ -16,8 +20,7 @@ __all__, __getattr__ = names_of(__name__)
 
 
 def _draw(how: str, like: Any, arguments: tuple[float, ...], seed: Any, name: str) -> Function:
-    pass_over(seed)
-    return Function.of([apply(f"random_{how}", [node_of(like)], {"arguments": arguments}, name)])
+    return Function.of([apply(f"random_{how}", [node_of(like)], {"arguments": arguments, **rng_seed(seed)}, name)])
 
 
 def _of(shape: Any, dtype: Any) -> Constant:

@@ -7,7 +7,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from feedline.cntk._arguments import Arguments, arguments_by_key, arguments_of
@@ -15,6 +14,7 @@ from feedline.cntk._criterion import CriterionNetwork, functions_of, module_of
 from feedline.cntk._errors import checkpoint_errors
 from feedline.cntk._files import is_cntks
 from feedline.cntk._names import absent_members
+from feedline.cntk._states import flatten_state, unflatten_state
 from feedline.cntk._threads import trained
 from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import DeviceDescriptor
@@ -277,7 +277,7 @@ class Trainer:
             OSError: rank 0 cannot write. The other ranks raise a StateError.
         """
         parts: dict[str, torch.Tensor] = {}
-        external = _flatten(dict(external_state or {}), "external", parts)
+        external = flatten_state(dict(external_state or {}), "external", parts)
         if isinstance(self.modern.model, CriterionNetwork):
             parts |= {f"carried/{name}": tensor for name, tensor in self.modern.model.carried().items()}
         self.modern.strategy.sync_models(saving=True)
@@ -321,7 +321,7 @@ class Trainer:
             saved_state(path)
             tensors, state = load_tensors(path)
             try:
-                external: dict[str, Any] = _unflatten(state["external"], tensors)
+                external: dict[str, Any] = unflatten_state(state["external"], tensors)
                 begin = check_random_states(state["random"], rank())
                 trainer = state["trainer"]
             except (KeyError, TypeError, ValueError) as error:
@@ -388,36 +388,3 @@ def _as_list(value: Any, kind: type) -> list[Any]:
         if not isinstance(item, kind):
             raise TypeError(f"expected a cntk {kind.__name__}, got {type(item).__name__}")
     return items
-
-
-def _flatten(value: Any, path: str, parts: dict[str, torch.Tensor]) -> Any:
-    """Convert an external state to JSON types, and put its arrays into ``parts`` under their path."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        try:
-            parts[path] = torch.from_numpy(np.array(value))
-        except TypeError as error:
-            raise ValueError(f"expected an array of numbers at {path}, got {value.dtype}") from error
-        return {"array": path}
-    if isinstance(value, (list, tuple)):
-        return [_flatten(item, f"{path}/{i}", parts) for i, item in enumerate(value)]
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"mapping": {key: _flatten(item, f"{path}/{key}", parts) for key, item in value.items()}}
-    raise ValueError(
-        "expected an external state of strings as keys, numbers, text, arrays, lists and dictionaries, got "
-        f"{type(value).__name__} at {path}"
-    )
-
-
-def _unflatten(value: Any, parts: Mapping[str, torch.Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_unflatten(item, parts) for item in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    return (
-        parts[content].numpy() if kind == "array" else {key: _unflatten(item, parts) for key, item in content.items()}
-    )

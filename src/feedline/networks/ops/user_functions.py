@@ -10,46 +10,58 @@ from typing import Any
 
 import torch
 
-from feedline.networks.node import UNKNOWN, Node
+from feedline.networks.node import UNKNOWN, Node, Type
 from feedline.networks.ops.align import dense, one_of_several
 from feedline.networks.packed_minibatch import PackedBatch, Run
 from feedline.networks.registry import Shape, Site, declare, no_axes
-from feedline.networks.shapes import broadcast_shapes, declared_shape, scalar
+from feedline.networks.shapes import broadcast_shapes, scalar
 
 
 class _UserFunction(torch.autograd.Function):
     """Adapter of a user-defined function to torch's autograd."""
 
     @staticmethod
-    def forward(context: Any, user: Any, sequences: Any, *tensors: torch.Tensor) -> Any:
-        context.user, context.sequences = user, sequences
-        context.state, results = user.forward_rows(tensors, sequences, context.needs_input_grad[2:])
+    def forward(context: Any, call: Any, sequences: Any, *tensors: torch.Tensor) -> Any:
+        context.call, context.sequences = call, sequences
+        context.state, results = call.forward(tensors, sequences, context.needs_input_grad[2:])
+        context.mark_non_differentiable(*(results[i] for i in call.constant_outputs))
         return tuple(results)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
         needed = context.needs_input_grad[2:]
-        return None, None, *context.user.backward_rows(context.state, gradients, needed, context.sequences)
+        return None, None, *context.call.backward(context.state, gradients, needed, context.sequences)
 
 
 def _user(node: Node) -> Run:
-    """Attribute ``user``: an object with ``forward_rows`` and ``backward_rows``."""
+    """Attribute ``user``: a function with ``output_types`` and ``call``, see `feedline.cntk.ops._user_function`."""
     user = node.attributes["user"]
+    call = user.call(node.inputs, user.output_types(node.inputs))
     axes = [child.axes for child in node.inputs]
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
         sequences = [batch.sequences[a[1]] if len(a) > 1 else None for a in axes]
-        return _UserFunction.apply(user, sequences, *(dense(x, node) for x in tensors))
+        return _UserFunction.apply(call, sequences, *(dense(x, node) for x in tensors))
 
     return run
 
 
-def _output_axes(site: Site) -> tuple[str, ...]:
-    return tuple(site.attributes["axes"])
+def _output_type(site: Site) -> Type:
+    call = site.inputs[0]
+    kind: Type = call.attributes["user"].output_types(call.inputs)[site.attributes["index"]]
+    return kind
+
+
+def _output_shape(site: Site) -> Shape:
+    return _output_type(site).shape or ()
+
+
+def _output_axes(site: Site) -> tuple[str, ...] | None:
+    return _output_type(site).axes
 
 
 declare("user", scalar, _user, axes=no_axes, stepwise=False)
-declare("user_output", declared_shape, one_of_several, axes=_output_axes, stepwise=False)
+declare("user_output", _output_shape, one_of_several, axes=_output_axes, stepwise=False)
 
 
 def _assigned_shape(site: Site) -> Shape:
