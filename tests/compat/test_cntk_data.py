@@ -424,3 +424,22 @@ def test_views_take_another_shape():
     close(w.value, [0.1])
     with pytest.raises(ValueError, match=r"dense data \(1, 2\), got \(3,\)"):
         view.as_shape(3)
+
+
+def test_user_deserializers_deliver_sparse_samples_of_several_axes():
+    class Rows(C.io.UserDeserializer):
+        def stream_infos(self):
+            return [C.io.StreamInformation("y", 0, "sparse", f4, (2, 3))]
+
+        def num_chunks(self):
+            return 1
+
+        def get_chunk(self, chunk):
+            return {"y": sp.csr_matrix(np.arange(12, dtype=f4).reshape(2, 6))}
+
+    source = C.io.MinibatchSource([Rows()], randomize=False, max_sweeps=1)
+    data = source.next_minibatch(2)[source.streams.y]
+    expected = np.arange(12).reshape(2, 1, 2, 3)
+    assert np.asarray(data.asarray()).tolist() == expected.tolist()
+    y = C.input_variable((2, 3), is_sparse=True)
+    close(C.times(y, np.eye(3, dtype=f4)).eval({y: data}), expected[:, 0])
