@@ -248,14 +248,24 @@ def test_names_must_be_of_one_argument():
         ([np.asarray(2)], r"samples of shape \(1,\).* got \(\) as item 0"),
         (3.0, "a CSR matrix, or a list .* got float"),
         ([], "at least one sequence"),
-        ([[1], [2, 3]], r"got \(2, 1\) as item 1|sequence"),
+        ([[1], [2, 3]], "one sample per sequence, got 3 in 2 sequences"),
         ([["a"]], "numbers"),
         ([[[1], [2, 3]]], "ragged"),
         (np.ones((2, 3), f4), r"an array \(N, \*\(1,\)\), got \(2, 3\)"),
         (np.ones((2, 3, 1), f4), r"an array \(N, \*\(1,\)\), got \(2, 3, 1\)"),
-        ([np.ones((2, 1), f4)], "one sample per sequence"),
+        ([np.ones((2, 1), f4)], "one sample per sequence, got 2 in 1 sequences"),
     ],
-    ids=str,
+    ids=[
+        "a number without an axis",
+        "a number",
+        "no item",
+        "several steps",
+        "text",
+        "ragged lists",
+        "other samples",
+        "an array with steps",
+        "a sequence",
+    ],
 )
 def test_other_data_is_an_error(data, error):
     x = C.input_variable(1)
@@ -366,7 +376,7 @@ def test_files_remember_which_inputs_need_gradients(tmp_path, form):
         (np.array([[0, 2], [1, 1]]), (2, 2, 3)),
         ([[0, 2], [1]], (2, 2, 3)),
     ],
-    ids=str,
+    ids=["list", "array", "list of NumPy numbers", "array of sequences", "list of sequences"],
 )
 def test_flat_class_numbers_are_a_batch(batch, shape):
     assert C.Value.one_hot(batch, 3).shape == shape
