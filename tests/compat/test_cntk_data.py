@@ -254,6 +254,7 @@ def test_names_must_be_of_one_argument():
         (np.ones((2, 3), f4), r"an array \(N, \*\(1,\)\), got \(2, 3\)"),
         (np.ones((2, 3, 1), f4), r"an array \(N, \*\(1,\)\), got \(2, 3, 1\)"),
         ([np.ones((2, 1), f4)], "one sample per sequence, got 2 in 1 sequences"),
+        ([sp.csr_matrix(np.ones((1, 2), f4))], r"got \(1, 2\) as item 0"),
     ],
     ids=[
         "a number without an axis",
@@ -265,6 +266,7 @@ def test_names_must_be_of_one_argument():
         "other samples",
         "an array with steps",
         "a sequence",
+        "a matrix of other samples",
     ],
 )
 def test_other_data_is_an_error(data, error):
