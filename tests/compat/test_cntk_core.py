@@ -165,9 +165,9 @@ def fresh(monkeypatch):
 def test_devices(fresh):
     cpu, gpu = C.device.cpu(), C.device.gpu(1)
     assert (cpu.type(), gpu.type(), gpu.id()) == (C.DeviceKind.CPU, C.DeviceKind.GPU, 1)
-    assert (str(cpu), str(gpu)) == ("Device CPU", "Device GPU[1]")
+    assert (str(cpu), str(gpu)) == ("CPU", "GPU[1]")
     assert {cpu: 1}[C.cpu()] == 1
-    assert [str(d) for d in C.all_devices()] == ["Device GPU[0]", "Device GPU[1]", "Device CPU"]
+    assert [str(d) for d in C.all_devices()] == ["GPU[0]", "GPU[1]", "CPU"]
     assert (str(cpu.torch()), str(gpu.torch())) == ("cpu", "cuda:1")
     assert not gpu.is_locked()
     with pytest.raises(AttributeError, match="label"):

@@ -248,14 +248,26 @@ def test_names_must_be_of_one_argument():
         ([np.asarray(2)], r"samples of shape \(1,\).* got \(\) as item 0"),
         (3.0, "a CSR matrix, or a list .* got float"),
         ([], "at least one sequence"),
-        ([[1], [2, 3]], r"got \(2, 1\) as item 1|sequence"),
+        ([[1], [2, 3]], "one sample per sequence, got 3 in 2 sequences"),
         ([["a"]], "numbers"),
         ([[[1], [2, 3]]], "ragged"),
         (np.ones((2, 3), f4), r"an array \(N, \*\(1,\)\), got \(2, 3\)"),
         (np.ones((2, 3, 1), f4), r"an array \(N, \*\(1,\)\), got \(2, 3, 1\)"),
-        ([np.ones((2, 1), f4)], "one sample per sequence"),
+        ([np.ones((2, 1), f4)], "one sample per sequence, got 2 in 1 sequences"),
+        ([sp.csr_matrix(np.ones((1, 2), f4))], r"got \(1, 2\) as item 0"),
     ],
-    ids=str,
+    ids=[
+        "a number without an axis",
+        "a number",
+        "no item",
+        "several steps",
+        "text",
+        "ragged lists",
+        "other samples",
+        "an array with steps",
+        "a sequence",
+        "a matrix of other samples",
+    ],
 )
 def test_other_data_is_an_error(data, error):
     x = C.input_variable(1)
@@ -366,7 +378,7 @@ def test_files_remember_which_inputs_need_gradients(tmp_path, form):
         (np.array([[0, 2], [1, 1]]), (2, 2, 3)),
         ([[0, 2], [1]], (2, 2, 3)),
     ],
-    ids=str,
+    ids=["list", "array", "list of NumPy numbers", "array of sequences", "list of sequences"],
 )
 def test_flat_class_numbers_are_a_batch(batch, shape):
     assert C.Value.one_hot(batch, 3).shape == shape
@@ -424,3 +436,22 @@ def test_views_take_another_shape():
     close(w.value, [0.1])
     with pytest.raises(ValueError, match=r"dense data \(1, 2\), got \(3,\)"):
         view.as_shape(3)
+
+
+def test_user_deserializers_deliver_sparse_samples_of_several_axes():
+    class Rows(C.io.UserDeserializer):
+        def stream_infos(self):
+            return [C.io.StreamInformation("y", 0, "sparse", f4, (2, 3))]
+
+        def num_chunks(self):
+            return 1
+
+        def get_chunk(self, chunk):
+            return {"y": sp.csr_matrix(np.arange(12, dtype=f4).reshape(2, 6))}
+
+    source = C.io.MinibatchSource([Rows()], randomize=False, max_sweeps=1)
+    data = source.next_minibatch(2)[source.streams.y]
+    expected = np.arange(12).reshape(2, 1, 2, 3)
+    assert np.asarray(data.asarray()).tolist() == expected.tolist()
+    y = C.input_variable((2, 3), is_sparse=True)
+    close(C.times(y, np.eye(3, dtype=f4)).eval({y: data}), expected[:, 0])

@@ -75,12 +75,14 @@ def arguments_of(arguments: Any, inputs: Sequence[Node], is_sweep_end: bool | No
             or ``is_sweep_end`` with data that already has it.
     """
     arguments, marks = _marked(arguments)
+    empty = arguments is None or (isinstance(arguments, list) and not arguments)
+    if empty and not inputs:
+        arguments = {}
     if not isinstance(arguments, Mapping):
-        empty = arguments is None or (isinstance(arguments, list) and not arguments)
         if len(inputs) != 1 or empty:
-            names = ", ".join(node.label for node in inputs)
+            names = "".join(f", {node.label}" for node in inputs)
             got = "none" if empty else type(arguments).__name__
-            raise ValueError(f"expected a dictionary of data for {len(inputs)} arguments, {names}, got {got}")
+            raise ValueError(f"expected a dictionary of data for {len(inputs)} arguments{names}, got {got}")
         arguments = {inputs[0]: arguments}
     values: dict[Node, Value | Packed] = {}
     sweep_ends = []

@@ -65,13 +65,15 @@ class CriterionNetwork(Network):
         pairs = zip(results[: self._count], self._by_sample, strict=True)
         numbers = [_numbers(packed.data, by_sample, samples) for packed, by_sample in pairs]
         if self.training and torch.is_grad_enabled() and not numbers[0].requires_grad:
-            numbers[0] = numbers[0] + self._zero()
+            numbers[0] = numbers[0] + self._zero(numbers[0].dtype)
         return tuple(numbers)
 
-    def _zero(self) -> torch.Tensor:
+    def _zero(self, dtype: torch.dtype) -> torch.Tensor:
         """Return 0 with gradients of zero, for losses that no parameter changes differentiably."""
-        parts = [parameter.flatten()[:0].sum() for parameter in self.parameters() if parameter.requires_grad]
-        return torch.stack(parts).sum() if parts else torch.zeros((), device=self.device, requires_grad=True)
+        zero = torch.zeros((), dtype=dtype, device=self.device, requires_grad=True)
+        for parameter in self.parameters():
+            zero = zero + parameter.flatten()[:0].sum().to(dtype)
+        return zero
 
     def with_outputs(self, extra: Sequence[Node]) -> CriterionNetwork:
         """Return a network with the same parameters and states, and further outputs."""

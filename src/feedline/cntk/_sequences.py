@@ -104,9 +104,9 @@ def _sequence(i: int, item: Any, node: Node, dtype: np.dtype[Any]) -> Any:
     """Return an item of a list as an array (length, *shape), or a CSR matrix (length, size)."""
     shape = node.shape
     array = _numbers(item, dtype, node)
-    if shape == (1,) and array.ndim and array.shape[-1] != 1:
-        array = array[..., None]
     is_sparse = hasattr(array, "tocsr")
+    if shape == (1,) and not is_sparse and array.ndim and array.shape[-1] != 1:
+        array = array[..., None]
     dims = _unflattened(array.shape, shape) if is_sparse else array.shape
     lead = len(dims) - len(shape)
     if lead not in (0, 1) or not fits(dims[lead:], shape):
@@ -115,7 +115,7 @@ def _sequence(i: int, item: Any, node: Node, dtype: np.dtype[Any]) -> Any:
             "of the list"
         )
     if is_sparse:
-        return array if lead else array.reshape(1, math.prod(shape))
+        return array if lead else array.reshape(1, math.prod(dims))
     return array if lead else array[None]
 
 

@@ -248,10 +248,14 @@ class Value:
         device: DeviceDescriptor | None = None,
         begins: NDArray[np.bool_] | None = None,
         lanes: NDArray[np.int64] | None = None,
+        sample_shape: tuple[int, ...] | None = None,
     ) -> Value:
-        """Create a value over rows and offsets from a feed, without checks or copies."""
+        """Create a value over rows and offsets from a feed, without checks or copies.
+
+        ``sample_shape`` is the shape of sparse samples of several axes, which are flat in a feed.
+        """
         value = cls.__new__(cls)
-        value.packed, value._array, value._device, value._dims = packed, None, device, None
+        value.packed, value._array, value._device, value._dims = packed, None, device, sample_shape
         value._starts, value.lanes, value._read_only = begins, lanes, False
         return value
 
@@ -344,9 +348,7 @@ class Value:
         packed = Packed.from_csr(indptr, columns, np.ones(len(columns), kind), math.prod(shape), offsets)
         if flat:  # without an axis of steps
             return Value.over(packed.to_scipy(), device=device)
-        value = Value.of(packed, device)
-        value._dims = shape
-        return value
+        return Value.of(packed, device, sample_shape=shape)
 
     # ---- properties -------------------------------------------------------------------------------
 

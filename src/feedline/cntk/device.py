@@ -53,7 +53,7 @@ class DeviceDescriptor:
         return importlib.import_module("torch").device(name)
 
     def __str__(self) -> str:
-        return f"Device {self.label}"
+        return self.label
 
     __repr__ = __str__
 

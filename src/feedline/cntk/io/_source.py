@@ -158,10 +158,10 @@ class MinibatchSource:
             return {}
         sequences, sweep_end = minibatch.num_sequences, minibatch.sweep_end
         begins, lanes = minibatch.begins, minibatch.lanes
-        data: dict[Hashable, MinibatchData] = {
-            info: MinibatchData(Value.of(value, device, begins, lanes), sequences, value.num_samples, sweep_end)
-            for info, value in zip(self._infos, minibatch.values(), strict=True)
-        }
+        data: dict[Hashable, MinibatchData] = {}
+        for info, packed in zip(self._infos, minibatch.values(), strict=True):
+            value = Value.of(packed, device, begins, lanes, info.sample_shape if info.is_sparse else None)
+            data[info] = MinibatchData(value, sequences, packed.num_samples, sweep_end)
         return {key: data[info] for key, info in input_map.items()} if input_map else data
 
     def _next(self, size: int, partition: tuple[int, int]) -> Minibatch:

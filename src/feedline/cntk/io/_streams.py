@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from operator import attrgetter
@@ -152,8 +153,9 @@ class StreamInformation:
 
     @property
     def stream(self) -> Stream:
-        """The feedline declaration."""
-        return Stream(self.sample_shape, self.dtype, self.is_sparse, defines_size=self.m_defines_mb_size)
+        """The feedline declaration, in which sparse samples are flat."""
+        shape = (math.prod(self.sample_shape),) if self.is_sparse else self.sample_shape
+        return Stream(shape, self.dtype, self.is_sparse, defines_size=self.m_defines_mb_size)
 
     def size(self) -> int:
         """Return the number of samples of this stream in a sweep.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._arguments import Arguments, arguments_of
+from feedline.cntk._arguments import arguments_of
 from feedline.cntk._feeding import arrays_of, rows_of, value_of
 from feedline.cntk._nodes import node_of
 from feedline.cntk._operand import Operand
@@ -59,7 +59,7 @@ class Evaluable(Outputs):
         if device is not None:
             network.to(device.torch())
         network.train(training)
-        minibatch = arguments_of(arguments, [v.node for v in self.arguments]) if self.arguments else Arguments({})
+        minibatch = arguments_of(arguments, [v.node for v in self.arguments])
         feeds = {node: minibatch[node] for node in network.inputs if node in minibatch}
         if copy:
             feeds = {node: _copy(rows) for node, rows in feeds.items()}
