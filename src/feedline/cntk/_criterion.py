@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from feedline.cntk._feeding import packed_of
+from feedline.cntk._nodes import check_element_types
 from feedline.cntk._order import in_order
 from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import intended_device
@@ -34,13 +35,15 @@ class CriterionNetwork(Network):
         extra: further nodes to compute.
 
     Raises:
-        ValueError: several numbers for a whole minibatch, or no variable with a batch axis below an output.
+        ValueError: several numbers for a whole minibatch, no variable with a batch axis below an output, or an
+            operation with operands of several element types.
 
     Attributes:
         extra: values of the further nodes for the last minibatch.
     """
 
     def __init__(self, outputs: Sequence[Node], extra: Sequence[Node] = ()) -> None:
+        check_element_types([*outputs, *extra])
         super().__init__([*outputs, *extra])
         self._count = len(outputs)
         self._counted = [_counted_by(node) for node in outputs]

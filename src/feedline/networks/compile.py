@@ -57,6 +57,7 @@ class Network(torch.nn.Module):
         inputs: input leaves to feed.
         memories: BPTT states of recurrences, one for training and one for evaluation.
         batch: minibatch of the last run, None before the first.
+        postpones_assignments: whether assignments of a run wait for `assign`, until gradients are computed.
         steps: for each operation, in the order in which they run: its slot, the slots of its operands, the function
             that runs it, and the slots that are not needed after it.
     """
@@ -82,6 +83,7 @@ class Network(torch.nn.Module):
         self.names: dict[Node, str] = {}
         self.memories = {training: BPTTState() for training in (True, False)}
         self.batch: PackedBatch | None = None
+        self.postpones_assignments = False
         self._whole_only = [node for node in order if not node.is_leaf and op(node.op).whole]
         outputs = {i for i, _ in self._results}
         self._free = [node for node in self.inputs if FREE in node.shape]
@@ -162,11 +164,8 @@ class Network(torch.nn.Module):
             values[i] = run(batch, *[values[j] for j in below])
             for j in done:
                 values[j] = None
-        if batch.assignments:
-            with torch.no_grad():
-                for _, target, value in sorted(batch.assignments, key=itemgetter(0)):
-                    target.copy_(value)
-            batch.assignments.clear()
+        if batch.assignments and not self.postpones_assignments:
+            assign(batch)
         return tuple(
             [PackedRows(values[i], None if axis is None else batch.sequences[axis]) for i, axis in self._results]
         )
@@ -189,7 +188,7 @@ class Network(torch.nn.Module):
             changes = dict(zip(self._free, fixed, strict=True))
             self._by_shapes[key] = Network(replace(outside(self.roots), changes)), changes
         network, changes = self._by_shapes[key]
-        network.memories = self.memories
+        network.memories, network.postpones_assignments = self.memories, self.postpones_assignments
         network.to(self.device).train(self.training)
         results: tuple[PackedRows, ...] = network(
             {changes.get(node, node): feed for node, feed in feeds.items()}, lanes, begins
@@ -235,6 +234,14 @@ class Network(torch.nn.Module):
                     f"{node.label}: expected {count} sequences, as {counted.label} has, got {num_sequences} sequences"
                 )
         return PackedBatch(count, sequences, self.training)
+
+
+def assign(batch: PackedBatch) -> None:
+    """Write the values that a run assigned to parameters and constants."""
+    with torch.no_grad():
+        for _, target, value in sorted(batch.assignments, key=itemgetter(0)):
+            target.copy_(value)
+    batch.assignments.clear()
 
 
 def _below(node: Node) -> Sequence[Node]:

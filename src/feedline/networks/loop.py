@@ -81,6 +81,8 @@ def loop(node: Node) -> Run:
     def run(batch: PackedBatch, *tensors: Any) -> list[Any]:
         steps = batch.sequences[axis].steps(backwards)
         entering = [_arrange(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
+        # Initial states that are numbers take the dtype of the steps.
+        kind = next((x.dtype for x, n in zip(entering, rows_of, strict=True) if n == 2), None)
         history: dict[int, list[Any]] = {k: [] for k in recorded}
         carried = None if batch.cut is None else begun(batch, tensors, steps)
         values: list[Any] = [*entering, *[None] * (size - len(entering))]
@@ -94,7 +96,7 @@ def loop(node: Node) -> Run:
                 if t >= back:
                     values[target] = history[source][t - back][:active]
                 else:
-                    values[target] = _before(values[initial], first, active, shape)
+                    values[target] = _before(values[initial], first, active, shape).to(kind)
                     if carried is not None:
                         earlier, exists, _ = carried[i]
                         mask = exists[:active, t].reshape(-1, *(1,) * len(shape))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from feedline.cntk._feeding import arrays_of, begun, feeds_of, pieces_of, rows_of, value_of
-from feedline.cntk._nodes import node_of
+from feedline.cntk._nodes import check_element_types, node_of
 from feedline.cntk._operand import Operand
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._outputs import Outputs
@@ -21,11 +21,16 @@ class Evaluable(Outputs):
     """Outputs that can be computed and differentiated. Each set of outputs is compiled once."""
 
     def network(self, outputs: Iterable[Any] | None = None) -> Any:
-        """Return the `torch.nn.Module` that computes ``outputs``, by default all. It is compiled once."""
+        """Return the `torch.nn.Module` that computes ``outputs``, by default all. It is compiled once.
+
+        Raises:
+            ValueError: an operation with operands of several element types.
+        """
         from feedline.networks.compile import Network
 
         roots = tuple(self._roots if outputs is None else [node_of(o) for o in outputs])
         if roots not in self._networks:
+            check_element_types(roots)
             self._networks[roots] = Network(roots)
         return self._networks[roots]
 
@@ -40,8 +45,11 @@ class Evaluable(Outputs):
     ) -> Any:
         """Return (network, feeds, results). Rows of ``differentiated`` inputs are leaves of autograd.
 
-        With ``copy`` data is copied, and differentiated inputs may be sparse, which get no gradients.
+        With ``copy`` data is copied, and differentiated inputs may be sparse, which get no gradients. With autograd
+        assignments wait, as gradients need the previous values.
         """
+        import torch
+
         from feedline.networks.packed_minibatch import PackedRows as Rows
         from feedline.networks.packed_minibatch import SparseRows
 
@@ -69,7 +77,11 @@ class Evaluable(Outputs):
         data, begins = begun(arguments)
         pieces = data.values() if isinstance(data, Mapping) else _as_list(data)
         fed = {node: feeds[node] for node in network.inputs if node in feeds}
-        return network, feeds, network(fed, *pieces_of(pieces, begins))
+        network.postpones_assignments = torch.is_grad_enabled()
+        try:
+            return network, feeds, network(fed, *pieces_of(pieces, begins))
+        finally:
+            network.postpones_assignments = False
 
     def eval(
         self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True
@@ -127,7 +139,9 @@ class Evaluable(Outputs):
         device: DeviceDescriptor | None = None,
         as_numpy: bool = True,
     ) -> tuple[Any, dict[Variable, Any]]:
-        """Compute outputs in training mode.
+        """Compute outputs, with ``keep_for_backward`` in training mode, and otherwise in testing mode, as in CNTK.
+
+        In training mode assignments wait for `backward`.
 
         Returns:
             A state for `backward`, which is None without ``keep_for_backward``, and the outputs by variable.
@@ -138,8 +152,8 @@ class Evaluable(Outputs):
         with torch.enable_grad() if keep else torch.no_grad():
             inputs = [v.node for v in self.arguments if v.is_input] if keep else []
             # The state for `backward` must not change with the script's arrays.
-            network, feeds, results = self._run(arguments, outputs, device, True, inputs, keep)
-        state = (network, feeds, results) if keep else None
+            network, feeds, results = self._run(arguments, outputs, device, keep, inputs, keep)
+        state = (network, feeds, results, network.batch) if keep else None
         return state, values_of(network, results, as_numpy)
 
     def backward(
@@ -152,15 +166,18 @@ class Evaluable(Outputs):
         """
         if state is None:
             raise ValueError("expected the state of forward(..., keep_for_backward=...), got None")
-        network, feeds, results = state
+        network, feeds, results, batch = state
         if not isinstance(root_gradients, Mapping):
             root_gradients = {variable_of(network.roots[0]): root_gradients}
+        from feedline.networks.compile import assign
+
         by_node = {node_of(key): value for key, value in root_gradients.items()}
         pairs = [(r.data, by_node[n], n) for n, r in zip(network.roots, results, strict=True) if n in by_node]
         targets = list(variables)
         tensors = [_leaf(v.node, feeds) for v in targets]
         roots, weights = [data for data, _, _ in pairs], [rows_of(g, data, n.shape) for data, g, n in pairs]
         gradients = _differentiate(roots, tensors, weights, keep=True)
+        assign(batch)
         return _gradients(targets, tensors, gradients, feeds, as_numpy)
 
     def grad(
@@ -188,6 +205,8 @@ class Evaluable(Outputs):
         """
         import torch
 
+        from feedline.networks.compile import assign
+
         if wrt is None:
             inputs = [v for v in self.arguments if v.is_input]
             wrt = [v for v in inputs if v.needs_gradient] or inputs
@@ -200,6 +219,7 @@ class Evaluable(Outputs):
             network, feeds, results = self._run(at, every, device, True, fed)
             tensors = [_leaf(v.node, feeds) for v in targets]
             gradients = _differentiate([results[0].data.sum()], tensors, None)
+        assign(network.batch)
         by_variable = _gradients(targets, tensors, gradients, feeds, as_numpy)
         result = next(iter(by_variable.values())) if len(by_variable) == 1 else by_variable
         if outputs is None:
