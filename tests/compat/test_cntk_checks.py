@@ -135,29 +135,37 @@ def mixtures():
 
 @pytest.mark.parametrize("case", mixtures())
 def test_operands_have_one_element_type(case):
-    with pytest.raises(
-        ValueError, match=r"expected operands of one element type, got float\d\d of .* and float\d\d of"
-    ):
-        mixtures()[case]()
+    function = mixtures()[case]()  # as in CNTK, the graph can be constructed
+    with pytest.raises(ValueError, match=r"of one element type, got float\d\d of .* and float\d\d of"):
+        function.eval({v: np.ones((1, *v.shape), v.dtype) for v in function.arguments})
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        lambda: Dense(3),
-        lambda: C.layers.Sequential([C.layers.Recurrence(C.layers.LSTM(3)), Dense(2)]),
-        lambda: C.layers.LayerNormalization(),
-        lambda: C.Function(lambda x: C.times(x, C.parameter((2, 2)))),
-    ],
-)
+LAYERS = [
+    lambda: Dense(3),
+    lambda: C.layers.Sequential([C.layers.Recurrence(C.layers.LSTM(3)), Dense(2)]),
+    lambda: C.layers.Recurrence(C.layers.GRU(3)),
+    lambda: C.layers.LayerNormalization(),
+    lambda: C.Function(lambda x: C.times(x, C.parameter((2, 2)))),
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 def test_layers_have_the_element_type_of_their_operand(layer):
     wide = C.sequence.input_variable(2, dtype=D)
     with pytest.raises(ValueError, match="expected operands of one element type"):
-        layer()(wide)
+        layer()(wide).eval([np.ones((3, 2))])
     with C.default_options(dtype=D):
         if layer().parameters[0].dtype is D:
             assert layer()(wide).eval([np.ones((3, 2))])[0].dtype == D
     assert layer()(C.cast(wide, F)).eval([np.ones((3, 2))])[0].dtype == F
+
+
+def test_trained_functions_have_one_element_type():
+    x, y = C.input_variable(2), C.input_variable(1, dtype=D)
+    loss = C.squared_error(Dense(1)(x), y)
+    learner = C.sgd(loss.parameters, 0.1)
+    with pytest.raises(ValueError, match="expected operands of one element type"):
+        C.Trainer(None, loss, learner).train_minibatch({x: np.ones((1, 2), F), y: np.ones((1, 1))})
 
 
 def test_constants_of_layers_take_the_type_of_the_operand():
@@ -171,7 +179,9 @@ def test_numbers_and_arrays_take_the_type_of_the_operands():
     assert (wide + 1).dtype is D
     assert (np.ones(2, F) * wide).eval(np.ones((1, 2))).dtype == D
     assert (x + np.ones(2)).eval(np.ones((1, 2), F)).dtype == F
-    C.placeholder() + wide
+    assert (C.placeholder() + wide).is_composite is False
+    bounds = C.constant([1.0]), C.constant([2.0])
+    assert C.clip(wide, *bounds).eval(np.array([[0, 1.5]])).tolist() == [[1, 1.5]]
     both = C.cast(x, D) + wide
     assert both.dtype is D
     assert both.eval({x: np.ones((1, 2), F), wide: np.ones((1, 2))}).tolist() == [[2, 2]]
@@ -261,6 +271,42 @@ MISTAKES = {
     "convolution, strides": (ValueError, lambda: C.convolution(C.parameter((2, 3, 3, 3)), IMAGE, (1, 1, 1, 1))),
     "universal, arguments": (ValueError, lambda: C.learners.universal(lambda p: p, [C.parameter(2)])),
     "universal, shape": (ValueError, lambda: C.learners.universal(lambda p, g: p, [C.parameter((-1, 2))])),
+    "slice beyond an axis": (ValueError, lambda: C.slice(IMAGE, 0, 0, 9)),
+    "slice from beyond an axis": (ValueError, lambda: C.slice(IMAGE, (1, 2), (0, -7), (3, 0))),
+    "softmax": (ValueError, lambda: C.softmax(IMAGE, 4)),
+    "log_softmax": (ValueError, lambda: C.log_softmax(IMAGE, -5)),
+    "pad, mode": (ValueError, lambda: C.pad(IMAGE, [(1, 1)] * 3, mode=7)),
+    "pad, cut": (ValueError, lambda: C.pad(IMAGE, [(-1, 1)] * 3)),
+    "pad, reflected": (ValueError, lambda: C.pad(IMAGE, [(0, 0), (6, 0), (0, 0)], mode=C.ops.REFLECT_PAD)),
+    "pooling, kind": (ValueError, lambda: C.pooling(IMAGE, 7, (2, 2))),
+    "pooling, window": (ValueError, lambda: C.pooling(IMAGE, C.MAX_POOLING, (0, 2))),
+    "pooling, strides": (ValueError, lambda: C.pooling(IMAGE, C.MAX_POOLING, (2, 2), (0, 1))),
+    "convolution, strides of 0": (ValueError, lambda: C.convolution(C.parameter((2, 3, 3, 3)), IMAGE, 0)),
+    "convolution, dilation": (ValueError, lambda: C.convolution(C.parameter((2, 3, 3, 3)), IMAGE, dilation=0)),
+    "convolution, groups": (ValueError, lambda: C.convolution(C.parameter((2, 3, 3, 3)), IMAGE, groups=0)),
+    "transposed convolution": (
+        ValueError,
+        lambda: C.convolution_transpose(C.parameter((3, 2, 3, 3)), IMAGE, strides=2, output_shape=(2, 99, 99)),
+    ),
+    "roipooling": (ValueError, lambda: C.roipooling(IMAGE, C.input_variable((2, 4)), C.MAX_POOLING, (0, 2), 1.0)),
+    "local_response_normalization": (ValueError, lambda: C.local_response_normalization(IMAGE, -1, 1, 1, 1)),
+    "one_hot": (ValueError, lambda: C.one_hot(C.input_variable(2), 0)),
+    "top_k": (ValueError, lambda: C.top_k(IMAGE, 0)),
+    "uniform": (ValueError, lambda: C.random.uniform((2,), low=2, high=1)),
+    "normal": (ValueError, lambda: C.random.normal_like(IMAGE, scale=-1)),
+    "gumbel": (ValueError, lambda: C.random.gumbel((2,), scale=-1)),
+    "bernoulli": (ValueError, lambda: C.random.bernoulli((2,), mean=2)),
+    "input, negative": (ValueError, lambda: C.input_variable((-5, 2))),
+    "parameter, negative": (ValueError, lambda: C.parameter((-5,))),
+    "parameter, text": (TypeError, lambda: C.parameter(2, init="a")),
+    "operand, None": (TypeError, lambda: C.plus(None, IMAGE)),
+    "function of nothing": (TypeError, lambda: C.Function(lambda x: None)),
+    "combine, nothing": (ValueError, lambda: C.combine([])),
+    "combine, a number": (TypeError, lambda: C.combine([3])),
+    "axes, text": (TypeError, lambda: C.input_variable(2, dynamic_axes=["a"])),
+    "bilinear": (ValueError, lambda: C.parameter((2, 3), init=C.initializer.bilinear(2, 2)).value),
+    "stabilizer": (ValueError, lambda: C.layers.Stabilizer(0)),
+    "window of steps": (ValueError, lambda: C.layers.PastValueWindow(0, -1)(C.sequence.input_variable(2))),
     "For, a layer": (ValueError, lambda: For(range(3), Dense(5))),
     "For, a partial function": (ValueError, lambda: For(range(3), functools.partial(Dense, 5))),
     "For, an object": (ValueError, lambda: For(range(3), object())),
@@ -331,3 +377,47 @@ def test_generated_sequences_are_rounded_up():
     like = C.sequence.input_variable(1)
     steps = double(C.Constant(1), like).eval([np.zeros((3, 1), F), np.zeros((5, 1), F)])
     assert [s.tolist() for s in steps] == [[2, 4, 8, 16, 32], [2, 4, 8, 16, 32, 64]]
+
+
+# ---- assignments ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [F, D])
+def test_assignments_wait_for_gradients(dtype):
+    data = np.array([[1, 2], [4, 5]], dtype)
+    target, source = C.parameter((2, 2), dtype=dtype), C.parameter(init=data)
+    assigned = C.assign(target, source)
+    state, values = assigned.forward({}, [assigned.output], {assigned.output})
+    assert target.value.tolist() == np.zeros((2, 2)).tolist()
+    assert values[assigned.output].tolist() == data.tolist()
+    gradients = assigned.backward(state, {assigned.output: np.ones_like(data)}, {target})
+    assert target.value.tolist() == data.tolist()
+    assert gradients[target].tolist() == np.zeros((2, 2)).tolist()
+    source.value = data + 1
+    assigned.network()({})  # as trainers run it
+    assert target.value.tolist() == (data + 1).tolist()
+
+
+def test_gradients_are_taken_at_the_previous_values():
+    x, w = C.input_variable(1), C.parameter(1, init=3.0)
+    both = C.combine(x * w * w, C.assign(w, w * 2))
+    assert both.grad([[2.0]], wrt=[w], grad_root=both.outputs[0]).tolist() == [12.0]
+    assert w.value.tolist() == [3.0]  # the assignment is not below the root
+    gradient, _ = both.grad([[2.0]], wrt=[w], grad_root=both.outputs[0], outputs=list(both.outputs))
+    assert (gradient.tolist(), w.value.tolist()) == ([12.0], [6.0])
+    assert both.eval([[2.0]])[both.outputs[0]].tolist() == [[72.0]]
+    assert w.value.tolist() == [12.0]
+
+
+def test_forward_is_testing_unless_gradients_follow():
+    x = C.input_variable(1, needs_gradient=True)
+    scale, bias = C.parameter(1, init=3), C.parameter(1, init=4)
+    count = C.constant(0)
+    normalized = C.batch_normalization(x, scale, bias, C.constant(1, 1), C.constant(2, 1), False, running_count=count)
+    data = np.array([[0.0], [2.0]], F)
+    _, values = normalized.forward({x: data})
+    np.testing.assert_allclose(values[normalized.output], (data - 1) / np.sqrt(2 + 1e-5) * 3 + 4, rtol=1e-6)
+    assert count.value == 0
+    _, values = normalized.forward({x: data}, normalized.outputs, normalized.outputs)
+    np.testing.assert_allclose(values[normalized.output], [[1], [7]], rtol=1e-4)
+    assert count.value == 2

@@ -308,7 +308,7 @@ def test_restore_from_a_file_in_cntks_format(tmp_path):
 
     z, other = build(), build()
     data = cntk_functions.STEPS
-    z.forward({s: data})  # moves the running statistics
+    z.forward({s: data}, z.outputs, z.outputs)  # moves the running statistics
     z.save(str(tmp_path / "z"), format=C.ModelFormat.CNTKv2)
     other.restore(str(tmp_path / "z"))
     np.testing.assert_allclose(other.eval({s: data}), z.eval({s: data}), 1e-6)

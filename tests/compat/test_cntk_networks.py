@@ -259,7 +259,7 @@ def test_normalisations():
     assert [p.shape for p in z.parameters] == [(3,), (3,)]
     for map_rank, over in ((1, (0, 2)), (None, 0)):
         b = BatchNormalization(map_rank=map_rank)(x)
-        _, found = b.forward({x: data})
+        _, found = b.forward({x: data}, b.outputs, b.outputs)
         mean, variance = data.mean(over, keepdims=True), data.var(over, keepdims=True)
         close(found[b.output], (data - mean) / np.sqrt(variance + 1e-5), rtol=1e-4)
         # Later by the unbiased estimate of the variance.
@@ -472,7 +472,7 @@ def test_dropout_drops_in_training_alone():
     z = Dropout(0.5)(x)
     ones = np.ones((1, 1000), "f4")
     assert (z.eval({x: ones}) == 1).all()
-    _, trained = z.forward({x: ones})
+    _, trained = z.forward({x: ones}, z.outputs, z.outputs)
     assert set(np.unique(trained[z.output])) == {0, 2}
 
 
@@ -498,7 +498,7 @@ def test_data_in_every_form(x):
 def test_what_a_file_keeps(tmp_path, x):
     hidden = Sequential([Embedding(4), Recurrence(GRU(3)), C.sequence.last, BatchNormalization()])(x)
     z = C.combine(Dense(2, name="out")(hidden), C.reduce_sum(hidden, name="sum"))
-    z.forward({x: STEPS})  # moves the running statistics
+    z.forward({x: STEPS}, z.outputs, z.outputs)  # moves the running statistics
     path = tmp_path / "model.safetensors"
     z.save(path)
     loaded = C.load_model(path)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from feedline.cntk._nodes import check_element_types
 from feedline.cntk._order import in_order
 from feedline.cntk._tracing import roots_of
 from feedline.cntk.device import intended_device
-from feedline.cntk.ops._evaluation import check_constants
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Parameter, Variable
 from feedline.networks import Node
@@ -34,13 +34,15 @@ class CriterionNetwork(Network):
         extra: further nodes to compute.
 
     Raises:
-        ValueError: several numbers for a whole minibatch, or no variable with a batch axis below an output.
+        ValueError: several numbers for a whole minibatch, no variable with a batch axis below an output, or an
+            operation with operands of several element types.
 
     Attributes:
         extra: values of the further nodes for the last minibatch.
     """
 
     def __init__(self, outputs: Sequence[Node], extra: Sequence[Node] = ()) -> None:
+        check_element_types([*outputs, *extra])
         super().__init__([*outputs, *extra])
         self._count = len(outputs)
         self._counted = [_counted_by(node) for node in outputs]
@@ -126,7 +128,6 @@ def _counted_by(root: Node) -> tuple[str, ...]:
 def module_of(loss: Any, metric: Any) -> tuple[CriterionNetwork, Any, Any]:
     """Return the network of a criterion, on the default device, and functions that select its loss and metric."""
     outputs = [loss.node] if metric is None else [loss.node, metric.node]
-    check_constants(outputs)
     network = CriterionNetwork(outputs)
     network.to(intended_device().torch())
     return network, _loss, None if metric is None else _metric

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -47,6 +47,7 @@ def dims(shape: Any, free: bool = False) -> tuple[int, ...]:
 
     Raises:
         TypeError: another type, or a fraction.
+        ValueError: another negative dimension.
         CompatError: a dimension that differs between minibatches, unless ``free``.
     """
     shape = plain(shape)
@@ -54,6 +55,8 @@ def dims(shape: Any, free: bool = False) -> tuple[int, ...]:
         sizes = (shape,) if isinstance(shape, int) else tuple(map(whole, shape))
     except TypeError:
         raise TypeError(f"expected a shape as a whole number or a tuple of them, got {shape!r}") from None
+    if min(sizes, default=0) < FreeDimension:
+        raise ValueError(f"expected dimensions of at least 0, InferredDimension or FreeDimension, got {sizes}")
     if FreeDimension in sizes and not free:
         raise CompatError(
             f"expected a shape whose dimensions are known, got {sizes} with a FreeDimension: only inputs and "
@@ -101,7 +104,11 @@ def axis_names(axes: Iterable[Axis]) -> tuple[str, ...]:
 
     Raises:
         ValueError: a static axis, or more than one sequence axis.
+        TypeError: not axes.
     """
+    axes = list(axes)
+    if not all(isinstance(axis, Axis) for axis in axes):
+        raise TypeError(f"expected axes, got {axes}; see cntk.Axis")
     names = tuple(BATCH if axis.is_batch_axis else axis.name for axis in axes)
     if any(axis.is_static_axis for axis in axes) or len(names) > 2 or (names and BATCH not in names):
         raise ValueError(f"expected the batch axis and at most one sequence axis, got {list(axes)}")
@@ -118,6 +125,8 @@ def axes_of(node: Node) -> tuple[Axis, ...]:
 def constant_node(value: Any, dtype: Any = None) -> Node:
     """Return a constant leaf."""
     array = np.asarray(value)
+    if array.dtype.kind == "O":
+        raise TypeError(f"expected a number or an array, got {value!r}")
     kind = dtype_name(dtype) if dtype is not None else array.dtype.name if array.dtype.kind == "f" else "float32"
     if not isinstance(value, np.ndarray) and dtype is None:
         kind = "float32"
@@ -146,14 +155,11 @@ def node_of(operand: Any, dtype: Any = None) -> Node:
 
 
 def nodes_of(*operands: Any) -> list[Node]:
-    """Return nodes as `node_of`. Numbers and arrays get the element type of the operands with a node, if there are any.
-
-    Raises:
-        ValueError: variables or functions of different element types.
-    """
+    """Return nodes as `node_of`. Constants get the known type of the first operand with a node, or single precision."""
     nodes = [o if isinstance(o, Node) else getattr(o, "node", None) for o in operands]
+    types = (known_element_type(node) for node in nodes if node is not None)
     default = "float32" if len(operands) == 1 or any(node is not None for node in nodes) else None
-    dtype = _common_type([(node, known_element_type(node)) for node in nodes if node is not None]) or default
+    dtype = next((kind for kind in types if kind is not None), default)
     return [node_of(operand, dtype) for operand in operands]
 
 
@@ -167,35 +173,28 @@ def with_gradient(node: Node) -> Node:
     return replace(node, attributes=MappingProxyType({_NEEDS_GRADIENT: True}))
 
 
-def _common_type(operands: Iterable[tuple[Node, str | None]]) -> str | None:
-    """Return the known element type of operands, or None. ValueError: they have several."""
-    types = {kind: node for node, kind in operands if kind is not None}
-    if len(types) > 1:
-        each = " and ".join(f"{kind} of {node.label}" for kind, node in sorted(types.items()))
-        raise ValueError(f"expected operands of one element type, got {each}; convert with cntk.cast, or set the dtype")
-    return next(iter(types), None)
-
-
 # Operations whose operands may be of different element types. A block is an alias of its result and its arguments.
-_MIXING = {"alias", "batch_normalization", "user", "user_output"}
+_MIXING = {"alias", "batch_normalization", "crop", "user", "user_output"}
 
 
-def check_element_types(roots: Iterable[Node], changes: Mapping[Node, Node]) -> None:
-    """Check the element types of parameters and of what replaces the arguments of a function.
-
-    Args:
-        roots: outputs of the function.
-        changes: arguments, and their replacements.
+def check_element_types(roots: Iterable[Node]) -> None:
+    """Check that the operands of each operation are of one element type. Constants of single precision fit any type.
 
     Raises:
-        ValueError: an operation with parameters and operands of different types.
+        ValueError: they are of several types.
     """
-    types: dict[Node, str | None] = {node: known_element_type(new) for node, new in changes.items()}
+    types: dict[Node, str | None] = {}
     for node in topological(roots):
-        if node in changes or node.op in ("constant", "placeholder"):  # constants take the type of operands
-            types.setdefault(node, None)
+        if node.op == "constant" and node.dtype == "float32":
+            types[node] = None
         elif node.is_leaf or node.op == "cast":
             types[node] = known_element_type(node)
         else:
-            known = ((child, types[child]) for child in node.inputs)
-            types[node] = next((k for _, k in known if k), None) if node.op in _MIXING else _common_type(known)
+            known = {kind: child for child in node.inputs if (kind := types[child]) is not None}
+            if len(known) > 1 and node.op not in _MIXING:
+                each = " and ".join(f"{kind} of {child.label}" for kind, child in sorted(known.items()))
+                raise ValueError(
+                    f"{node.label}: expected operands of one element type, got {each}; convert with cntk.cast, or set "
+                    "the dtype"
+                )
+            types[node] = next(iter(known), None)

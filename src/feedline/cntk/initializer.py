@@ -189,6 +189,10 @@ def bilinear(kernel_width: int, kernel_height: int) -> Initializer:
             centre = factor - 1 if size % 2 else factor - 0.5
             return 1 - np.abs(np.arange(size) - centre) / factor
 
+        if len(flat) % (kernel_height * kernel_width):
+            raise ValueError(
+                f"expected a shape that ends with the window {(kernel_height, kernel_width)}, got {len(flat)} numbers"
+            )
         kernel = torch.from_numpy(np.outer(ramp(kernel_height), ramp(kernel_width)).ravel())
         flat.reshape(-1, len(kernel)).copy_(kernel)
 

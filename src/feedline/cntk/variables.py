@@ -281,6 +281,8 @@ def _weights_node(shape: Any, init: Any, dtype: Any, name: str, trains: bool) ->
             raise ValueError("expected a shape or an initial value, got neither")
         # A copy: the tensor is initialized later, and the script may change its array until then.
         initial = np.array(0.0 if init is None else init.asarray() if hasattr(init, "asarray") else init)
+        if initial.dtype.kind not in "biuf":
+            raise TypeError(f"expected a number, an array or an initializer, got {init!r}")
         # A number fills the shape, but an array determines it.
         shape = initial.shape if shape is None or not (init is None or np.isscalar(init)) else shape
 

@@ -58,6 +58,7 @@ class Network(torch.nn.Module):
         memories: BPTT states of recurrences, one for training and one for evaluation.
         generators: generators of random operations with a seed, by a name that is the same in every process.
         batch: minibatch of the last run, None before the first.
+        postpones_assignments: whether assignments of a run wait for `assign`, until gradients are computed.
         steps: for each operation, in the order in which they run: its slot, the slots of its operands, the function
             that runs it, and the slots that are not needed after it.
     """
@@ -92,6 +93,7 @@ class Network(torch.nn.Module):
         random = (node for node in topological(self.roots) if "seed" in node.attributes)
         self._random = {node: f"{node.op}{i}" for i, node in enumerate(random)}
         self.batch: PackedBatch | None = None
+        self.postpones_assignments = False
         self._whole_only = [node for node in order if not node.is_leaf and op(node.op).whole]
         now = [node for node in order if node not in later]
         needed = [*(end for end in ends if end not in later), *(node for _, node in self._passed)]
@@ -169,11 +171,8 @@ class Network(torch.nn.Module):
                     f"{self._whole_only[0].label}: expected whole sequences, got truncated ones; omit truncation_length"
                 )
         results = self._run(batch, values)
-        if batch.assignments:
-            with torch.no_grad():
-                for _, target, value in sorted(batch.assignments, key=itemgetter(0)):
-                    target.copy_(value)
-            batch.assignments.clear()
+        if batch.assignments and not self.postpones_assignments:
+            assign(batch)
         return results
 
     def _values(self) -> list[Any]:
@@ -305,6 +304,14 @@ def _sequence_axis(node: Node) -> str | None:
 
 def _kind(node: Node) -> str:
     return node.dtype if node.op == "input" else element_type(node)
+
+
+def assign(batch: PackedBatch) -> None:
+    """Write the values that a run assigned to parameters and constants."""
+    with torch.no_grad():
+        for _, target, value in sorted(batch.assignments, key=itemgetter(0)):
+            target.copy_(value)
+    batch.assignments.clear()
 
 
 def _below(node: Node) -> Sequence[Node]:

@@ -84,6 +84,8 @@ def loop(node: Node) -> Run:
         steps = batch.sequences[axis].steps(backwards)
         entering = [_arrange(x, n, steps) for x, n in zip(tensors, rows_of, strict=True)]
         states = [_last_steps(tensors[i], d, batch, steps) if i is not None else None for i, d in begins]
+        # Initial states that are numbers take the dtype of the steps.
+        kind = next((x.dtype for x, n in zip(entering, rows_of, strict=True) if n == 2), None)
         history: dict[int, list[Any]] = {k: [] for k in recorded}
         carried = None if batch.cut is None else begun(batch, tensors, steps)
         values: list[Any] = [*entering, *[None] * (size - len(entering))]
@@ -100,7 +102,7 @@ def loop(node: Node) -> Run:
                     state = states[i]
                     values[target] = _before(
                         values[initial] if state is None else state[:, t], len(first.axes), active, shape
-                    )
+                    ).to(kind)
                     if carried is not None:
                         earlier, exists, _ = carried[i]
                         mask = exists[:active, t].reshape(-1, *(1,) * len(shape))

@@ -58,6 +58,8 @@ def Stabilizer(steepness: float = 4, enable_self_stabilization: Any = default_ov
     """Return a layer that scales by a learned factor, kept positive by a softplus, or the identity if disabled."""
     if not enable_self_stabilization:
         return identity
+    if steepness <= 0:
+        raise ValueError(f"Stabilizer: expected a steepness above 0, got {steepness}")
     # The initial factor is 1: softplus(steepness * 0.99537863) / steepness for a steepness of 4, as in CNTK.
     factor = parameter((), 0.99537863, "alpha")
     beta = ops.softplus(factor * steepness) * (1 / steepness)

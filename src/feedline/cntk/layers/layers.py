@@ -19,7 +19,7 @@ from feedline.cntk.default_options import (
 )
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._layer_helpers import INFERRED, activate, for_each_axis, layer, parameter
-from feedline.cntk.ops._operation_helpers import build
+from feedline.cntk.ops._operation_helpers import at_least, build
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Constant
 from feedline.errors import CompatError
@@ -156,6 +156,7 @@ def _window(
     strides, pad, dilation, groups = steps
     sharing, transpose_weight = kinds
     window = dims(filter_shape)
+    at_least(1, filter_shape=window)
     if not all(for_each_axis(window, sharing, "sharing")) or transpose_weight:
         raise CompatError(
             "expected a shared kernel, got sharing=False or transpose_weight; use ConvolutionTranspose for transposed "
@@ -166,7 +167,7 @@ def _window(
     if groups < 1:
         raise ValueError(f"expected at least one group, got {groups}")
     each = [for_each_axis(window, v, s) for v, s in ((strides, "strides"), (pad, "pad"), (dilation, "dilation"))]
-    return window, () if num_filters is None else dims(num_filters), (*each, groups)
+    return window, dims(num_filters) if num_filters else (), (*each, groups)
 
 
 def _kernel(window: tuple[int, ...], filters: tuple[int, ...], init: Any, reduction_rank: int) -> Any:

@@ -14,6 +14,7 @@ from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.layers._layer_helpers import layer
 from feedline.cntk.layers.higher_order_layers import as_function
 from feedline.cntk.ops import sequence
+from feedline.cntk.ops._operation_helpers import at_least
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.ops.sequence import input_variable as input_variable
 from feedline.cntk.variables import Constant, placeholder
@@ -34,6 +35,7 @@ def PastValueWindow(
     window_size: int, axis: Any, go_backwards: Any = default_override_or(False), name: str = ""
 ) -> Function:
     """Return a layer of two outputs: the last samples of each sequence, spliced along an axis, and a mask of them."""
+    at_least(1, window_size=window_size)
     end, sign = (sequence.first, -1) if go_backwards else (sequence.last, 1)
 
     def window(x: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from feedline.cntk._arguments import arguments_of
 from feedline.cntk._feeding import arrays_of, rows_of, value_of
-from feedline.cntk._nodes import node_of
+from feedline.cntk._nodes import check_element_types, node_of
 from feedline.cntk._operand import Operand
 from feedline.cntk.device import DeviceDescriptor
 from feedline.cntk.ops._outputs import Outputs
@@ -17,7 +17,7 @@ from feedline.cntk.variables import Variable, variable_of
 from feedline.data import Value as PackedRows
 from feedline.networks import Node
 from feedline.networks.loop_outputs import outside
-from feedline.networks.traverse import element_type, topological
+from feedline.networks.traverse import topological
 
 
 class Evaluable(Outputs):
@@ -27,14 +27,15 @@ class Evaluable(Outputs):
         """Return the `torch.nn.Module` that computes ``outputs``, by default all. It is compiled once.
 
         Raises:
-            ValueError: an output that is not in the graph of the function, or a constant of another element type.
+            ValueError: an output that is not in the graph of the function, or an operation with operands of several
+                element types.
         """
         from feedline.networks.compile import Network
 
         roots = tuple(self._roots if outputs is None else [node_of(o) for o in outputs])
         if roots not in self._networks:
             check_below(self._roots, roots)
-            check_constants(roots)
+            check_element_types(roots)
             self._networks[roots] = Network(roots)
         return self._networks[roots]
 
@@ -49,8 +50,11 @@ class Evaluable(Outputs):
     ) -> Any:
         """Return (network, feeds, results). Rows of ``differentiated`` inputs are leaves of autograd.
 
-        With ``copy`` data is copied, and differentiated inputs may be sparse, which get no gradients.
+        With ``copy`` data is copied, and differentiated inputs may be sparse, which get no gradients. With autograd
+        assignments wait, as gradients need the previous values.
         """
+        import torch
+
         from feedline.networks.compile import pack_rows
         from feedline.networks.packed_minibatch import SparseRows
 
@@ -75,7 +79,11 @@ class Evaluable(Outputs):
                 raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
             rows.data.requires_grad_(True)
             feeds[node] = rows
-        return network, feeds, network(feeds, minibatch.lanes, minibatch.begins)
+        network.postpones_assignments = torch.is_grad_enabled()
+        try:
+            return network, feeds, network(feeds, minibatch.lanes, minibatch.begins)
+        finally:
+            network.postpones_assignments = False
 
     def eval(
         self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True
@@ -134,7 +142,9 @@ class Evaluable(Outputs):
         device: DeviceDescriptor | None = None,
         as_numpy: bool = True,
     ) -> tuple[Any, dict[Variable, Any]]:
-        """Compute outputs in training mode.
+        """Compute outputs, with ``keep_for_backward`` in training mode, and otherwise in testing mode, as in CNTK.
+
+        In training mode assignments wait for `backward`.
 
         Returns:
             A state for `backward`, which is None without ``keep_for_backward``, and the outputs by variable.
@@ -145,8 +155,8 @@ class Evaluable(Outputs):
         with torch.enable_grad() if keep else torch.no_grad():
             inputs = [v.node for v in self.arguments if v.is_input] if keep else []
             # The state for `backward` must not change with the script's arrays.
-            network, feeds, results = self._run(arguments, outputs, device, True, inputs, keep)
-        state = (network, feeds, results) if keep else None
+            network, feeds, results = self._run(arguments, outputs, device, keep, inputs, keep)
+        state = (network, feeds, results, network.batch) if keep else None
         return state, values_of(network, results, as_numpy)
 
     def backward(
@@ -159,15 +169,18 @@ class Evaluable(Outputs):
         """
         if state is None:
             raise ValueError("expected the state of forward(..., keep_for_backward=...), got None")
-        network, feeds, results = state
+        network, feeds, results, batch = state
         if not isinstance(root_gradients, Mapping):
             root_gradients = {variable_of(network.roots[0]): root_gradients}
+        from feedline.networks.compile import assign
+
         by_node = {node_of(key): value for key, value in root_gradients.items()}
         pairs = [(r.data, by_node[n]) for n, r in zip(network.roots, results, strict=True) if n in by_node]
         targets = list(variables)
         tensors = [_leaf(v.node, feeds) for v in targets]
         roots, weights = [data for data, _ in pairs], [rows_of(g, data) for data, g in pairs]
         gradients = _differentiate(roots, tensors, weights, keep=True)
+        assign(batch)
         return _gradients(targets, tensors, gradients, feeds, as_numpy)
 
     def grad(
@@ -198,6 +211,8 @@ class Evaluable(Outputs):
         """
         import torch
 
+        from feedline.networks.compile import assign
+
         if wrt is None:
             wrt = [v for v in self.arguments if v.needs_gradient]
             if not wrt:
@@ -214,6 +229,7 @@ class Evaluable(Outputs):
             network, feeds, results = self._run(at, every, device, True, fed)
             tensors = [_leaf(v.node, feeds) for v in targets]
             gradients = _differentiate([results[0].data.sum()], tensors, None)
+        assign(network.batch)
         by_variable = _gradients(targets, tensors, gradients, feeds, as_numpy)
         result = next(iter(by_variable.values())) if len(by_variable) == 1 else by_variable
         if outputs is None:
@@ -232,24 +248,6 @@ def check_below(roots: Sequence[Node], outputs: Iterable[Node]) -> None:
     if foreign:
         names = ", ".join(sorted(node.label for node in foreign))
         raise ValueError(f"expected outputs of this function, or of functions below it, got {names} of another one")
-
-
-def check_constants(roots: Sequence[Node]) -> None:
-    """Check that no constant would widen the numbers of a graph.
-
-    Raises:
-        ValueError: an operation with a constant in double precision, and another operand in single or half precision.
-    """
-    for node in topological(outside(roots)):
-        if node.is_leaf or node.op in ("cast", "crop"):  # which take the type or shape of an operand
-            continue
-        doubles = [child for child in node.inputs if child.op == "constant" and child.dtype == "float64"]
-        operand = next((child for child in node.inputs if child.op != "constant"), None)
-        if doubles and operand is not None and element_type(operand) in ("float16", "float32"):
-            raise ValueError(
-                f"{node.label}: expected {doubles[0].label} to be {element_type(operand)}, as {operand.label}, got "
-                "float64; make it by constant(value, dtype=...), or use .astype(np.float32)"
-            )
 
 
 def values_of(network: Any, results: Sequence[Any], as_numpy: bool = True) -> dict[Variable, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from feedline.cntk import _files
 from feedline.cntk._names import NAMES, absent_members, explain
-from feedline.cntk._nodes import check_element_types, node_of
+from feedline.cntk._nodes import node_of
 from feedline.cntk._op_names import function_uid, variable_uid
 from feedline.cntk._operand import Operand, registered_operation
 from feedline.cntk._order import search_order
@@ -125,9 +125,6 @@ class Function(Evaluable):
         Args:
             *args: values of the arguments in order, or a dictionary by variable.
             **kwargs: values by name of the argument.
-
-        Raises:
-            ValueError: variables of another element type than the parameters.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
             values = {self._find_node(key): value for key, value in args[0].items()}
@@ -137,7 +134,6 @@ class Function(Evaluable):
             results = self.eval({variable_of(node): value for node, value in values.items()})
             return tuple(results[output] for output in self.outputs) if len(self._roots) > 1 else results
         changes = {node: node_of(value) for node, value in values.items()}
-        check_element_types(self._roots, changes)
         return self._with(replace(self._roots, changes, _copied), changes)
 
     def _with(self, roots: Sequence[Node], changes: Mapping[Node, Node]) -> Function:

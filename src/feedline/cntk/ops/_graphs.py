@@ -10,6 +10,7 @@ import numpy as np
 
 from feedline._facades import defined_in
 from feedline.cntk._nodes import node_of
+from feedline.cntk._operand import Operand
 from feedline.cntk._settings import take_plain_settings
 from feedline.cntk._tracing import block_of, roots_of
 from feedline.cntk.ops._elementwise import element_times, minus, plus, stop_gradient
@@ -21,8 +22,18 @@ from feedline.networks import BATCH
 
 
 def combine(*operands: Any, name: str = "") -> Function:
-    """Return one function with the outputs of all operands."""
+    """Return one function with the outputs of all operands.
+
+    Raises:
+        ValueError: no operands.
+        TypeError: an operand is neither a variable nor a function.
+    """
     items = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    if not items:
+        raise ValueError("expected variables or functions to combine, got none")
+    for item in items:
+        if not isinstance(item, Operand):
+            raise TypeError(f"expected variables or functions to combine, got {type(item).__name__}")
     roots = [root for item in items for root in roots_of(item)]
     if len(roots) == 1:
         return alias(variable_of(roots[0]), name) if name else Function.of(roots)
@@ -114,7 +125,8 @@ def eval(op: Any, arguments: Any = None) -> Any:
 def assign(ref: Any, input: Any, name: str = "") -> Function:
     """Return an operation that sets a parameter or constant when run. Its result, the new value, has no gradient.
 
-    Other operations in the same run read the previous value.
+    Other operations in the same run read the previous value. If gradients follow, it is set after these: see
+    `Function.forward`.
 
     Raises:
         ValueError: ``ref`` is neither a parameter nor a constant, or the value has a batch axis.

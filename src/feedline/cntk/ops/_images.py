@@ -13,7 +13,7 @@ from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops._elementwise import element_divide, minus, plus, pow, sqrt, square
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._operation_helpers import as_list, build, late, spatial
+from feedline.cntk.ops._operation_helpers import as_list, at_least, build, choice, late, spatial
 from feedline.cntk.ops._reductions import reduce_mean
 from feedline.cntk.ops._shape import pad, slice
 from feedline.cntk.variables import Constant
@@ -57,7 +57,9 @@ def convolution(
 
     Raises:
         CompatError: ``sharing=False``.
+        ValueError: strides, dilation or groups below 1.
     """
+    at_least(1, strides=strides, dilation=dilation, groups=groups)
     if not all(as_list(sharing)):
         raise CompatError("expected a shared kernel, got sharing=False: splice and multiply slices of the operand")
     if sequential:
@@ -124,6 +126,7 @@ def convolution_transpose(
     Raises:
         CompatError: ``sharing=False``, or dilation.
     """
+    at_least(1, strides=strides)
     if not all(as_list(sharing)) or set(as_list(dilation)) != {1}:
         raise CompatError("expected a shared kernel without dilation")
     kernel, data = nodes_of(convolution_map, operand)
@@ -161,9 +164,13 @@ def pooling(
         ceil_out_dim: whether a last window counts that reaches beyond an unpadded axis, with its cells inside.
         include_pad: whether averages count padding, as zeros.
         name: name of the operation.
+
+    Raises:
+        ValueError: another type, or a window or stride below 1.
     """
     size = dims(pooling_window_shape)
-    op = {MAX_POOLING: "max_pooling", AVG_POOLING: "average_pooling"}[pooling_type]
+    op = choice("pooling_type", pooling_type, {MAX_POOLING: "max_pooling", AVG_POOLING: "average_pooling"})
+    at_least(1, pooling_window_shape=size, strides=strides)
     attributes: dict[str, Any] = {"window": size, **_steps(strides, auto_padding, len(size))}
     if ceil_out_dim:
         attributes["ceil"] = True
@@ -192,6 +199,7 @@ def roipooling(
     """
     if pooling_type != MAX_POOLING:
         raise ValueError(f"expected MAX_POOLING, got {pooling_type}")
+    at_least(1, roi_output_shape=roi_output_shape)
     attributes = {"size": dims(roi_output_shape), "scale": float(spatial_scale)}
     return build("roi_pooling", [operand, rois], attributes, name)
 
@@ -272,6 +280,7 @@ def unpooling(
     if unpooling_type != MAX_UNPOOLING:
         raise ValueError(f"expected MAX_UNPOOLING, got {unpooling_type}")
     size = dims(unpooling_window_shape)
+    at_least(1, unpooling_window_shape=size, strides=strides)
     attributes = {"window": size, **_steps(strides, auto_padding, len(size))}
     return build("max_unpooling", [operand, pooling_input], attributes, name)
 
@@ -303,6 +312,7 @@ def local_response_normalization(
 
     Channels beyond either end count as 0.
     """
+    at_least(0, depth_radius=depth_radius)
     channels, rank = node_of(operand).shape[0], len(node_of(operand).shape)
     around = pad(square(operand), [(depth_radius, depth_radius), *[(0, 0)] * (rank - 1)])
     total = plus(*(slice(around, 0, i, i + channels) for i in range(2 * depth_radius + 1))) if depth_radius else around

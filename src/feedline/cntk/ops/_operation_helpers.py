@@ -95,6 +95,21 @@ def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
+def at_least(minimum: float, **settings: Any) -> None:
+    """Raise ValueError for a setting, or an item of it, that is less than a minimum."""
+    for name, value in settings.items():
+        if any(item < minimum for item in as_list(value)):
+            raise ValueError(f"expected {name} of at least {minimum}, got {value}")
+
+
+def choice(name: str, value: Any, choices: Mapping[Any, str]) -> str:
+    """Return the graph's name for one of CNTK's numbers. ValueError: another value."""
+    if value not in choices:
+        known = ", ".join(f"{number} ({text})" for number, text in choices.items())
+        raise ValueError(f"expected {name} of {known}, got {value!r}")
+    return choices[value]
+
+
 def spatial(value: Any, rank: int, otherwise: Any) -> tuple[Any, ...]:
     """Return a value per spatial axis, from a value for all, for channels and for each, or for the last axes.
 

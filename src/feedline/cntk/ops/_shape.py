@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,17 @@ from feedline.cntk._nodes import dims, node_of
 from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._graphs import alias
-from feedline.cntk.ops._operation_helpers import as_list, axis_number, axis_numbers, build, late, leading, longest_shape
+from feedline.cntk.ops._operation_helpers import (
+    as_list,
+    at_least,
+    axis_number,
+    axis_numbers,
+    build,
+    choice,
+    late,
+    leading,
+    longest_shape,
+)
 from feedline.networks import apply
 
 TIMES_NO_INFERRED_INPUT_RANK = -1
@@ -136,12 +147,20 @@ def slice(x: Any, axis: Any, begin_index: Any, end_index: Any, strides: Any = No
     """Return part of a sample along one or several axes. An ``end_index`` of 0 means the end.
 
     A negative stride goes through the range from its end.
+
+    Raises:
+        ValueError: a range beyond an axis, or another number of begins, ends or strides than axes.
     """
     axes = axis_numbers(axis)
     starts, ends = as_list(begin_index), as_list(end_index)
     steps = [1] * len(axes) if strides is None else as_list(strides)
     if not len(axes) == len(starts) == len(ends) == len(steps):
         raise ValueError(f"expected as many begins, ends and strides as the {len(axes)} axes")
+    shape = node_of(x).type.shape or ()
+    for axis_at, begin, end in zip(axes, starts, ends, strict=True):
+        size = shape[axis_at] if -len(shape) <= axis_at < len(shape) else -1
+        if size >= 0 and not (-size <= begin < size and -size < end <= size):
+            raise ValueError(f"expected a range within axis {axis_at} of {size} elements, got {begin} to {end}")
     attributes = {"axis": tuple(axes), "begin": tuple(starts), "end": tuple(ends), "strides": tuple(steps)}
     return build("slice", [x], attributes, name)
 
@@ -158,6 +177,7 @@ def splice(*inputs: Any, axis: Any = -1, name: str = "") -> Function:
 
 def one_hot(x: Any, num_classes: int, sparse_output: bool = False, axis: Any = -1, name: str = "") -> Function:
     """Return one-hot vectors of the operand's elements, along a new axis."""
+    at_least(1, num_classes=num_classes)
     attributes = {"classes": int(num_classes), "axis": axis_number(axis), "sparse": builtins.bool(sparse_output)}
     return build("one_hot", [x], attributes, name)
 
@@ -169,10 +189,14 @@ def gather(reference: Any, indices: Any, axis: Any = None, name: str = "") -> Fu
 
 
 def pad(x: Any, pattern: Any, mode: int = CONSTANT_PAD, constant_value: float = 0, name: str = "") -> Function:
-    """Pad each axis by ``pattern``, a pair (before, after) per axis. ValueError: other than pairs."""
+    """Pad each axis by ``pattern``, a pair (before, after) per axis. ValueError: other than pairs, or another mode."""
     if any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pattern):
         raise ValueError(f"expected a pair (before, after) for each axis, got {pattern}")
-    kind = {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect", SYMMETRIC_PAD: "symmetric"}[mode]
+    kind = choice("mode", mode, {CONSTANT_PAD: "constant", REFLECT_PAD: "reflect", SYMMETRIC_PAD: "symmetric"})
+    for pair, size in itertools.zip_longest(pattern, node_of(x).type.shape or ()):
+        at_least(0, pattern=pair or ())
+        if mode == REFLECT_PAD and pair and size and 0 < size <= max(pair):
+            raise ValueError(f"expected a pattern below {size}, for an axis of {size} that is reflected, got {pair}")
     attributes = {"pattern": tuple(tuple(p) for p in pattern), "mode": kind, "value": float(constant_value)}
     return build("pad", [x], attributes, name)
 
@@ -243,6 +267,7 @@ def _block(block_size: Any) -> int:
 
 def top_k(x: Any, k: int, axis: Any = -1, name: str = "") -> Function:
     """Return the k largest elements along an axis, largest first, and their indices: two outputs."""
+    at_least(1, k=k)
     node, number = node_of(x), axis_number(axis)
     parts = [apply("top_k", [node], {"k": int(k), "axis": number, "indices": part}, name) for part in (False, True)]
     return Function.of(parts)

@@ -155,6 +155,9 @@ def _transposed_shape(site: Site) -> Shape:
     if not fits_length(kernel[0], x[0]):
         site.refuse("a kernel (channels, filters, *window) for the input's channels")
     if get.get("shape"):
+        out, _ = window(get["shape"], kernel[2:], get["strides"], get["pad"])
+        if out != x[1:]:
+            site.refuse(f"an output_shape of which a convolution makes the input, not {get['shape']}")
         return (kernel[1], *get["shape"])
     # The smallest shape that a convolution with these settings reduces to the input's, with every cell in a window.
     return (

@@ -15,8 +15,8 @@ from feedline.networks.ops.align import broadcasting, rowwise
 from feedline.networks.ops.convolution import fuse_bias_of_filters
 from feedline.networks.ops.linear import fuse_bias
 from feedline.networks.packed_minibatch import Run
-from feedline.networks.registry import declare, first_axes
-from feedline.networks.shapes import broadcast, from_end, same
+from feedline.networks.registry import Shape, Site, declare, first_axes
+from feedline.networks.shapes import axes_of, broadcast, from_end, same
 
 
 def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,6 +142,14 @@ def _hardmax(x: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.zeros_like(x).scatter_(dim, x.argmax(dim, keepdim=True), 1.0)
 
 
-declare("softmax", same, _along(torch.softmax))
-declare("log_softmax", same, _along(torch.log_softmax))
+def _same_along(site: Site) -> Shape:
+    """Return the shape of the operand, which has the axis."""
+    shape = site.shape(0)
+    if shape:
+        axes_of(site.attributes["axis"], len(shape), site)
+    return shape
+
+
+declare("softmax", _same_along, _along(torch.softmax))
+declare("log_softmax", _same_along, _along(torch.log_softmax))
 declare("hardmax", same, _along(_hardmax))
