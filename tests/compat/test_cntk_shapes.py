@@ -157,6 +157,13 @@ def test_what_depends_on_a_free_dimension_waits():
         (y * 2).eval({})
 
 
+def test_a_parameter_whose_shape_nothing_determines_is_named():
+    x = C.input_variable((FREE, 2))
+    turned = C.transpose(C.parameter((-1, 3), init=1, name="W"), (1, 0))
+    with pytest.raises(ValueError, match=r"expected a parameter of known shape, got \(-1, 3\)"):
+        C.times(x, turned).eval({x: np.ones((1, 4, 2), "f4")})
+
+
 def test_a_mistake_is_found_when_the_data_gives_the_shape():
     x, y = C.input_variable((FREE, 2)), C.input_variable((3, 2))
     total = x + y

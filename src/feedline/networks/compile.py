@@ -93,14 +93,15 @@ class Network(torch.nn.Module):
         needed = [*(end for end in ends if end not in later), *(node for _, node in self._passed)]
         outputs = {slot[node] for node in needed}
         steps = _steps(now, needed)
-        last = {slot[child]: slot[node] for node, (below, _) in steps.items() for child in below}
+        last_use = {child: slot[node] for node, (below, _) in steps.items() for child in below}
         for i, node in enumerate(order):
             if node.weights is not None:
-                if node.weights.is_fixed or not later:
+                # Later operations fix the shapes of parameters that only they read.
+                if node.weights.is_fixed or node in last_use or not later:
                     self._add_weights(i, node)
             elif node in steps:
                 below, run = steps[node]
-                done = [j for j in {slot[c] for c in below} if last[j] == i and j not in outputs]
+                done = [j for j in {slot[c] for c in below} if last_use[order[j]] == i and j not in outputs]
                 self.steps.append((i, [slot[c] for c in below], run, done))
         self._size = len(order)
 
