@@ -99,14 +99,15 @@ class Network(torch.nn.Module):
         needed = [*(end for end in ends if end not in later), *(node for _, node in self._passed)]
         outputs = {slot[node] for node in needed}
         steps = _steps(now, needed)
-        last = {slot[child]: slot[node] for node, (below, _) in steps.items() for child in below}
+        last_use = {child: slot[node] for node, (below, _) in steps.items() for child in below}
         for i, node in enumerate(order):
             if node.weights is not None:
-                if node.weights.is_fixed or not later:
+                # Later operations fix the shapes of parameters that only they read.
+                if node.weights.is_fixed or node in last_use or not later:
                     self._add_weights(i, node)
             elif node in steps:
                 below, run = steps[node]
-                done = [j for j in {slot[c] for c in below} if last[j] == i and j not in outputs]
+                done = [j for j in {slot[c] for c in below} if last_use[order[j]] == i and j not in outputs]
                 self.steps.append((i, [slot[c] for c in below], run, done))
         self._size = len(order)
 
@@ -188,10 +189,10 @@ class Network(torch.nn.Module):
             values[i] = run(batch, *[values[j] for j in below])
             for j in done:
                 values[j] = None
-        rest = iter(self._run_later(batch, values) if self._later_roots else ())
+        later = iter(self._run_later(batch, values) if self._later_roots else ())
         return tuple(
             [
-                next(rest)
+                next(later)
                 if result is None
                 else PackedRows(values[result[0]], None if result[1] is None else batch.sequences[result[1]])
                 for result in self._results
@@ -221,7 +222,7 @@ class Network(torch.nn.Module):
         network.memories, network.generators = self.memories, self.generators
         network.to(self.device).train(self.training)
         if not any(node.axes for _, node in self._passed):
-            # What follows has a batch of its own, of any size, which `to_batch` makes.
+            # What follows makes its batch by `to_batch`, of any size.
             assignments = batch.assignments
             batch = PackedBatch(0, {}, batch.training, network.generator)
             batch.assignments = assignments
