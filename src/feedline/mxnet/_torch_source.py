@@ -107,6 +107,13 @@ class _SymbolSource(SourceWriter):
             raise CompatError(f"{node.label}: expected one length that depends on the batch, got several")
         return f"{x}.reshape({', '.join(map(str, lengths)) or '()'})"
 
+    def shape_of(self, node: Node) -> list[str]:
+        """Return the lengths of all axes. One that depends on the batch is ``batch``, or ``any``."""
+        shape = shape_in_batch(node)
+        larger = self._twins.get(node, shape)  # the data has other nodes than its symbol
+        names = ((str(a), "batch")[b - a] if b - a < 2 else "any" for a, b in zip(shape, larger, strict=True))
+        return list(names)
+
     def length(self, node: Node, axis: int) -> int:
         """Return the length of an axis.
 
