@@ -90,7 +90,7 @@ def module_source(w: SourceWriter, roots: Sequence[Node], results: Sequence[str]
         "from torch import nn",
     ]
     lines = [f"        {line}" for line in w.parts.members.values()]
-    rest = [
+    tail = [
         "",
         "    def __init__(self) -> None:",
         "        super().__init__()",
@@ -108,7 +108,7 @@ def module_source(w: SourceWriter, roots: Sequence[Node], results: Sequence[str]
         "    return network.eval()",
         "",
     ]
-    text = "\n".join([body, *rest])
+    text = "\n".join([body, *tail])
     if "functional." in text:
         head.append("from torch.nn import functional")
     return "\n".join([*head, "", "", text])
