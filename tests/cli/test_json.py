@@ -82,7 +82,9 @@ MODES = {
     "export": {
         "net-symbol.json net.params --to safetensors": 0,
         "net-symbol.json net.params --to onnx --shape data=2,3": 0,
+        "net-symbol.json net.params --to torch --shape data=2,3": 0,
         "net-symbol.json absent.params --to onnx --shape data=2,3": 1,
+        "absent.dnn net.py --to torch": 1,
         "net-symbol.json net.params --to text": 2,
     },
     "run": {

@@ -80,16 +80,16 @@ def _export_symbol(
     symbol: Path, params: Path, to: str, path: Path, shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, Any]:
     """Write a network of MXNet, and return the facts about it."""
-    from feedline.mxnet._networks import load_network
+    from feedline.mxnet._export.symbol_graphs import load_network
 
     network, arrays = load_network(symbol, params)
     difference = None
     if to == "onnx":
-        from feedline.mxnet._onnx import write_symbol
+        from feedline.mxnet._export.onnx_symbols import write_symbol
 
         write_symbol(path, network, arrays, shapes)
     elif to == "torch":
-        from feedline.mxnet._torch_source import write_torch
+        from feedline.mxnet._export.torch_symbols import write_torch
 
         difference = write_torch(path, network, arrays, shapes, symbol.name)
     else:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from feedline.interop.tensor_file import replace_tensors, sync
 from feedline.networks import Node
-from feedline.networks.node import FREE
 from feedline.networks.torch_source import copied_functions
 from feedline.networks.torch_source.comparing import check_equal
 from feedline.networks.torch_source.source_writer import SourceWriter
@@ -91,7 +90,7 @@ def module_source(w: SourceWriter, roots: Sequence[Node], results: Sequence[str]
         "from torch import nn",
     ]
     lines = [f"        {line}" for line in w.parts.members.values()]
-    rest = [
+    tail = [
         "",
         "    def __init__(self) -> None:",
         "        super().__init__()",
@@ -109,7 +108,7 @@ def module_source(w: SourceWriter, roots: Sequence[Node], results: Sequence[str]
         "    return network.eval()",
         "",
     ]
-    text = "\n".join([body, *rest])
+    text = "\n".join([body, *tail])
     if "functional." in text:
         head.append("from torch.nn import functional")
     return "\n".join([*head, "", "", text])
@@ -118,18 +117,17 @@ def module_source(w: SourceWriter, roots: Sequence[Node], results: Sequence[str]
 def _describe(w: SourceWriter, roots: Sequence[Node]) -> str:
     """Return the lines of a docstring about arguments and results."""
     lines = ["    Args of ``forward``:"]
-    lines += [f"        {name}: {_tensor(node)}." for node, name in w.parts.arguments.items()]
+    lines += [f"        {name}: {_tensor(w, node)}." for node, name in w.parts.arguments.items()]
     for axis, name in w.parts.lengths.items():
         if any(axis in node.axes for node in w.parts.arguments):
             lines.append(f"        {name}: steps of each sequence, int64 (batch,). Later steps are padding.")
     lines += ["", "    Returns:"]
-    lines += [f"        {root.name or 'the result'}: {_tensor(root)}." for root in roots]
+    lines += [f"        {root.name or 'the result'}: {_tensor(w, root)}." for root in roots]
     return "\n".join(lines) + "\n"
 
 
-def _tensor(node: Node) -> str:
-    axes = ["batch", "time"][: len(node.axes)]
-    shape = [*axes, *("any" if n == FREE else str(n) for n in node.shape)]
+def _tensor(w: SourceWriter, node: Node) -> str:
+    axes, shape = ["batch", "time"][: len(node.axes)], w.shape_of(node)
     text = f"{element_type(node)} ({', '.join(shape)}{',' if len(shape) == 1 else ''})"
     if node.op == "input" and node.sparse:
         text += f", or classes, int64 ({', '.join(axes)}{',' if len(axes) == 1 else ''})"

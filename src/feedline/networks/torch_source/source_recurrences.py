@@ -166,11 +166,11 @@ def _add(w: SourceWriter, node: Node, leaves: Sequence[Node], trains: bool) -> s
         "bias_ih_l0": bias,
         "bias_hh_l0": biases[1] if len(biases) > 1 else torch.zeros_like(bias),
     }
-    made = (
+    construction = (
         f"nn.{_KINDS[node.op]}({kernel.shape[0]}, {cells}{settings}, batch_first=True"
         f"{dtype_argument(str(kernel.dtype).removeprefix('torch.'))})"
     )
-    name = w.add_layer(w.parts.labels.get(leaves[0], node.op), made, tensors, trains)
+    name = w.add_layer(w.parts.labels.get(leaves[0], node.op), construction, tensors, trains)
     if len(biases) == 1 and trains:
         # With two that train, the bias would change twice as fast as before.
         w.parts.members[f"{name}.bias"] = f"{name}.bias_hh_l0.requires_grad_(False)  # the old layer has a single bias"
@@ -219,7 +219,7 @@ def _cell_of(loop: Node) -> tuple[Node, Node] | None:
     by_end = {ends[reads(delay)[0]]: delay for delay in delays}
     if len(by_end) != len(delays) or {abs(delay.attributes["steps"]) for delay in delays} != {1}:
         return None
-    if len({delay.attributes["steps"] for delay in delays}) != 1 or any(len(reads(d)[1].axes) > 1 for d in delays):
+    if len({delay.attributes["steps"] for delay in delays}) != 1 or any(_is_open(d) for d in delays):
         return None
     for output in dict.fromkeys(outputs):
         cell = _rnn(output, by_end) if len(delays) == 1 else _lstm(output, by_end) if len(delays) == 2 else None
@@ -230,18 +230,19 @@ def _cell_of(loop: Node) -> tuple[Node, Node] | None:
     return None
 
 
+def _is_open(delay: Node) -> bool:
+    """Return whether an initial state is none of torch's layers: with steps, or of another shape for each sample."""
+    initial = reads(delay)[1]
+    return len(initial.axes) > 1 or (bool(initial.axes) and initial.shape != delay.shape)
+
+
 def _rnn(output: Node, delays: dict[Node, Node]) -> tuple[tuple[Node, ...], dict[str, str]] | None:
     if output.op not in ("tanh", "relu") or output not in delays:
         return None
     operands_of_sum = _affine(reads(output)[0], delays[output])
-    return (
-        None
-        if operands_of_sum is None
-        else (
-            (*operands_of_sum, reads(delays[output])[1]),
-            {"activation": output.op},
-        )
-    )
+    if operands_of_sum is None:
+        return None
+    return (*operands_of_sum, reads(delays[output])[1]), {"activation": output.op}
 
 
 def _lstm(output: Node, delays: dict[Node, Node]) -> tuple[tuple[Node, ...], dict[str, str]] | None:
@@ -262,25 +263,25 @@ def _lstm(output: Node, delays: dict[Node, Node]) -> tuple[tuple[Node, ...], dic
         gates[number] = total
         return (begin, end) == (number * cells, (number + 1) * cells)
 
-    def is_product(node: Node, number: int, other: object) -> bool:
+    def is_product(node: Node, number: int, factor: object) -> bool:
         """Return whether a node is a gate times the second operand, in any order."""
         if node.op != "element_times":
             return False
         a, b = reads(node)
-        return any(gate(x, "sigmoid", number) and _is(y, other) for x, y in ((a, b), (b, a)))
+        return any(gate(x, "sigmoid", number) and _is(y, factor) for x, y in ((a, b), (b, a)))
 
-    def _is(node: Node, other: object) -> bool:
-        if isinstance(other, int):
-            return gate(node, "tanh", other)
-        if isinstance(other, tuple):
-            return node.op == "tanh" and reads(node)[0] is other[0]
-        return node is other
+    def _is(node: Node, factor: object) -> bool:
+        if isinstance(factor, int):
+            return gate(node, "tanh", factor)
+        if isinstance(factor, tuple):
+            return node.op == "tanh" and reads(node)[0] is factor[0]
+        return node is factor
 
     if state.op != "plus" or not is_product(output, 3, (state,)):
         return None
     a, b = reads(state)
-    kept = any(is_product(x, 2, delays[state]) and is_product(y, 0, 1) for x, y in ((a, b), (b, a)))
-    if not kept or len(set(gates.values())) != 1:
+    is_sum = any(is_product(x, 2, delays[state]) and is_product(y, 0, 1) for x, y in ((a, b), (b, a)))
+    if not is_sum or len(set(gates.values())) != 1:
         return None
     operands_of_sum = _affine(gates[0], delays[output])
     if operands_of_sum is None:

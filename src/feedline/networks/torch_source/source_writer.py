@@ -268,6 +268,11 @@ class SourceWriter(GraphWriter):
         first = [f"len({like})"] if leading == 1 else [f"*{like}.shape[:2]"] if leading else []
         return f"{value}.expand({', '.join([*first, *(str(-1 if n == FREE else n) for n in shape)])})"
 
+    def shape_of(self, node: Node) -> list[str]:
+        """Return the names or lengths of all axes of a node's tensor, for people."""
+        axes = ["batch", "time"][: len(node.axes)]
+        return [*axes, *("any" if n == FREE else str(n) for n in node.shape)]
+
     def lengths_of(self, node: Node) -> str:
         """Return the name of the lengths of a node's sequences."""
         return self.parts.lengths[node.axes[1]]

@@ -122,15 +122,15 @@ def _bias(w: SourceWriter, node: Node, shape: tuple[int, ...]) -> tuple[Node | N
     """Return the bias of a layer, or None, and the node whose value the layer computes."""
     if len(w.parts.readers[node]) != 1 or (total := w.parts.readers[node][0]) is None or total.op != "plus":
         return None, node
-    others = [child for child in reads(total) if child is not node]
-    weights, layer = others[0].weights if others else None, _weights_of(node, 1 if node.op == "times" else 0)
+    operands = [child for child in reads(total) if child is not node]
+    weights, layer = operands[0].weights if operands else None, _weights_of(node, 1 if node.op == "times" else 0)
     if weights is None or layer is None or layer.weights is None or total.shape != node.shape:
         return None, node
     if weights.shape != shape or (weights.trains, weights.dtype) != (layer.weights.trains, layer.weights.dtype):
         return None, node
     if is_look_up(node) and reads(node)[0].sparse:
         return None, node  # an embedding has no bias
-    return others[0], total
+    return operands[0], total
 
 
 def _shared(w: SourceWriter, bias: Node, layers: dict[Node, tuple[Node | None, Node]]) -> bool:
@@ -165,8 +165,8 @@ def _linear(node: Node, weight: Node, bias: Node | None) -> Callable[[SourceWrit
             rows, width = weight.shape
 
             def embedding() -> str:
-                made = f"nn.Embedding({rows}, {width}{dtype_argument(weight.dtype)})"
-                return w.add_layer(_name(w, weight, "embedding"), made, {"weight": values(weight)[0]}, trains)
+                construction = f"nn.Embedding({rows}, {width}{dtype_argument(weight.dtype)})"
+                return w.add_layer(_name(w, weight, "embedding"), construction, {"weight": values(weight)[0]}, trains)
 
             return w.call("look_up", x, shared_layer(w, weight, embedding) + ".weight")
 
@@ -176,8 +176,8 @@ def _linear(node: Node, weight: Node, bias: Node | None) -> Callable[[SourceWrit
             if bias is not None:
                 tensors["bias"] = values(bias)[0].flatten()
             sizes = f"{matrix.shape[1]}, {matrix.shape[0]}"
-            made = f"nn.Linear({sizes}{'' if bias else ', bias=False'}{dtype_argument(weight.dtype)})"
-            return w.add_layer(_name(w, weight, "linear"), made, tensors, trains)
+            construction = f"nn.Linear({sizes}{'' if bias else ', bias=False'}{dtype_argument(weight.dtype)})"
+            return w.add_layer(_name(w, weight, "linear"), construction, tensors, trains)
 
         rows_of_x = f"{x}.flatten(-{inner})" if inner > 1 else x
         y = f"{shared_layer(w, weight, linear)}({rows_of_x})"
@@ -199,11 +199,11 @@ def _convolution(node: Node, weight: Node, bias: Node | None) -> Callable[[Sourc
             tensors = {"weight": values(weight)[0]}
             if bias is not None:
                 tensors["bias"] = values(bias)[0].flatten()
-            made = (
+            construction = (
                 f"nn.Conv{rank}d({filters_and(channels, filters, weight.shape[2:])}{settings}"
                 f"{'' if bias else ', bias=False'}{dtype_argument(weight.dtype)})"
             )
-            return w.add_layer(_name(w, weight, "convolution"), made, tensors, trains)
+            return w.add_layer(_name(w, weight, "convolution"), construction, tensors, trains)
 
         layer = shared_layer(w, weight, convolution)
         return over_pictures(w, last, data, lambda x: f"{layer}({padded(x, pads)})")

@@ -480,6 +480,7 @@ def _batch_normalization(w: SourceWriter, node: Node) -> str:
         w.parts.labels.get(statistics[0], "batch_norm"),
         f"nn.BatchNorm{kind}d({scale.numel()}, eps={float(get['epsilon'])}{dtype_argument(element_type(x))})",
         tensors,
+        all(leaf.weights is not None and leaf.weights.trains for leaf in leaves[:2]),
     )
     data = w.value(x)
     if get["spatial"] and rank > 1:

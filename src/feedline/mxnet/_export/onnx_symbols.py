@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import CompatError
-from feedline.mxnet._networks import HEADS, OF_DATA, lowered, shape_in_batch, shapes_of_larger, without_label
+from feedline.mxnet._export.symbol_graphs import (
+    HEADS,
+    OF_DATA,
+    lowered,
+    shape_in_batch,
+    shapes_of_larger,
+    without_label,
+)
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._node import variables
 from feedline.mxnet.symbol._symbol import Symbol

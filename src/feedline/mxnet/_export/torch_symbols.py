@@ -11,7 +11,14 @@ import numpy as np
 import torch
 
 from feedline.errors import CompatError
-from feedline.mxnet._networks import HEADS, OF_DATA, lowered, shape_in_batch, shapes_of_larger, without_label
+from feedline.mxnet._export.symbol_graphs import (
+    HEADS,
+    OF_DATA,
+    lowered,
+    shape_in_batch,
+    shapes_of_larger,
+    without_label,
+)
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._node import variables
 from feedline.mxnet.symbol._symbol import Symbol
@@ -106,6 +113,13 @@ class _SymbolSource(SourceWriter):
         if lengths.count(-1) > 1:
             raise CompatError(f"{node.label}: expected one length that depends on the batch, got several")
         return f"{x}.reshape({', '.join(map(str, lengths)) or '()'})"
+
+    def shape_of(self, node: Node) -> list[str]:
+        """Return the lengths of all axes. One that depends on the batch is ``batch``, or ``any``."""
+        shape = shape_in_batch(node)
+        larger = self._twins.get(node, shape)  # the data has other nodes than its symbol
+        names = ((str(a), "batch")[b - a] if b - a < 2 else "any" for a, b in zip(shape, larger, strict=True))
+        return list(names)
 
     def length(self, node: Node, axis: int) -> int:
         """Return the length of an axis.
