@@ -56,6 +56,16 @@ def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
     return tuple(out[::-1] if reverse else out)
 
 
+@define("shape_array", free="data", dtype=lambda p: "int64")
+def _shape_array(data: Any) -> Any:
+    return torch.tensor(data.shape, dtype=torch.int64, device=data.device)
+
+
+@define("size_array", free="data", dtype=lambda p: "int64")
+def _size_array(data: Any) -> Any:
+    return torch.tensor([data.numel()], dtype=torch.int64, device=data.device)
+
+
 @define("Reshape reshape")
 def _reshape(data: Any, *, shape: Shape, reverse: bool = False) -> Any:
     return data.reshape(reshaped(tuple(data.shape), shape, reverse))
@@ -134,8 +144,8 @@ def _split(data: Any, *, num_outputs: Count, axis: int = 1, squeeze_axis: bool =
 
 
 def _infer_join(site: Site) -> None:
-    """Require equal lengths along all axes but the joined one."""
-    shapes = [shape for shape in site.ins if shape is not None]
+    """Require equal lengths along all axes but the joined one, whose lengths add up to the output's."""
+    shapes = [shape for shape in (*site.ins, site.outs[0]) if shape is not None]
     if len({len(shape) for shape in shapes}) > 1:
         site.refuse(f"expected arrays with equal numbers of axes, got {shapes}")
     if shapes:
@@ -143,6 +153,10 @@ def _infer_join(site: Site) -> None:
         around = tuple(0 if i == axis else max(lengths) for i, lengths in enumerate(zip(*shapes, strict=True)))
         for i in range(len(site.ins)):
             site.put_in(i, around)
+        lengths = [shape[axis] for shape in site.ins if shape is not None]
+        if site.outs[0] is not None and site.outs[0][axis] and len(lengths) == len(site.ins) and lengths.count(0) == 1:
+            last = site.outs[0][axis] - sum(lengths)
+            site.put_in(lengths.index(0), tuple(last if i == axis else n for i, n in enumerate(around)))
 
 
 @define("Concat concat", shape=_infer_join)
