@@ -12,6 +12,7 @@ import torch
 import feedline as fl
 import feedline.mxnet as mx
 from feedline.mxnet import util
+from feedline.mxnet._user_rules import as_rule
 
 
 class Momentum(mx.optimizer.Optimizer):
@@ -239,6 +240,41 @@ def test_states_of_a_user_optimizer_are_saved(tmp_path, dump):
         other.push(0, mx.nd.ones(3))
     with pytest.raises(mx.MXNetError, match="of this store's optimizer"):
         store_of(Momentum(), {0: [0.0, 0.0]}).load_optimizer_states(path)
+
+
+def test_stores_hear_of_changes_but_not_of_updates():
+    heard = []
+
+    class Store:
+        def _before_numbers_change(self):
+            heard.append((made.lr, made.momentum))
+
+    made, store = Momentum(learning_rate=1.0), Store()
+    rule = as_rule(made)
+    rule.hold(store)
+    made.set_learning_rate(0.5)
+    made.momentum = 0.25
+    assert heard == [(1.0, 0.5), (0.5, 0.5)]
+    weight = torch.ones(2)
+    rule.prepare(0, weight)
+    rule(0, torch.ones(2), weight)
+    assert (weight.tolist(), made.num_update, len(heard)) == ([0.5, 0.5], 1, 2)
+    copy = pickle.loads(pickle.dumps(rule))
+    copy(0, torch.ones(2), weight)
+    assert (weight.tolist(), copy.optimizer.num_update, made.num_update) == ([-0.125, -0.125], 2, 1)
+
+
+def test_workers_agree_on_numbers_of_a_user_optimizer():
+    text = as_rule(Momentum(learning_rate=1.0)).agreed()
+    assert as_rule(Momentum(learning_rate=1.0)).agreed() == text
+    for other in (Momentum(learning_rate=2.0), Momentum(0.25, learning_rate=1.0)):
+        assert as_rule(other).agreed() != text
+    changed = Momentum(learning_rate=1.0)
+    changed.set_lr_mult({"w": 2})
+    assert as_rule(changed).agreed() != text
+    changed.set_lr_mult({})
+    changed._update_count(0)
+    assert as_rule(changed).agreed() == text
 
 
 def test_a_trainer_takes_a_user_optimizer():
