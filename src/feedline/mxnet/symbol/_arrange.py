@@ -144,7 +144,7 @@ def _split(data: Any, *, num_outputs: Count, axis: int = 1, squeeze_axis: bool =
 
 
 def _infer_join(site: Site) -> None:
-    """Require equal lengths along all axes but the joined one, whose lengths add up to the output's."""
+    """Require equal lengths along all axes but the joined one."""
     shapes = [shape for shape in (*site.ins, site.outs[0]) if shape is not None]
     if len({len(shape) for shape in shapes}) > 1:
         site.refuse(f"expected arrays with equal numbers of axes, got {shapes}")
@@ -153,10 +153,6 @@ def _infer_join(site: Site) -> None:
         around = tuple(0 if i == axis else max(lengths) for i, lengths in enumerate(zip(*shapes, strict=True)))
         for i in range(len(site.ins)):
             site.put_in(i, around)
-        lengths = [shape[axis] for shape in site.ins if shape is not None]
-        if site.outs[0] is not None and site.outs[0][axis] and len(lengths) == len(site.ins) and lengths.count(0) == 1:
-            last = site.outs[0][axis] - sum(lengths)
-            site.put_in(lengths.index(0), tuple(last if i == axis else n for i, n in enumerate(around)))
 
 
 @define("Concat concat", shape=_infer_join)
