@@ -184,7 +184,10 @@ TABLE = {
         Case([A], lambda x: np.clip(0.2 * x + 0.5, 0, 1)),
         Case([A], lambda x: np.clip(x - 0.1, 0, 1), alpha=1, beta=-0.1),
     ],
-    "argmax_channel": [Case([A], lambda x: x.argmax(1), smooth=False)],
+    "argmax_channel": [Case([shape], lambda x: x.argmax(1), smooth=False) for shape in (A, (2, 3, 4))],
+    "shape_array": [Case([A], lambda x: np.array(x.shape), smooth=False)],
+    "size_array": [Case([A], lambda x: np.array([x.size]), smooth=False)],
+    "_identity_with_attr_like_rhs": [Case([A, B], lambda a, b: a)],
     "Cast": [Case([A], lambda x: x.astype("f4"), smooth=False, dtype="float32")],
     "smooth_l1": [
         Case([A], lambda x: np.where(abs(x) < 0.25, 2 * x**2, abs(x) - 0.125), scalar=2.0),
@@ -461,7 +464,10 @@ TABLE = {
         Case([], lambda: np.eye(3), N=3),
         Case([], lambda: np.eye(3, 4, -1, "i4"), N=3, M=4, k=-1, dtype="int32"),
     ],
-    "broadcast_like": [Case([(1, 3), (2, 3)], lambda a, b: np.broadcast_to(a, (2, 3)))],
+    "broadcast_like": [
+        Case([(1, 3), (2, 3)], lambda a, b: np.broadcast_to(a, (2, 3))),
+        Case([(1, 3), (4, 2)], lambda a, b: np.broadcast_to(a, (2, 3)), lhs_axes=(0,), rhs_axes=(-1,)),
+    ],
     "reshape_like": [Case([(6,), (2, 3)], lambda a, b: a.reshape(2, 3))],
     "RNN": [
         Case(

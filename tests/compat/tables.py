@@ -102,12 +102,6 @@ def required(function):
     return sum(p.default is p.empty for p in inspect.signature(function).parameters.values())
 
 
-# Rules whose classes have other names than in scripts.
-RULES = [
-    "SGD", "NAG", "Adam", "RMSProp", "AdaGrad", "AdaDelta", "Adamax", "Nadam", "FTML", "Ftrl", "Signum", "DCASGD",
-    "SGLD", "LAMB", "LARS", "LBSGD",
-]  # fmt: skip
-
 # What modules define for each other, without an underscore, and no script is to use.
 INTERNAL = {
     "cntk.cntk_py": {"FULL_DATA_SWEEP", "INFINITELY_REPEAT", "WINDOW_IN_CHUNKS"},
@@ -119,9 +113,9 @@ INTERNAL = {
     "cntk.train.training_session": {"from_arrays"},
     "cntk.variables": {"array_dtype", "placeholder", "variable_of"},
     "mxnet.base": {"MXNetStateError", "MXNetStoreError", "as_mxnet"},
-    "mxnet.ndarray.sparse": {"from_dense"},
+    "mxnet.ndarray.sparse": {"from_dense", "from_tensor"},
     "mxnet.recordio": {"decoded"},
-    "mxnet.optimizer": {"ScriptOptimizer", "ScriptCcSGD", *(f"Script{name}" for name in RULES)},
+    "mxnet.optimizer": {"ScriptOptimizer"},
 }
 
 

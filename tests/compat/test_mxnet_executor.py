@@ -197,10 +197,7 @@ def test_requests():
 
 def test_the_gradient_of_what_is_no_loss_comes_from_above():
     executor = (X * 2).bind(mx.cpu(), {"x": array([1.0, 2])}, {"x": array([0, 0])})
-    with pytest.raises(mx.MXNetError, match=r"forward\(is_train=True\) before backward"):
-        executor.backward()
-    executor.forward()
-    with pytest.raises(mx.MXNetError, match=r"forward\(is_train=True\) before backward"):
+    with pytest.raises(mx.MXNetError, match=r"forward\(\) before backward"):
         executor.backward()
     executor.forward(is_train=True)
     with pytest.raises(mx.MXNetError, match=r"expected out_grads, got none for _mulscalar.*_output"):
@@ -384,3 +381,49 @@ def test_outputs_may_be_chosen_and_repeated():
     outs, gradients = backward(symbol, {"x": [[1.0, 2]]}, [array([[1]]), array([[10]]), array([[100, 100]])])
     assert [o.tolist() for o in outs] == [[[2]], [[4]], [[1, 2]]]
     assert gradients["x"].tolist() == [[100, 121]]
+
+
+# ---- after forward without is_train -------------------------------------------------------------------------
+
+
+def test_backward_after_forward_without_training():
+    executor = (X * Y).bind(mx.cpu(), [array([1, 2]), array([3, 4])], [array([0, 0]), array([0, 0])])
+    with pytest.raises(mx.MXNetError, match=r"call of forward\(\) before backward"):
+        executor.backward(array([1, 1]))
+    executor.forward()
+    executor.backward(array([1, 10]))
+    assert [g.asnumpy().tolist() for g in executor.grad_arrays] == [[3, 40], [1, 20]]
+    assert executor.outputs[0].asnumpy().tolist() == [3, 8]
+
+
+def test_backward_after_forward_keeps_inference_mode():
+    """Dropout passes gradients unchanged, and running statistics stay."""
+    net = mx.sym.sum(mx.sym.BatchNorm(mx.sym.Dropout(X, p=0.5), name="bn"))
+    executor = net.simple_bind(mx.cpu(), x=(4, 3))
+    executor.arg_dict["x"][:] = 2
+    executor.arg_dict["bn_gamma"][:] = 1
+    executor.aux_dict["bn_moving_var"][:] = 1
+    executor.forward()
+    executor.backward(mx.nd.ones(1))
+    gradient = executor.grad_dict["x"].asnumpy()
+    assert gradient == pytest.approx(np.full((4, 3), gradient[0, 0]))
+    assert gradient[0, 0] > 0
+    assert executor.aux_dict["bn_moving_mean"].asnumpy().tolist() == [0, 0, 0]
+
+
+def test_groups_have_contexts():
+    with mx.AttrScope(ctx_group="first"):
+        hidden = mx.sym.FullyConnected(X, num_hidden=2, name="a")
+    with mx.AttrScope(ctx_group="second"):
+        net = mx.sym.BatchNorm(mx.sym.FullyConnected(hidden, num_hidden=2, name="b"), name="n")
+    groups = {"first": mx.cpu(1), "second": mx.cpu(2)}
+    executor = net.simple_bind(mx.cpu(), group2ctx=groups, x=(3, 2))
+    contexts = {name: executor.arg_dict[name].context for name in net.list_arguments()}
+    assert contexts == {
+        "x": mx.cpu(0), "a_weight": mx.cpu(1), "a_bias": mx.cpu(1), "b_weight": mx.cpu(2), "b_bias": mx.cpu(2),
+        "n_gamma": mx.cpu(2), "n_beta": mx.cpu(2),
+    }  # fmt: skip
+    assert {a.context for a in executor.aux_arrays} == {mx.cpu(2)}
+    assert executor.grad_dict["a_weight"].context == mx.cpu(1)
+    executor.forward(is_train=True)
+    executor.backward(mx.nd.ones((3, 2)))

@@ -305,5 +305,5 @@ def test_text_and_back():
         assert isinstance(json.loads(made.dumps())[1], dict)
     assert set(np.unique(filled(mx.init.create("ones"), "w_weight"))) == {1}
     assert mx.init.create("uniform", scale=3).dumps() == '["uniform", {"scale": 3}]'
-    with pytest.raises(ValueError, match="expected an initializer of constant"):
+    with pytest.raises(ValueError, match="expected an initializer of bilinear, constant"):
         mx.init.create("nothing")

@@ -85,8 +85,21 @@ def test_shapes_of_a_part_are_shapes_of_the_whole(name, case):
         part = {n: tuple(0 if rng.random() < 0.4 else k for k in s) for n, s in given.items() if rng.random() < 0.8}
         _, outs, _ = symbol.infer_shape_partial(**part)
         for mine, theirs in zip(outs, whole, strict=True):
-            assert mine == () or len(mine) == len(theirs)
-            assert all(m in (0, n) for m, n in zip(mine, theirs, strict=False))
+            check_part(mine, theirs)
+        above = tuple(0 if rng.random() < 0.4 else k for k in whole[0])
+        net = mx.sym.elemwise_add(symbol[0], mx.sym.var("above"))
+        arguments, _, states = net.infer_shape_partial(**part, above=above)
+        for leaf, mine in zip(
+            (*net.list_arguments(), *net.list_auxiliary_states()), (*arguments, *states), strict=True
+        ):
+            # The shape of a condition is a guess until it is known.
+            if name != "where" or leaf in part:
+                check_part(mine, whole[0] if leaf == "above" else given[leaf])
+
+
+def check_part(mine, theirs):
+    assert mine == () or len(mine) == len(theirs)
+    assert all(m in (0, n) for m, n in zip(mine, theirs, strict=False))
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
@@ -222,7 +235,7 @@ def test_numbers_at_the_edges_are_mxnets(case):
         (mx.sym.space_to_depth(X, block_size=2), {"x": (1, 1, 2, 3)}, "height and width that 2 divides"),
         (mx.sym.depth_to_space(X, block_size=2), {"x": (1, 6, 2, 2)}, "a multiple of 2 \\* 2 channels"),
         (mx.sym.broadcast_axis(X, axis=0, size=2), {"x": (3, 3)}, "each axis of length 1"),
-        (mx.sym.argmax_channel(X), {"x": (2, 3, 4)}, "expected data"),
+        (mx.sym.argmax_channel(X), {"x": (4,)}, "expected data"),
         (mx.sym.arange(3, 1), {}, "numbers between start and stop"),
         (mx.sym.arange(1, 3, step=0), {}, "step other than 0"),
         (mx.sym.contrib.BilinearResize2D(X, mode="odd_scale"), {"x": (1, 1, 2, 2)}, "scale_height and"),

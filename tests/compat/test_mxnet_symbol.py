@@ -273,6 +273,77 @@ def test_shapes_come_from_above_too():
     assert (told * 2).infer_shape(t=(4, 4)) == ([(4, 4)], [(4, 4)], [])
 
 
+@pytest.mark.parametrize(
+    ("make", "shapes", "expected"),
+    {
+        "elementwise": (lambda a: mx.sym.sqrt(a), {"a": (0, 10), "above": (5, 0)}, {"a": (5, 10)}),
+        "dense": (lambda a: mx.sym.FullyConnected(a, num_hidden=21), {"a": (0, 10), "above": (5, 0)}, {"a": (5, 10)}),
+        "weights": (
+            lambda a: mx.sym.FullyConnected(a, name="fc", num_hidden=5),
+            {"a": (100, 0), "fc_weight": (0, 30), "above": (0, 0)},
+            {"a": (100, 30), "fc_weight": (5, 30)},
+        ),
+        "slices": (
+            lambda a: mx.sym.SliceChannel(a, num_outputs=10, squeeze_axis=True)[1],
+            {"a": (0, 10), "above": (5,)},
+            {"a": (5, 10)},
+        ),
+        "convolution": (
+            lambda a: mx.sym.Convolution(a, num_filter=2, kernel=(3, 3), pad=(1, 0)),
+            {"a": (0, 4, 0, 0), "above": (5, 2, 8, 6)},
+            {"a": (5, 4, 8, 8)},
+        ),
+        "strides": (  # several lengths have this output's
+            lambda a: mx.sym.Convolution(a, num_filter=2, kernel=(3, 3), stride=(2, 1)),
+            {"a": (5, 4, 0, 0), "above": (0, 0, 8, 6)},
+            {"a": (5, 4, 0, 8)},
+        ),
+        "join": (
+            lambda a: mx.sym.Concat(a, mx.sym.var("b"), dim=1),
+            {"a": (0, 10), "b": (0, 0), "above": (2, 15)},
+            {"a": (2, 10), "b": (2, 5)},
+        ),
+        "axes": (lambda a: mx.sym.transpose(a, axes=(1, 0)), {"a": (0, 10), "above": (0, 3)}, {"a": (3, 10)}),
+        "product": (lambda a: mx.sym.Flatten(a), {"a": (0, 0, 0), "above": (2, 15)}, {"a": (2, 0, 0)}),
+        "sum": (lambda a: mx.sym.sum(a, axis=1), {"a": (0, 0), "above": (3,)}, {"a": (3, 0)}),
+    }.values(),
+)
+def test_lengths_follow_from_outputs(make, shapes, expected):
+    net = make(mx.sym.var("a")) + mx.sym.var("above")
+    arguments, _, _ = net.infer_shape_partial(**shapes)
+    inferred = dict(zip(net.list_arguments(), arguments, strict=True))
+    assert {name: inferred[name] for name in expected} == expected
+
+
+def test_weights_that_no_features_fit():
+    net = mx.sym.FullyConnected(mx.sym.var("x"), name="fc", num_hidden=5)
+    with pytest.raises(mx.MXNetError, match=r"operator fc: expected data whose features fit weights of shape \(5, 7\)"):
+        net.infer_shape(x=(2, 3, 0), fc_weight=(0, 7))
+
+
+def test_axes_of_broadcast_like():
+    x, y = mx.sym.var("x"), mx.sym.var("y")
+    net = mx.sym.broadcast_like(x, y, lhs_axes=(0,), rhs_axes=(-1,))
+    assert net.infer_shape(x=(1, 9), y=(2, 5))[1] == [(5, 9)]
+    assert mx.nd.broadcast_like(mx.nd.ones((1, 2)), mx.nd.ones((3,)), lhs_axes=(0,), rhs_axes=(0,)).shape == (3, 2)
+    with pytest.raises(mx.MXNetError, match="equally many lhs_axes and rhs_axes"):
+        mx.sym.broadcast_like(x, y, lhs_axes=(0,)).infer_shape(x=(1, 9), y=(2, 5))
+
+
+def test_sizes_as_arrays():
+    assert mx.nd.shape_array(mx.nd.ones((2, 3))).asnumpy().tolist() == [2, 3]
+    assert mx.nd.size_array(mx.nd.ones((2, 3))).asnumpy().tolist() == [6]
+    assert mx.sym.shape_array(mx.sym.var("x")).infer_type(x="float32")[1] == [np.int64]
+
+
+def test_operators_of_the_internal_module():
+    w, shift = mx.sym.var("w"), mx.sym.var("shift", shape=(1,))
+    same = mx.sym._internal._identity_with_attr_like_rhs(mx.sym.broadcast_add(w, shift), w)
+    net = mx.sym.FullyConnected(mx.sym.var("x"), same, num_hidden=11, no_bias=True)
+    arguments, _, _ = net.infer_shape(x=(7, 100))
+    assert dict(zip(net.list_arguments(), arguments, strict=True))["w"] == (11, 100)
+
+
 def test_shapes_that_are_not_known():
     net = mlp()
     with pytest.warns(UserWarning, match=r"Cannot decide shape(?s:.*)\n\tdata: \(\)\n\tfc1_weight: \(\)"):
@@ -333,6 +404,8 @@ def test_types():
     }
     assert outs == [np.float32]
     assert mlp().infer_type() == (None, None, None)
+    cast = mx.sym.FullyConnected(mx.sym.Cast(mx.sym.var("x"), dtype="float32"), num_hidden=2)
+    assert cast.infer_type_partial() == ([None, np.float32, np.float32], [np.float32], [])
     assert mlp().infer_type(data=np.float16)[1] == [np.float16]
     assert mx.sym.Cast(mx.sym.var("x"), dtype="int32").infer_type(x="float64")[1] == [np.int32]
     with pytest.raises(mx.MXNetError, match="one element type for inputs and outputs, got float32, float64"):

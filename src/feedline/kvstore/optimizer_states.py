@@ -26,7 +26,7 @@ def save_states(path: str | os.PathLike[str], rule: Optimizer, dump_optimizer: b
         OSError: no space, no permission. An existing file is untouched.
     """
     # If a parameter has changed since the last push, the rule may now keep other states.
-    current = {key: saved for key, saved in rule.states().items() if {*saved[0]} - {MASTER} == {*rule.keeps}}
+    current = {key: saved for key, saved in rule.states().items() if rule.fits(saved[0])}
     tensors = {f"{i}.{name}": t for i, (states, _) in enumerate(current.values()) for name, t in states.items()}
     metadata: dict[str, Any] = {
         "feedline": VERSION,
@@ -59,18 +59,25 @@ def load_states(path: str | os.PathLike[str], rule: Optimizer, weights: Mapping[
     except (KeyError, TypeError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got something else: no {error}") from error
     try:
-        new_rule = rule if parameters is None or saved["optimizer"] != rule.name else optimizer(rule.name, **parameters)
+        new_rule = rule if not parameters or saved["optimizer"] != rule.name else optimizer(rule.name, **parameters)
         current = {"version": VERSION, "optimizer": rule.name, "states": list(new_rule.keeps)}
         if saved != current:
             raise StateError(f"expected states of this store's optimizer in {path}", saved=saved, current=current)
         loaded: dict[Key, tuple[dict[str, Any], int]] = {}
-        for i, (key, count) in enumerate(zip(keys, counts, strict=True)):
-            names = [*new_rule.keeps, MASTER] if f"{i}.{MASTER}" in tensors else new_rule.keeps
-            loaded[plain_key(key)] = {name: tensors[f"{i}.{name}"] for name in names}, _check_count(count)
+        states_of: dict[str, dict[str, Any]] = {str(i): {} for i in range(len(keys))}
+        for name, tensor in tensors.items():
+            place, _, state_name = name.partition(".")
+            states_of[place][state_name] = tensor
+        for (key, count), states in zip(zip(keys, counts, strict=True), states_of.values(), strict=True):
+            if not new_rule.fits(states):
+                raise ValueError(f"states {', '.join(states)} of key {key!r}")
+            loaded[plain_key(key)] = states, _check_count(count)
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"expected states of an optimizer in {path}, got malformed ones: {error}") from error
     for key, (states, _) in loaded.items():
         for name, state in states.items():
+            if name not in (*new_rule.keeps, MASTER):
+                continue  # the rule itself compares it
             if not state.dtype.is_floating_point:
                 raise StateError(f"expected floating point as {name} of key {key!r} in {path}, got {state.dtype}")
             if key in weights and state.shape != weights[key].shape:

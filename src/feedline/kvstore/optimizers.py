@@ -321,12 +321,16 @@ class Optimizer(ABC):
             StateError: the names of the states do not fit this rule.
         """
         for key, (states, _) in states_by_key.items():
-            if {*states} - {MASTER} != {*self.keeps}:
+            if not self.fits(states):
                 saved, current = {"states": sorted(states)}, {"states": sorted(self.keeps)}
                 raise StateError(f"expected the states of {self.name} for key {key!r}", saved=saved, current=current)
         self._prepared = {}
         for key, (states, count) in states_by_key.items():
             self._states[key], self._counts[key] = dict(states), count
+
+    def fits(self, states: States) -> bool:
+        """Return whether a weight's states have the names of those that this rule keeps."""
+        return {*states} - {MASTER} == {*self.keeps}
 
     def forget(self) -> None:
         """Drop all states and counts."""

@@ -29,6 +29,7 @@ from feedline.mxnet import (
     recordio,
     symbol,
     test_utils,
+    util,
     visualization,
 )
 from feedline.mxnet import image as img
@@ -43,6 +44,7 @@ from feedline.mxnet._names import names_of
 from feedline.mxnet.attribute import AttrScope
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
+from feedline.mxnet.util import is_np_shape, np_shape, set_np_shape
 
 __version__ = "1.9.1"
 

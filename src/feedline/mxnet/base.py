@@ -16,6 +16,8 @@ __all__, __getattr__ = names_of(__name__)
 string_types = (str,)
 integer_types = (int, np.int32, np.int64)
 numeric_types = (float, int, np.generic)
+#: Default element type.
+mx_real_t = np.float32
 
 
 class MXNetError(RuntimeError):

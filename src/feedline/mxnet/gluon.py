@@ -20,12 +20,14 @@ from typing import Any
 
 import torch
 
+from feedline.kvstore import optimizers as rules
 from feedline.kvstore.optimizer_states import load_states, save_states
-from feedline.kvstore.optimizers import Optimizer
 from feedline.mxnet import kvstore as kv
 from feedline.mxnet._names import names_of
+from feedline.mxnet._user_rules import as_rule
 from feedline.mxnet.base import MXNetError, as_mxnet
-from feedline.mxnet.optimizer import create
+from feedline.mxnet.ndarray.sparse import from_tensor
+from feedline.mxnet.optimizer import Optimizer, create
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -53,24 +55,26 @@ class Trainer:
     def __init__(
         self,
         params: Mapping[str, Any] | Sequence[Any],
-        optimizer: str | Optimizer,
+        optimizer: str | Optimizer | rules.Optimizer,
         optimizer_params: Mapping[str, Any] | None = None,
-        kvstore: str | kv.KVStore | None = "device",
+        kvstore: str | kv.KVStoreBase | None = "device",
         compression_params: Mapping[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
     ) -> None:
         self._names, self._copies = _as_lists(params)
-        if isinstance(optimizer, Optimizer):
+        if isinstance(optimizer, (Optimizer, rules.Optimizer)):
             if optimizer_params:
                 raise ValueError("expected optimizer_params only with an optimizer's name, got them with an object")
-            self._optimizer = optimizer
+            self._optimizer: Any = optimizer
         else:
             self._optimizer = create(optimizer, **(optimizer_params or {}))
-        if not (kvstore is None or isinstance(kvstore, (str, kv.KVStore))):
+        self._rule = as_rule(self._optimizer)
+        if not (kvstore is None or isinstance(kvstore, (str, kv.KVStoreBase))):
             raise TypeError(f"kvstore must be KVStore, str or None, got {kvstore!r}")
         self._scale = self._optimizer.rescale_grad
         self._kvstore, self._compression, self._update_on_kvstore = kvstore, compression_params, update_on_kvstore
-        self._store: kv.KVStore | None = None
+        self._store: kv.KVStoreBase | None = None
+        self._tensors: Any = None  # the store, with tensors as values
         self._on_store = False
         self._begun = False
 
@@ -117,9 +121,8 @@ class Trainer:
         self._begin()
         used = self._fresh(ignore_stale_grad)
         if self._on_store:
-            assert self._store is not None
             with as_mxnet():
-                self._push_and_pull(self._store._store, used)
+                self._push_and_pull(self._tensors, used)
         else:
             with self._atomic():
                 self._add_up(used)
@@ -128,7 +131,7 @@ class Trainer:
 
     def _atomic(self) -> contextlib.AbstractContextManager[None]:
         """Make a step atomic for all workers, as Ctrl-C between the sums and the update would leave them unequal."""
-        ranks = None if self._store is None else getattr(self._store._store, "ranks", None)
+        ranks = getattr(self._tensors, "ranks", None)
         return contextlib.nullcontext() if ranks is None else ranks.step()
 
     def allreduce_grads(self) -> None:
@@ -177,15 +180,15 @@ class Trainer:
                     f"expected update_on_kvstore=True for sparse gradients, as of parameter {self._names[i]!r}"
                 )
         with as_mxnet():
-            self._store._store.pushpull(used, gradients)
+            self._tensors.pushpull(used, gradients)
 
     def _update(self, used: Sequence[int]) -> None:
         with as_mxnet(), torch.no_grad():
             for i in used:
                 first, *replicas = (copy.detach() for copy in self._copies[i])
                 gradient = self._copies[i][0].grad
-                self._optimizer.prepare(i, first)
-                self._optimizer(i, gradient if gradient.layout is torch.strided else gradient.coalesce(), first)
+                self._rule.prepare(i, first)
+                self._rule(i, gradient if gradient.layout is torch.strided else gradient.coalesce(), first)
                 for replica in replicas:
                     replica.copy_(first)
 
@@ -208,16 +211,19 @@ class Trainer:
         self._on_store = self._updates_on_store(self._store)
         store = self._store
         if store is not None:
+            self._tensors = store._store if isinstance(store, kv.KVStore) else _OfTensors(store)
             if self._compression:
+                if not isinstance(store, kv.KVStore):
+                    raise ValueError(f"expected no compression_params with the store {store.type!r}, got some")
                 store.set_gradient_compression(self._compression)
             if self._on_store:
-                store.set_optimizer(self._optimizer)
+                store.set_optimizer(self._rule)
             with as_mxnet():
                 keys = list(range(len(self._copies)))
-                store._store.broadcast(keys, [copies[0] for copies in self._copies], self._copies)
+                self._tensors.broadcast(keys, [copies[0] for copies in self._copies], self._copies)
         self._begun = True
 
-    def _updates_on_store(self, store: kv.KVStore | None) -> bool:
+    def _updates_on_store(self, store: kv.KVStoreBase | None) -> bool:
         """Return whether the store updates."""
         request, able = self._update_on_kvstore, store is not None and store.is_capable("optimizer")
         if request and not able:
@@ -238,7 +244,7 @@ class Trainer:
             assert self._store is not None
             self._store.save_optimizer_states(fname, dump_optimizer=True)
         else:
-            save_states(Path(fname), self._optimizer, True)
+            save_states(Path(fname), self._rule, True)
 
     def load_states(self, fname: str) -> None:
         """Load a file written by `save_states`.
@@ -252,7 +258,23 @@ class Trainer:
             self._store.load_optimizer_states(fname)
         else:
             with as_mxnet():
-                load_states(Path(fname), self._optimizer, {i: copies[0] for i, copies in enumerate(self._copies)})
+                load_states(Path(fname), self._rule, {i: copies[0] for i, copies in enumerate(self._copies)})
+
+
+class _OfTensors:
+    """A store that a user wrote, with tensors as values."""
+
+    def __init__(self, store: kv.KVStoreBase) -> None:
+        self._store = store
+
+    def broadcast(self, keys: Sequence[int], values: Sequence[Any], outs: Sequence[Sequence[Any]]) -> None:
+        for key, value, copies in zip(keys, values, outs, strict=True):
+            self._store.broadcast(key, from_tensor(value.detach()), [from_tensor(copy.detach()) for copy in copies])
+
+    def pushpull(self, keys: Sequence[int], values: Sequence[Sequence[Any]], outs: Any = None) -> None:
+        for key, copies, to in zip(keys, values, values if outs is None else outs, strict=True):
+            arrays = [from_tensor(copy) for copy in copies]
+            self._store.pushpull(key, arrays, out=[from_tensor(copy.detach()) for copy in to])
 
 
 def _as_lists(params: Any) -> tuple[list[str], list[list[Any]]]:

@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from feedline.mxnet._names import names_of
 from feedline.mxnet.ndarray import NDArray
 
@@ -63,7 +65,7 @@ class Initializer:
             return
         name = desc.lower()
         if name.endswith(("weight", "parameters")):
-            self.fill(arr)
+            self._init_weight(desc, arr)
             return
         for ending, number in _BY_NAME.items():
             if name.endswith(ending):
@@ -78,23 +80,22 @@ class Initializer:
         """Fill an array as a weight."""
         raise NotImplementedError(f"{type(self).__name__}.fill")
 
+    def _init_weight(self, name: Any, arr: NDArray) -> None:
+        """Fill a weight. Initializers that users write override this."""
+        self.fill(arr)
+
 
 class Constant(Initializer):
     """One number."""
 
-    def __init__(self, value: float = 0.0) -> None:
-        super().__init__(value=value)
-
-    def dumps(self) -> str:
-        """Return class and parameters as JSON text, an array as lists."""
-        value = self._kwargs["value"]
+    def __init__(self, value: Any = 0.0) -> None:
         plain = value.asnumpy() if isinstance(value, NDArray) else value
-        plain = plain.tolist() if hasattr(plain, "tolist") else plain
-        return json.dumps([type(self).__name__.lower(), {"value": plain}])
+        super().__init__(value=plain.tolist() if hasattr(plain, "tolist") else plain)
+        self.value = value
 
     def fill(self, arr: NDArray) -> None:
         """See `Initializer.fill`."""
-        arr[:] = self._kwargs["value"]
+        arr[:] = self.value
 
 
 class Zero(Initializer):
@@ -135,6 +136,27 @@ class Normal(Initializer):
         arr.tensor.normal_(0.0, self._kwargs["sigma"])
 
 
+class Bilinear(Initializer):
+    """Weights of a transposed convolution that interpolates linearly along both axes.
+
+    Raises:
+        ValueError: on filling, an array without the axes (channels, channels, height, width).
+    """
+
+    def fill(self, arr: NDArray) -> None:
+        """See `Initializer.fill`."""
+        if len(arr.shape) != 4:
+            raise ValueError(f"expected a weight of four axes for Bilinear, got shape {arr.shape}")
+        height, width = arr.shape[2:]
+        half = math.ceil(width / 2)
+        middle = (2 * half - 1 - half % 2) / (2 * half)
+
+        def slopes(length: int) -> torch.Tensor:
+            return 1 - (torch.arange(length, dtype=torch.float64) / half - middle).abs()
+
+        arr.tensor.copy_(slopes(height)[:, None] * slopes(width))
+
+
 class Xavier(Initializer):
     """Uniform or normal with a width of ``sqrt(magnitude / factor)``.
 
@@ -164,7 +186,7 @@ class Xavier(Initializer):
             arr.tensor.normal_(0.0, scale)
 
 
-_RULES: tuple[type[Initializer], ...] = (Constant, Normal, One, Uniform, Xavier, Zero)
+_RULES: tuple[type[Initializer], ...] = (Bilinear, Constant, Normal, One, Uniform, Xavier, Zero)
 _CLASSES = {rule.__name__.lower(): rule for rule in _RULES} | {"ones": One, "zeros": Zero}
 
 

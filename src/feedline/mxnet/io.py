@@ -86,7 +86,7 @@ class DataBatch:
         self.bucket_key, self.provide_data, self.provide_label = bucket_key, provide_data, provide_label
 
     def __str__(self) -> str:
-        shapes = [[array.shape for array in arrays or ()] for arrays in (self.data, self.label)]
+        shapes = [[array.shape for array in arrays] if arrays else None for arrays in (self.data, self.label)]
         return f"{type(self).__name__}: data shapes: {shapes[0]} label shapes: {shapes[1]}"
 
 

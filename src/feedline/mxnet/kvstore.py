@@ -1,20 +1,24 @@
-"""`mxnet.kvstore` (`mx.kv`): stores with MXNet's names and behaviour, over `feedline.kvstore`."""
+"""`mxnet.kvstore` (`mx.kv`): stores with MXNet's names and behaviour, over `feedline.kvstore`.
+
+`KVStoreBase` is the interface of stores that users write. Its `KVStoreBase.register` puts them into the registry of
+`feedline.kvstore`, from which `create` makes all stores.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 
 from feedline import kvstore
 from feedline.mxnet._names import names_of
+from feedline.mxnet._user_rules import as_rule
 from feedline.mxnet.base import MXNetError, as_mxnet
-from feedline.mxnet.context import cpu, gpu
 from feedline.mxnet.ndarray import NDArray
-from feedline.mxnet.ndarray.sparse import RowSparseNDArray, from_dense
+from feedline.mxnet.ndarray.sparse import RowSparseNDArray, from_dense, from_tensor
 from feedline.mxnet.optimizer import Updater
 
 __all__, __getattr__ = names_of(__name__)
@@ -35,8 +39,8 @@ _INSTEAD = {"nccl": "device", "horovod": "dist_device_sync", "byteps": "dist_dev
 _log = logging.getLogger("feedline")
 
 
-def create(name: str = "local") -> KVStore:
-    """Create a store by its MXNet name, in any case.
+def create(name: str = "local") -> KVStoreBase:
+    """Create a store by its MXNet name, or the name of a registered class, in any case.
 
     Raises:
         TypeError: not a str.
@@ -46,15 +50,111 @@ def create(name: str = "local") -> KVStore:
         raise TypeError("name must be a string")
     name = name.lower()
     try:
-        store = kvstore.create(_LEGACY.get(name, name))
+        store: Any = kvstore.create(_LEGACY.get(name, name))
     except ValueError as error:
         if name in _INSTEAD:
             raise MXNetError(f"expected a store without {name}: use {_INSTEAD[name]!r}, which sums by torch") from error
         raise MXNetError(f"{error}, or MXNet's {', '.join(map(repr, _LEGACY))}") from error
-    return KVStore(store, name)
+    return store if isinstance(store, KVStoreBase) else KVStore(store, name)
 
 
-class KVStore:
+_Class = TypeVar("_Class", bound="type[KVStoreBase]")
+
+
+class KVStoreBase:
+    """Interface of stores. A subclass defines `broadcast`, `pushpull`, `is_capable`, ``type``, ``rank`` and
+    ``num_workers``."""
+
+    #: Name of the capability to take an optimizer.
+    OPTIMIZER: ClassVar[str] = "optimizer"
+
+    @staticmethod
+    def register(klass: _Class) -> _Class:
+        """Register a class for `create`, under its name in lower case. Usable as a class decorator.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+        assert isinstance(klass, type), f"expected a class, got {klass!r}"
+        kvstore.register(klass.__name__.lower(), klass)  # type: ignore[arg-type]
+        return klass
+
+    def _lacks(self, member: str) -> NoReturn:
+        raise NotImplementedError(f"expected {type(self).__name__} to define {member}")
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Create keys with the values of worker 0, and copy them to ``out``."""
+        self._lacks("broadcast")
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Sum the values of each key over devices and workers, and copy the sum to ``out``, or back to the values."""
+        self._lacks("pushpull")
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Set an optimizer as updater."""
+        self._lacks("set_optimizer")
+
+    def is_capable(self, capability: str) -> bool:
+        """Return whether the store has a capability: `OPTIMIZER` is that `set_optimizer` works."""
+        self._lacks("is_capable")
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write the optimizer's states to a file."""
+        self._lacks("save_optimizer_states")
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Load the optimizer's states from a file."""
+        self._lacks("load_optimizer_states")
+
+    @property
+    def type(self) -> str:
+        """Name of the store's type."""
+        self._lacks("type")
+
+    @property
+    def rank(self) -> int:
+        """Rank of this worker."""
+        self._lacks("rank")
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers."""
+        self._lacks("num_workers")
+
+
+@KVStoreBase.register
+class TestStore(KVStoreBase):
+    """A store of one worker that keeps nothing: `pushpull` sums the values of its call."""
+
+    type, rank, num_workers = "teststore", 0, 1
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Copy the value to each out."""
+        for item in out if isinstance(out, list) else [out]:
+            value.copyto(item)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Copy the sum of the values to each out, or back to the values."""
+        values = value if isinstance(value, list) else [value]
+        total = values[0].copy()
+        for item in values[1:]:
+            total += item.as_in_context(total.context)
+        for item in values if out is None else out if isinstance(out, list) else [out]:
+            total.copyto(item)
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Return False for an ``"optimizer"``.
+
+        Raises:
+            ValueError: another capability.
+        """
+        if capability.lower() != KVStoreBase.OPTIMIZER:
+            raise ValueError(f"expected the capability {KVStoreBase.OPTIMIZER!r}, got {capability!r}")
+        return False
+
+
+class KVStore(KVStoreBase):
     """MXNet's interface to a `feedline.kvstore.KVStore`, with NDArrays as values.
 
     Raises:
@@ -172,21 +272,17 @@ class KVStore:
 
     def _wrap(self, updater: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
         def wrapped(key: Any, merged: Any, stored: Any) -> None:
-            context = gpu(stored.device.index) if stored.is_cuda else cpu()
-            received: Any = NDArray(merged, context)
-            if merged.layout is not torch.strided:
-                received = RowSparseNDArray(merged.indices()[0], merged.values(), tuple(merged.shape), context)
+            array: Any = from_tensor(stored)
             if self._sparse[key]:
-                updater(key, received, RowSparseNDArray(None, stored, tuple(stored.shape), context))
-            else:
-                updater(key, received, NDArray(stored, context))
+                array = RowSparseNDArray(None, stored, array.shape, array.context)
+            updater(key, from_tensor(merged), array)
 
         return wrapped
 
     def set_optimizer(self, optimizer: Any) -> None:
         """Set an optimizer of `mxnet.optimizer`, or its name, as updater."""
         with as_mxnet():
-            self._store.set_optimizer(optimizer)
+            self._store.set_optimizer(as_rule(optimizer))
         self._assigns, self._has_optimizer = False, True
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:

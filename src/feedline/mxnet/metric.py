@@ -9,6 +9,7 @@ batches, and since the last `EvalMetric.reset`, as ``get_global()`` returns it.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -658,7 +659,9 @@ def alias(*aliases: str) -> Callable[[type[EvalMetric]], type[EvalMetric]]:
 
 
 def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
-    """Return a metric from a name, a function, a list or an `EvalMetric.get_config`. A metric is returned unchanged.
+    """Return a metric from a name, a function, a list or an `EvalMetric.get_config`, also as JSON text.
+
+    A metric is returned unchanged.
 
     Raises:
         ValueError: an unknown name.
@@ -671,6 +674,8 @@ def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
         return CustomMetric(metric, *args, **kwargs)
     if isinstance(metric, (list, tuple)):
         return CompositeEvalMetric([create(item, *args, **kwargs) for item in metric])
+    if isinstance(metric, str) and metric.startswith("{"):
+        return create(**json.loads(metric))
     if str(metric).lower() not in _CLASSES:
         raise ValueError(f"expected a metric of {', '.join(sorted(_CLASSES))}, got {metric!r}")
     return _CLASSES[metric.lower()](*args, **kwargs)

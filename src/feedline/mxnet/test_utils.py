@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,38 @@ def assert_exception(f: Any, exception_type: type[BaseException], *args: Any, **
     except exception_type:
         return
     raise AssertionError(f"expected {exception_type.__name__}, got none")
+
+
+@contextmanager
+def environment(*args: Any) -> Iterator[None]:
+    """Set environment variables within ``with``.
+
+    Args:
+        args: a name and its value, or a dict of values by name. None removes a variable.
+
+    Raises:
+        TypeError: other arguments.
+    """
+    if len(args) == 1 and isinstance(args[0], Mapping):
+        values = dict(args[0])
+    elif len(args) == 2:
+        values = {args[0]: args[1]}
+    else:
+        raise TypeError(f"expected a name and a value, or a dict of values by name, got {args!r}")
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        _set_variables(values)
+        yield
+    finally:
+        _set_variables(before)
+
+
+def _set_variables(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = str(value)
 
 
 def random_arrays(*shapes: Sequence[int]) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from feedline.mxnet._names import names_of
 from feedline.mxnet.base import MXNetError
-from feedline.mxnet.context import Context, current_context
+from feedline.mxnet.context import Context, cpu, current_context, gpu
 from feedline.mxnet.ndarray._dense import NDArray, torch_dtype
 
 __all__, __getattr__ = names_of(__name__)
@@ -70,6 +70,11 @@ class RowSparseNDArray:
     def asnumpy(self) -> Any:
         """Return a dense copy as a NumPy array."""
         return self.todense().asnumpy()
+
+    def astype(self, dtype: Any, copy: bool = True) -> RowSparseNDArray:
+        """Return the array in another dtype."""
+        data = self.data.astype(dtype, copy)
+        return RowSparseNDArray(self._ids, data.tensor, self.shape, self.context)
 
     def wait_to_read(self) -> None:
         """Do nothing, as writes are synchronous."""
@@ -193,6 +198,12 @@ def from_dense(dense: Any, context: Context) -> RowSparseNDArray:
     """Return the nonzero rows of a tensor."""
     ids = dense.reshape(dense.shape[0], -1).ne(0).any(1).nonzero()[:, 0]
     return RowSparseNDArray(ids, dense.index_select(0, ids), tuple(dense.shape), context)
+
+
+def from_tensor(tensor: Any) -> NDArray | RowSparseNDArray:
+    """Return a tensor as an array on its device, a ``torch.sparse_coo`` tensor as a row-sparse one."""
+    context = gpu(tensor.device.index) if tensor.is_cuda else cpu()
+    return NDArray(tensor, context) if tensor.layout is torch.strided else _from_coo(tensor, context)
 
 
 def zeros(stype: str, shape: Any, ctx: Context | None = None, dtype: Any = None) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from feedline.mxnet._names import names_of
@@ -35,6 +36,8 @@ from feedline.mxnet.symbol._symbol import _from_json, type_number, variable
 
 _OPERATORS = {name: function for name, function in FUNCTIONS.items() if not name.startswith("_")}
 globals().update(_OPERATORS)
+# Operators whose names begin with an underscore, as `mxnet.symbol._internal._plus`.
+_internal = SimpleNamespace(**{name: function for name, function in FUNCTIONS.items() if name.startswith("_")})
 
 __all__, __getattr__ = names_of(__name__)
 

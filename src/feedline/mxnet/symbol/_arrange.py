@@ -56,6 +56,16 @@ def reshaped(old: Shape, codes: Shape, reverse: bool = False) -> Shape:
     return tuple(out[::-1] if reverse else out)
 
 
+@define("shape_array", free="data", dtype=lambda p: "int64")
+def _shape_array(data: Any) -> Any:
+    return torch.tensor(data.shape, dtype=torch.int64, device=data.device)
+
+
+@define("size_array", free="data", dtype=lambda p: "int64")
+def _size_array(data: Any) -> Any:
+    return torch.tensor([data.numel()], dtype=torch.int64, device=data.device)
+
+
 @define("Reshape reshape")
 def _reshape(data: Any, *, shape: Shape, reverse: bool = False) -> Any:
     return data.reshape(reshaped(tuple(data.shape), shape, reverse))
@@ -135,7 +145,7 @@ def _split(data: Any, *, num_outputs: Count, axis: int = 1, squeeze_axis: bool =
 
 def _infer_join(site: Site) -> None:
     """Require equal lengths along all axes but the joined one."""
-    shapes = [shape for shape in site.ins if shape is not None]
+    shapes = [shape for shape in (*site.ins, site.outs[0]) if shape is not None]
     if len({len(shape) for shape in shapes}) > 1:
         site.refuse(f"expected arrays with equal numbers of axes, got {shapes}")
     if shapes:

@@ -205,6 +205,11 @@ def _leaky(
     return y
 
 
+@define("_identity_with_attr_like_rhs", shape=same)
+def _identity_like(lhs: Any, rhs: Any) -> Any:
+    return lhs.clone()
+
+
 @define("clip", shape=same)
 def _clip(data: Any, *, a_min: float, a_max: float) -> Any:
     return data.clamp(a_min, a_max)

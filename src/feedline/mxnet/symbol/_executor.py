@@ -120,7 +120,7 @@ class Executor:
     def forward(self, is_train: bool = False, **kwargs: Any) -> list[NDArray]:
         """Compute the outputs.
 
-        With ``is_train`` dropout is active, statistics are updated, and `backward` may follow.
+        With ``is_train`` dropout is active, statistics are updated, and what `backward` needs is kept.
 
         Args:
             is_train: whether to run in training mode.
@@ -142,8 +142,14 @@ class Executor:
                         f"Shape not match! Argument {name}, need: {arguments[name].shape}, received: {array.shape}"
                     )
                 arguments[name][:] = array
+        self._run(is_train, is_train)
+        self.outputs = [NDArray(result.detach(), self._ctx) for result in self._results]
+        return self.outputs
+
+    def _run(self, is_train: bool, tracks: bool) -> None:
+        """Run the operators, and record them for gradients if ``tracks``."""
         feeds: dict[Any, PackedRows] = {}
-        self._tracked = {} if is_train else None
+        self._tracked = {} if tracks else None
         device = self._ctx.device
         requests = self._requests + ["null"] * len(self._states)
         for i, ((node, array), request) in enumerate(zip(self._arrays.items(), requests, strict=True)):
@@ -154,23 +160,26 @@ class Executor:
         self._network.train(is_train)
         # Arrays that operators create are on the device, too. The CPU is torch's default, and faster without this.
         place = device if device.type != "cpu" else nullcontext()
-        with torch.set_grad_enabled(is_train), place, within(self._symbol.name or "group"):
+        with torch.set_grad_enabled(tracks), place, within(self._symbol.name or "group"):
             self._results = [packed.data for packed in self._network(feeds)]
-        self.outputs = [NDArray(result.detach(), self._ctx) for result in self._results]
-        return self.outputs
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
         """Compute the gradients of the last `forward`.
+
+        After ``forward(is_train=False)``, which keeps nothing, the operators run once more, with the present arrays.
 
         Args:
             out_grads: head gradients: an NDArray, or one for each output. Loss heads ignore theirs, and need none.
             is_train: accepted for compatibility, without effect.
 
         Raises:
-            MXNetError: no ``forward(is_train=True)`` before it, or a head gradient is missing or of another shape.
+            MXNetError: no `forward` before it, or a head gradient is missing or of another shape.
         """
+        if not self._results:
+            raise MXNetError("expected a call of forward() before backward(), got none")
         if self._tracked is None:
-            raise MXNetError("expected a call of forward(is_train=True) before backward(), got none")
+            self._run(False, True)
+        assert self._tracked is not None
         above = self._head_gradients(out_grads)
         inputs = list(self._tracked.values())
         pairs = [(y, g) for y, g in zip(self._results, above, strict=True) if y.requires_grad]
@@ -295,7 +304,12 @@ def bind(symbol: Symbol, ctx: Any, args: Any, args_grad: Any, grad_req: Any, aux
 
 
 def simple_bind(
-    symbol: Symbol, ctx: Any, grad_req: Any, type_dict: Mapping[str, Any], shapes: Mapping[str, Any]
+    symbol: Symbol,
+    ctx: Any,
+    grad_req: Any,
+    type_dict: Mapping[str, Any],
+    group2ctx: Mapping[str, Any],
+    shapes: Mapping[str, Any],
 ) -> Executor:
     """See `Symbol.simple_bind`."""
     arguments, states = variables(symbol.entries)
@@ -308,10 +322,17 @@ def simple_bind(
         kinds = {node: "float32" for node in arguments if "__dtype__" not in node.attributes}
     types = infer_types(symbol.entries, kinds, "float32")
     context, requests = Context(ctx), _requests(symbol, grad_req)
-    arrays = [nd.zeros(inferred.shape(node), context, types.type(node) or "float32") for node in (*arguments, *states)]
+    arrays = [
+        nd.zeros(
+            inferred.shape(node),
+            Context(group2ctx.get(node.attributes.get("__ctx_group__", ""), context)),
+            types.type(node) or "float32",
+        )
+        for node in (*arguments, *states)
+    ]
     args: Arrays = list(arrays[: len(arguments)])
     gradients: Arrays = [
-        None if request == "null" else nd.zeros(array.shape, context, array.dtype)
+        None if request == "null" else nd.zeros(array.shape, array.context, array.dtype)
         for request, array in zip(requests, arrays[: len(arguments)], strict=True)
     ]
     return Executor(symbol, context, args, gradients, requests, list(arrays[len(arguments) :]))

@@ -2,13 +2,14 @@
 
 Output shapes come from an operator's rule, or else from running it on torch's meta tensors, which have shapes and no
 data. Results are cached by operator, settings and shapes. Inputs whose shapes follow from others (weights from data,
-terms from a sum) have rules. Both are applied to all nodes, forwards and backwards, until nothing changes: two or three
-rounds, each linear in the nodes.
+terms from a sum) have rules, and a length that an operator passes on follows from the output. All are applied to all
+nodes, forwards and backwards, until nothing changes: two or three rounds, each linear in the nodes.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,16 @@ from typing import Any
 
 import torch
 
+from feedline.errors import CompatError
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._node import FAILURES, Entry, Node, topological, variables, within
 from feedline.mxnet.symbol._operator import Operator, Site
 from feedline.mxnet.symbol._parameters import Shape, dims
+from feedline.mxnet.util import is_np_shape, np_shape
 
 _TRIED = (1, 1 << 20)  # lengths tried in place of an unknown one
+# Lengths tried to see whether an output's length is an input's, plus a constant. Few kernels are longer.
+_LONG, _LONGER = 1 << 12, ((1 << 12) + 1, 1 << 13)
 # Element types by MXNet's numbers, which attributes contain.
 TYPES = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64")
 
@@ -85,18 +90,37 @@ def by_variable(
 
 
 def lengths(shape: Any) -> Shape:
-    """Convert a shape that a caller passed.
+    """Convert a shape that a caller passed. An unknown length is 0, or -1 under `mxnet.util.np_shape`.
 
     Raises:
-        MXNetError: not a sequence of integers of at least 0.
+        MXNetError: not a sequence of integers, or a length below that of an unknown one.
+        CompatError: a length of 0 under ``np_shape``.
     """
     try:
         read = tuple(operator.index(length) for length in shape)
     except TypeError as error:
         raise MXNetError(f"expected a shape, a tuple of integers, got {shape!r}") from error
-    if min(read, default=0) < 0:
-        raise MXNetError(f"expected a shape of lengths of at least 0, where 0 is unknown, got {shape!r}")
-    return read
+    unknown = -1 if is_np_shape() else 0
+    if min(read, default=0) < unknown:
+        raise MXNetError(
+            f"expected a shape of lengths of at least {unknown}, where {unknown} is unknown, got {shape!r}"
+        )
+    if unknown and 0 in read:
+        raise CompatError(f"expected lengths from 1, or -1 for an unknown one, got {shape!r}: arrays have elements")
+    return tuple(max(length, 0) for length in read)
+
+
+def shown(shape: Shape | None) -> Shape | None:
+    """Return an inferred shape as callers see it, with their numbers for unknown lengths and shapes."""
+    if is_np_shape():
+        return shape and tuple(length or -1 for length in shape)
+    return shape or ()
+
+
+def _declared(text: str) -> Shape:
+    """Return the shape in a variable's attribute, in which 0 and -1 are unknown lengths."""
+    with np_shape(False):
+        return lengths(max(length, 0) for length in dims(text))
 
 
 def infer_shapes(outputs: Sequence[Entry], passed: Mapping[Node, Shape]) -> Inferred:
@@ -105,7 +129,7 @@ def infer_shapes(outputs: Sequence[Entry], passed: Mapping[Node, Shape]) -> Infe
     Raises:
         MXNetError: contradictory shapes. The error names the operator.
     """
-    inferred = Inferred(shapes=_with_attributes(outputs, passed, "__shape__", lambda text: lengths(dims(text))))
+    inferred = Inferred(shapes=_with_attributes(outputs, passed, "__shape__", _declared))
     working = [node for node in topological(outputs) if node.operator is not None]
     while _round(working, inferred) or _round(reversed(working), inferred):
         pass
@@ -147,6 +171,40 @@ def _forward(node: Node, ins: Sequence[Shape | None]) -> tuple[Shape, ...]:
     return tuple(tuple(m if m == n else 0 for m, n in zip(a, b, strict=True)) for a, b in zip(*trials, strict=True))
 
 
+def _backward(node: Node, ins: Sequence[Shape | None], outs: Sequence[Shape | None]) -> dict[int, Shape]:
+    """Return shapes of inputs, by index, with lengths that follow from the outputs' lengths.
+
+    An unknown length follows from an output's length that grows with it, by as much, and with no other unknown length.
+    """
+    shapes = [shape for shape in ins if shape is not None]
+    unknown = [(i, axis) for i, shape in enumerate(shapes) for axis, n in enumerate(shape) if n == 0]
+    if len(shapes) < len(ins) or not unknown or not any(any(out) for out in outs if out is not None):
+        return {}
+    assert node.operator is not None
+    ours, settings = node.operator, tuple(vars(node.p).values())
+
+    def trial(place: tuple[int, int] | None, length: int) -> tuple[Shape, ...]:
+        lengths = [[n or (length if (i, a) == place else _LONG) for a, n in enumerate(s)] for i, s in enumerate(shapes)]
+        return _outs(ours, settings, tuple(map(tuple, lengths)))
+
+    try:
+        base = trial(None, _LONG)
+        grown = {place: [trial(place, length) for length in _LONGER] for place in unknown}
+    except FAILURES:  # lengths that depend on each other, or impossible ones
+        return {}
+    inferred = {i: list(shape) for i, shape in enumerate(shapes)}
+    for o, out in enumerate(outs):
+        if out is None or any(len(t[o]) != len(out) for t in (base, *itertools.chain(*grown.values()))):
+            continue
+        for axis, length in enumerate(out):
+            growth = {place: [t[o][axis] - base[o][axis] for t in trials] for place, trials in grown.items()}
+            sources = [place for place in unknown if any(growth[place])]
+            if length and len(sources) == 1 and growth[sources[0]] == [longer - _LONG for longer in _LONGER]:
+                i, place = sources[0]
+                inferred[i][place] = max(length + _LONG - base[o][axis], 0)
+    return {i: tuple(shape) for i, shape in inferred.items()}
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _outs(ours: Operator, settings: tuple[Any, ...], ins: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """Return the shapes of the operator's outputs for these inputs."""
@@ -168,6 +226,8 @@ def _round(nodes: Iterable[Node], inferred: Inferred) -> bool:
             if not all(i in site.recorded and out and 0 not in out for i, out in enumerate(site.outs)):
                 for i, out in enumerate(_forward(node, site.ins)):
                     site.put_out(out, i)
+            for i, lengths_in in _backward(node, site.ins, site.outs).items():
+                site.put_in(i, lengths_in)
         for key, shape in (*zip(map(_key, node.inputs), site.ins, strict=True), *zip(outs, site.outs, strict=True)):
             if shape is not None and inferred.shapes.get(key) != shape:
                 inferred.shapes[key] = shape

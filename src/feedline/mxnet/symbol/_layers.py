@@ -21,9 +21,20 @@ _BIAS = {"bias": lambda p: not p.no_bias}
 # ---- dense --------------------------------------------------------------------------------------------------
 
 
-@from_data
-def _dense_shape(x: Shape, p: Any) -> Sequence[Shape]:
-    return (p.num_hidden, math.prod(x[1:]) if p.flatten else x[-1]), (p.num_hidden,)
+def _dense_shape(site: Site) -> None:
+    x, p = site.ins[0], site.p
+    if x is None:
+        return
+    features = x[1:] if p.flatten else x[-1:]
+    site.put_in(1, (p.num_hidden, math.prod(features)))
+    if len(site.ins) > 2:
+        site.put_in(2, (p.num_hidden,))
+    weight = site.ins[1]
+    if weight is not None and weight[1] and features.count(0) == 1:
+        length, rest = divmod(weight[1], math.prod(n for n in features if n))
+        if rest:
+            site.refuse(f"expected data whose features fit weights of shape {weight}, got {x}")
+        site.put_in(0, (*x[: len(x) - len(features)], *[n or length for n in features]))
 
 
 @define("FullyConnected", when=_BIAS, weights="weight bias", shape=_dense_shape)

@@ -138,13 +138,20 @@ def _eye(*, N: Long, M: Long = 0, k: Long = 0, dtype: ElementType = "float32", c
 
 def _as_the_other(site: Site) -> None:
     """Record the shape of the second input as the output's, even while the first is unknown."""
-    if site.full(0) is None and site.ins[1] is not None:
+    if site.full(0) is None and site.ins[1] is not None and not getattr(site.p, "lhs_axes", None):
         site.put_out(site.ins[1])
 
 
 @define("broadcast_like", shape=_as_the_other)
-def _broadcast_like(lhs: Any, rhs: Any) -> Any:
-    return lhs.expand(rhs.shape)
+def _broadcast_like(lhs: Any, rhs: Any, *, lhs_axes: Shape | None = None, rhs_axes: Shape | None = None) -> Any:
+    if lhs_axes is None and rhs_axes is None:
+        return lhs.expand(rhs.shape)
+    if not lhs_axes or not rhs_axes or len(lhs_axes) != len(rhs_axes):
+        raise ValueError(f"expected equally many lhs_axes and rhs_axes, got {lhs_axes} and {rhs_axes}")
+    sizes = list(lhs.shape)
+    for to, source in zip(lhs_axes, rhs_axes, strict=True):
+        sizes[axis_of(to, lhs.dim())] = rhs.shape[axis_of(source, rhs.dim())]
+    return lhs.expand(sizes)
 
 
 @define("reshape_like", shape=_as_the_other)

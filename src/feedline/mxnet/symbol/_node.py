@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.symbol._operator import CALLED, Operator
 from feedline.mxnet.symbol._parameters import read
+from feedline.mxnet.util import is_np_shape
 from feedline.networks import traverse
 
 # Attributes of any node that are not settings. Files write them surrounded by underscores.
@@ -160,7 +161,7 @@ def to_json(outputs: Sequence[Entry]) -> str:
             "arg_nodes": [i for i, node in enumerate(order) if node.operator is None],
             "node_row_ptr": rows,
             "heads": [[number[e.node], e.output, e.version] for e in outputs],
-            "attrs": {"mxnet_version": ["int", VERSION]},
+            "attrs": {"mxnet_version": ["int", VERSION], **({"is_np_shape": ["int", 1]} if is_np_shape() else {})},
         },
         indent=2,
     )

@@ -83,8 +83,8 @@ for _name, _find in (("argmax", torch.argmax), ("argmin", torch.argmin)):
 
 @define("argmax_channel", free="data", dtype=lambda p: "float32")
 def _best_of_rows(data: Any) -> Any:
-    if data.dim() != 2:
-        raise ValueError(f"expected data (rows, classes), got {tuple(data.shape)}")
+    if data.dim() < 2:
+        raise ValueError(f"expected data (rows, classes, ...), got {tuple(data.shape)}")
     return data.argmax(1).to(torch.float32)
 
 

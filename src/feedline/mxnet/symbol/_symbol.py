@@ -16,7 +16,7 @@ import numpy as np
 
 from feedline.mxnet.base import MXNetError, NotImplementedForSymbol
 from feedline.mxnet.symbol import _node
-from feedline.mxnet.symbol._infer import TYPES, Inferred, by_variable, infer_shapes, infer_types, lengths
+from feedline.mxnet.symbol._infer import TYPES, Inferred, by_variable, infer_shapes, infer_types, lengths, shown
 from feedline.mxnet.symbol._make import FUNCTIONS, apply
 from feedline.mxnet.symbol._node import HIDDEN, Entry, Node, topological, variables
 
@@ -195,8 +195,7 @@ class Symbol:
         arguments, states = variables(self.entries)
         if all(map(inferred.knows, (*arguments, *states))) and all(map(inferred.knows, self.entries)):
             return self._shapes(inferred)
-        shapes = zip(self.list_arguments(), self._shapes(inferred)[0], strict=True)
-        unknown = [f"{name}: {shape}" for name, shape in shapes if not shape or 0 in shape]
+        unknown = [f"{node.name}: {shown(inferred.shape(node))}" for node in arguments if not inferred.knows(node)]
         listed = unknown[:_SHOWN] + ["..."] * (len(unknown) > _SHOWN)
         warnings.warn(
             "Cannot decide shape for the following arguments (0s in shape means unknown dimensions). "
@@ -206,15 +205,18 @@ class Symbol:
         return None, None, None
 
     def infer_shape_partial(self, *args: Any, **kwargs: Any) -> Any:
-        """Infer shapes as `infer_shape`, with ``()`` for unknown shapes and 0 for unknown lengths."""
+        """Infer shapes as `infer_shape`, with ``()`` for unknown shapes and 0 for unknown lengths.
+
+        Under `mxnet.util.np_shape` these are None and -1.
+        """
         return self._shapes(self._infer(args, kwargs))
 
     def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Inferred:
         return infer_shapes(self.entries, by_variable(self.entries, args, kwargs, lengths))
 
-    def _shapes(self, inferred: Inferred) -> tuple[list[Shape], ...]:
+    def _shapes(self, inferred: Inferred) -> tuple[list[Shape | None], ...]:
         arguments, states = variables(self.entries)
-        return tuple([inferred.shape(item) or () for item in several] for several in (arguments, self.entries, states))
+        return tuple([shown(inferred.shape(item)) for item in several] for several in (arguments, self.entries, states))
 
     def infer_type(self, *args: Any, **kwargs: Any) -> Any:
         """Infer the NumPy types of arguments, outputs and states from some arguments' types.
@@ -225,12 +227,15 @@ class Symbol:
         Raises:
             MXNetError: a name that is not an argument, or contradictory types.
         """
+        types = self.infer_type_partial(*args, **kwargs)
+        return (None, None, None) if any(None in several for several in types) else types
+
+    def infer_type_partial(self, *args: Any, **kwargs: Any) -> Any:
+        """Infer types as `infer_type`, with None for unknown types."""
         types = infer_types(self.entries, by_variable(self.entries, args, kwargs, lambda dtype: np.dtype(dtype).name))
         arguments, states = variables(self.entries)
         names = [[types.type(item) for item in several] for several in (arguments, self.entries, states)]
-        if any(name is None for several in names for name in several):
-            return None, None, None
-        return tuple([np.dtype(name).type for name in several] for several in names)
+        return tuple([None if name is None else np.dtype(name).type for name in several] for several in names)
 
     # ---- files ----------------------------------------------------------------------------------------------
 
@@ -268,7 +273,8 @@ class Symbol:
             args_grad: arrays for gradients, likewise. Arguments without an array get no gradient.
             grad_req: "write", "add" or "null" for all arguments, or a list, or a dict by name.
             aux_states: arrays of the states.
-            group2ctx: accepted without effect, as everything runs on ``ctx``.
+            group2ctx: contexts of arrays that `simple_bind` creates, by the ``ctx_group`` of their variables. Operators
+                run on ``ctx``.
             shared_exec: accepted without effect, as torch manages memory.
 
         Raises:
@@ -297,7 +303,7 @@ class Symbol:
         """
         from feedline.mxnet.symbol._executor import simple_bind
 
-        return simple_bind(self, ctx, grad_req, type_dict or {}, kwargs)
+        return simple_bind(self, ctx, grad_req, type_dict or {}, group2ctx or {}, kwargs)
 
     def eval(self, ctx: Any = None, **kwargs: Any) -> Any:
         """Return the outputs for these arguments, as a list of NDArrays."""
