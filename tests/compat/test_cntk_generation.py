@@ -137,11 +137,13 @@ def test_attention_matches_its_parameters():
 
 @pytest.mark.parametrize("backwards", [True, False])
 def test_a_span_of_attention_matches_the_ends(backwards):
-    """As if sequences had only their last states, or their first ones."""
+    """As if sequences had only their last states, or their first ones. The axis of the window stays, of length 1."""
     e = C.sequence.input_variable(3, sequence_axis=C.Axis("in"))
     d = C.sequence.input_variable(2, sequence_axis=C.Axis("out"))
     C.cntk_py.set_fixed_random_seed(1)
-    whole, part = AttentionModel(4), AttentionModel(4, attention_span=2, attention_axis=-3, go_backwards=backwards)
+    whole = AttentionModel(4)
+    with pytest.warns(DeprecationWarning, match="attention_span"):
+        part = AttentionModel(4, attention_span=2, attention_axis=-3, go_backwards=backwards)
     C.cntk_py.reset_random_seed(0)
     rng = np.random.default_rng(0)
     encoded, decoded = (
@@ -150,7 +152,52 @@ def test_a_span_of_attention_matches_the_ends(backwards):
     cut = [rows[:2] if backwards else rows[-2:] for rows in encoded]
     found, expected = part(e, d).eval({e: encoded, d: decoded}), whole(e, d).eval({e: cut, d: decoded})
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        assert one.shape == (len(other), 1, 1, 3)
+        np.testing.assert_allclose(one[:, 0, 0], other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_span_and_its_axis_come_together():
+    for options in ({"attention_span": 2}, {"attention_axis": -3}):
+        with pytest.raises(ValueError, match="expected attention_span and attention_axis, or neither"):
+            AttentionModel(4, **options)
+
+
+@pytest.mark.filterwarnings("ignore:CNTK 2.2 deprecated")
+def test_shapes_of_a_decoder_that_attends_to_a_span():
+    """CNTK decodes to words of shape (1, 1, classes), with weights of shape (span, 1, 1)."""
+    attend, block, score = AttentionModel(7, 5, -3, name="attention"), LSTM(6), C.layers.Dense(CLASSES)
+
+    @C.Function
+    def decode(history, read):
+        encoded = C.layers.Recurrence(LSTM(6))(read)
+
+        @C.Function
+        def step(h, c, x):
+            return block(h, c, C.splice(x, attend(encoded, h)))
+
+        return score(C.layers.Recurrence(step)(history))
+
+    @C.Function
+    @Signature(Input[Tensor[CLASSES]])
+    def greedy(read):
+        unfold = UnfoldFrom(lambda history: decode(history, read) >> C.hardmax, until_predicate=lambda w: w[..., END])
+        return unfold(initial_state=C.Constant(eye[START]), dynamic_axes_like=read)
+
+    words, weights = C.combine([greedy, greedy.attention.attention_weights])([eye[[2, 3, 4]]])
+    assert words[0].shape[1:] == (1, 1, CLASSES)
+    assert words[0].shape[0] in range(1, 4)
+    assert weights[0].shape == (3, 5, 1, 1)
+    np.testing.assert_allclose(weights[0].sum(1), 1, rtol=1e-5)
+    assert (weights[0][:, 3:] < 1e-15).all()
+    assert [p.shape for p in score.parameters] == [(6, CLASSES), (CLASSES,)]
+
+
+def test_axes_that_a_splice_creates():
+    """An axis of CNTK before the first one: numbers of the real CNTK's attention over a window."""
+    x = C.input_variable(3)
+    z = C.splice(x, x + 1, axis=-3)
+    assert z.shape == (2, 1, 3)
+    assert z.eval({x: np.float32([[1, 2, 3]])}).tolist() == [[[[1, 2, 3]], [[2, 3, 4]]]]
 
 
 def test_a_stabilizer_alone_is_found_by_its_name():

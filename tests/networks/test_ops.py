@@ -659,6 +659,15 @@ def test_batch_normalization(spatial):
     assert torch.autograd.gradcheck(function, [x.requires_grad_(), s.requires_grad_(), b.requires_grad_()])
 
 
+def test_batch_normalization_of_another_element_type():
+    node = given((2,), "b")
+    mean, variance, count = (weights(np.full(n, 3, np.float32), trains=False) for n in ((2,), (2,), ()))
+    settings = {"spatial": True, "normalization_time_constant": 5.0, "blend_time_constant": 0.0, "epsilon": 1.0}
+    root = apply("batch_normalization", [node, weights([1, 1]), weights([0, 5]), mean, variance, count], settings)
+    x = torch.tensor([[5.0, 7.0]], dtype=torch.float16)
+    assert run([root], {node: packed(x, "b")})[0].data.tolist() == [[1, 7]]
+
+
 def test_one_number_has_no_variance():
     node = given((2,), "b")
     mean, variance, count = (weights(np.full(n, 3.0), trains=False) for n in ((2,), (2,), ()))

@@ -26,6 +26,7 @@ import typer
 from feedline._version import __version__
 from feedline.cli.console import Json, UsageError, fail, print_json
 from feedline.cli.notebook import run_statements, statements_of
+from feedline.cli.old_names import restore_old_names
 from feedline.errors import CompatError, DataError
 
 # Everything after SCRIPT belongs to the script, options too.
@@ -53,6 +54,7 @@ def run(
     try:
         install(facade)
         set_threads(facade, threads)
+        restore_old_names(lambda note: print(note, file=sys.stderr))
         if not script.is_file():
             raise FileNotFoundError(f"expected a script, got {script}, which is not a file")
         statements = statements_of(script, leave_out) if script.suffix == ".ipynb" else None

@@ -150,12 +150,13 @@ def transposed_shape(site: Site) -> Shape:
 def spliced_shape(site: Site) -> Shape:
     """Attribute ``axis``. Inputs with fewer axes, or with axes of length 1, repeat along the other axes.
 
-    An axis one before the first creates a new one. Parameters take their unknown dimensions from the other inputs.
+    An axis before the first, or one behind the last, creates it. Axes of length 1 come between it and the others.
+    Parameters take their unknown dimensions from the other inputs.
     """
     shapes = [site.shape(i) for i in range(len(site.inputs))]
     rank = max(len(s) for s in shapes)
     axis = site.attributes["axis"]
-    rank += axis < -rank or axis >= rank
+    rank = max(rank + (axis == rank), -axis)
     at = from_end(axis, rank, site) + rank
     padded = [(1,) * (rank - len(s)) + s for s in shapes]
     beside = [s[:at] + s[at + 1 :] for s in padded]
@@ -199,9 +200,14 @@ def product(site: Site) -> Shape:
     """Left times right: sums over the first axes of the right, all but ``output_rank``, and the last of the left.
 
     Attribute ``map_rank``, None or a number: a right parameter takes all axes of the left but the first ``map_rank``.
+    Attribute ``state_rank``: number of axes of the left when its type was guessed, for a state of a recurrence. As in
+    CNTK, a right parameter takes no axes of length 1 that the operands of the recurrence put in front of these.
     """
     left, right = site.types[0].shape, site.types[1].shape
     out, map_rank = site.attributes.get("output_rank", 1), site.attributes.get("map_rank")
+    if left is not None and (rank := site.attributes.get("state_rank", len(left))) < len(left):
+        front = len(left) - rank
+        map_rank = front if set(left[:front]) == {1} else map_rank
     if right is None:
         raise UnknownShapeError
     if len(right) < out:

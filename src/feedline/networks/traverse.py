@@ -14,7 +14,8 @@ from typing import TypeVar
 from feedline.networks import deferred
 from feedline.networks.cells import CELLS, open_cell
 from feedline.networks.node import Node, Type, Weights, is_fixed, placeholder_node
-from feedline.networks.registry import Site, apply, infer
+from feedline.networks.registry import Site, apply, infer, op
+from feedline.networks.shapes import broadcast, same
 
 T = TypeVar("T")
 Make = Callable[[Node, tuple[Node, ...]], Node]
@@ -269,7 +270,29 @@ def remade(node: Node, inputs: tuple[Node, ...]) -> Node:
         return _loop(inputs[:count], inputs[count:])
     if node.op == "late":
         return deferred.remade(node, inputs)
-    return apply(node.op, inputs, node.attributes, node.name)
+    attributes = node.attributes
+    if node.op == "times" and attributes.get("map_rank") == 0 and not inputs[0].type.is_known:
+        rank = _state_rank(inputs[0])
+        attributes = attributes if rank is None else {**attributes, "state_rank": rank}
+    return apply(node.op, inputs, attributes, node.name)
+
+
+def _state_rank(left: Node) -> int | None:
+    """Return the number of axes that a step gives its state, for a state of unknown type, or None.
+
+    Only operations that keep the shape may lie between the recurrence and ``left``.
+    """
+    below = resolve_alias(left)
+    while below.op != "pick":
+        unknown = [child for child in below.inputs if not child.type.is_known]
+        if len(unknown) != 1 or op(below.op).shape not in (same, broadcast):
+            return None
+        below = resolve_alias(unknown[0])
+    if below.type.is_known:
+        return None
+    state = loop_parts(below.inputs[0])[0][below.attributes["index"]]
+    shape = _guess_types([state], [], 1)[state].shape
+    return None if shape is None else len(shape)
 
 
 def _guess_types(bodies: Sequence[Node], placeholders: Sequence[Node], guessing: int) -> dict[Node, Type]:
@@ -290,7 +313,7 @@ def _guess_types(bodies: Sequence[Node], placeholders: Sequence[Node], guessing:
             except ValueError:
                 # A guess below was wrong. Any other error is raised again when all types are known.
                 types[node] = Type()
-        for placeholder, body in zip(placeholders, bodies[-len(placeholders) :], strict=True):
+        for placeholder, body in zip(placeholders, bodies[len(bodies) - len(placeholders) :], strict=True):
             assumed[placeholder] = types[body]
     return types
 

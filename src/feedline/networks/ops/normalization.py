@@ -46,30 +46,43 @@ def _batch_normalization(node: Node) -> Run:
     fit = (-1, *(1,) * (rank - 1)) if get["spatial"] and rank else node.shape
     normalize, blend, epsilon = get["normalization_time_constant"], get["blend_time_constant"], get["epsilon"]
 
+    # torch's kernel takes channels second and one element type. It normalises by the minibatch or by the running
+    # statistics, and updates these by the same rule, which needs two values.
+    has_kernel = get["spatial"] or rank == 1
+
     def run(batch: PackedBatch, x: Any, scale: Any, bias: Any, mean: Any, variance: Any, count: Any) -> Any:
         x = dense(x, node)
+        training, numbers = batch.training and len(x) > 0, math.prod(x.shape[dim] for dim in dims)
+        same_type = all(t.dtype == x.dtype for t in (scale, bias, mean, variance))
+        if has_kernel and same_type and len(x) and not (training and (blend != 0 or numbers == 1)):
+            share = _share(x.shape[0], count) if training else 0.0
+            return torch.batch_norm(x, scale, bias, mean, variance, training, share, epsilon, False)
         used_mean, used_variance = mean, variance
-        if batch.training and len(x):
+        if training:
             used_variance, used_mean = torch.var_mean(x, dims, correction=0)
             used_mean, used_variance = _update(x, used_mean, used_variance, mean, variance, count)
         std = (used_variance + epsilon).rsqrt()
         return (x - used_mean.reshape(fit)) * (scale * std.reshape(scale.shape)).reshape(fit) + bias.reshape(fit)
 
+    def _share(samples: int, count: Any) -> float:
+        """Add samples to their number, and return the share of this minibatch in the running statistics."""
+        previous = float(count)
+        with torch.no_grad():
+            count.add_(samples)
+        if previous == 0:
+            return 1.0
+        if normalize < 0:
+            return samples / (samples + previous)
+        return -math.expm1(-samples / normalize) if normalize > 0 else 1.0
+
     def _update(x: Any, now: Any, now_variance: Any, mean: Any, variance: Any, count: Any) -> tuple[Any, Any]:
         """Update the running statistics, and return the mean and variance to normalise by."""
-        samples, previous = x.shape[0], float(count)
-        numbers = math.prod(x.shape[dim] for dim in dims)
+        samples = x.shape[0]
+        numbers, share = math.prod(x.shape[dim] for dim in dims), _share(samples, count)
         with torch.no_grad():
-            if previous == 0:
-                share = 1.0
-            elif normalize < 0:
-                share = samples / (samples + previous)
-            else:
-                share = -math.expm1(-samples / normalize) if normalize > 0 else 1.0
             mean.lerp_(now.reshape(mean.shape), share)
             if numbers > 1:
                 variance.lerp_(now_variance.reshape(variance.shape) * (numbers / (numbers - 1)), share)
-            count.add_(samples)
         if blend == 0:
             return now, now_variance
         old = 1.0 if math.isinf(blend) else blend / (blend + samples)

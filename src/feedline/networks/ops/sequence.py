@@ -231,7 +231,7 @@ declare("sequence_softmax", same, _reduce(_softmax), axes=with_sequences, stepwi
 
 def _selected_axes(site: Site) -> tuple[str, ...]:
     with_sequences(site)
-    if site.shape(len(site.inputs) - 1) not in ((), (1,)):
+    if set(site.shape(len(site.inputs) - 1)) - {1}:
         site.refuse("one number a sample as the condition")
     lengths = site.attributes.get("lengths")
     if lengths == (0, 1):
