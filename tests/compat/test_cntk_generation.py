@@ -108,8 +108,8 @@ def test_a_fraction_of_a_step_is_a_step():
     """CNTK's numbers."""
     x = C.sequence.input_variable(1)
     f = UnfoldFrom(lambda s: s * 2, until_predicate=lambda x: C.greater(x, 63), length_increase=1.6)(C.Constant(1), x)
-    found = [y.ravel().tolist() for y in f.eval({x: [np.zeros((3, 1), "f4"), np.zeros((5, 1), "f4")]})]
-    assert found == [[2, 4, 8, 16, 32], [2, 4, 8, 16, 32, 64]]
+    generated = [y.ravel().tolist() for y in f.eval({x: [np.zeros((3, 1), "f4"), np.zeros((5, 1), "f4")]})]
+    assert generated == [[2, 4, 8, 16, 32], [2, 4, 8, 16, 32, 64]]
 
 
 def test_attention_matches_its_parameters():

@@ -311,11 +311,11 @@ def test_unpacked_steps_as_an_axis_of_any_operation():
     products = C.times(a, C.transpose(b, (1, 0)))
     assert products.shape == (FREE, FREE)
     rng = np.random.default_rng(9)
-    for lengths, others in (((3, 1), (2, 4)), ((2, 2), (1, 1)), ((3, 1), (2, 4))):
-        data, more = ([rng.normal(size=(n, 2)).astype("f4") for n in sizes] for sizes in (lengths, others))
+    for lengths, more_lengths in (((3, 1), (2, 4)), ((2, 2), (1, 1)), ((3, 1), (2, 4))):
+        data, more = ([rng.normal(size=(n, 2)).astype("f4") for n in sizes] for sizes in (lengths, more_lengths))
         padded, beside = (
             np.stack([np.pad(s, [(0, max(sizes) - len(s)), (0, 0)]) for s in steps])
-            for steps, sizes in ((data, lengths), (more, others))
+            for steps, sizes in ((data, lengths), (more, more_lengths))
         )
         close(products.eval({x: data, y: more}), padded @ beside.transpose(0, 2, 1))
     image = C.sequence.input_variable((4, 5))
@@ -374,8 +374,8 @@ def test_a_slice_of_one_step_has_no_sequence_axis(begin, end, tmp_path):
     gradient = [np.zeros_like(s) for s in data]
     for s in gradient:
         s[begin : end or None] = 1
-    for found, expected in zip(f.grad({x: data}, wrt=[x]), gradient, strict=True):
-        close(found, expected)
+    for result, expected in zip(f.grad({x: data}, wrt=[x]), gradient, strict=True):
+        close(result, expected)
     for form in (C.ModelFormat.CNTKv2, C.ModelFormat.ONNX):
         if form == C.ModelFormat.ONNX:
             pytest.importorskip("onnx")
@@ -399,23 +399,23 @@ def test_lengths_that_a_selection_promises():
     total = last[0] + last[1]
     assert len(total.dynamic_axes) == 1
     close(total.eval(data), [[8], [10]])
-    rest = [C.sequence.gather(x, 1 - C.sequence.is_first(x), (1, -1)) for x in (a, b)]
-    found = (rest[0] + rest[1]).eval({**data, a: [data[a][0], data[a][0]], b: [data[b][0], data[b][0]]})
-    close(found, [[[8]], [[8]]])
-    back = C.sequence.scatter(rest[0] * 1, 1 - C.sequence.is_first(a))
+    later = [C.sequence.gather(x, 1 - C.sequence.is_first(x), (1, -1)) for x in (a, b)]
+    result = (later[0] + later[1]).eval({**data, a: [data[a][0], data[a][0]], b: [data[b][0], data[b][0]]})
+    close(result, [[[8]], [[8]]])
+    back = C.sequence.scatter(later[0] * 1, 1 - C.sequence.is_first(a))
     close(back.eval({a: [data[a][0]]})[0], [[0], [2]])
     with pytest.raises(ValueError, match=r"expected \[1, 1\] steps, as new_sequence_axis_typeinfo=\(0, 1\) promises"):
         C.sequence.gather(a, C.sequence.is_first(a) * 0 + 1, (0, 1)).eval({a: data[a]})
     with pytest.raises(fl.CompatError, match="as long as the condition"):
-        C.sequence.scatter(rest[0], C.sequence.is_first(a), (0, 1))
+        C.sequence.scatter(later[0], C.sequence.is_first(a), (0, 1))
 
 
 def test_sparse_samples_are_put_back():
     """CNTK's numbers."""
     a = C.sequence.input_variable(6, is_sparse=True)
     f = C.sequence.scatter(C.sequence.last(a), C.sequence.is_first(a))
-    found = C.times(f, np.eye(6)).eval({a: C.Value.one_hot([[1, 3, 5, 5], [2, 4], [0, 2]], 6)})
-    for rows, length, place in zip(found, (4, 2, 2), (5, 4, 2), strict=True):
+    result = C.times(f, np.eye(6)).eval({a: C.Value.one_hot([[1, 3, 5, 5], [2, 4], [0, 2]], 6)})
+    for rows, length, place in zip(result, (4, 2, 2), (5, 4, 2), strict=True):
         close(rows, np.eye(6)[[place]].tolist() + [[0] * 6] * (length - 1))
 
 
@@ -428,9 +428,9 @@ def test_sparse_samples_of_several_axes():
         data = (rng.random((2, count, 3)) < 0.5).astype("f4")
         sparse = scipy.sparse.csr_matrix(data.reshape(2, -1))
         close(C.times(x, W.T).eval({x: sparse}), data @ W.T)
-        found = steps.eval({x: sparse, lengths: np.float32([count, 1])})
-        close(found[0], data[0])
-        close(found[1], data[1, :1])
+        result = steps.eval({x: sparse, lengths: np.float32([count, 1])})
+        close(result[0], data[0])
+        close(result[1], data[1, :1])
     with pytest.raises(ValueError, match=r"expected samples of shape \(-3, 3\), got \(5,\)"):
         C.times(x, W.T).eval({x: scipy.sparse.csr_matrix(np.ones((1, 5), "f4"))})
 
@@ -470,13 +470,13 @@ def test_an_initial_state_of_other_lengths(steps, in_loop):
             out[t] = past + s[t] if in_loop else past
         return out
 
-    for found, s, first in zip(f.eval({x: data, initial: before}), data, before, strict=True):
-        close(found, expected(s, first))
+    for result, s, first in zip(f.eval({x: data, initial: before}), data, before, strict=True):
+        close(result, expected(s, first))
     gradients = f.grad({x: data, initial: before}, wrt=[initial])
-    for i, found in enumerate(gradients):
+    for i, result in enumerate(gradients):
         moved = before[i].copy()
         moved[0] += 1
-        close(found[0], (expected(data[i], moved) - expected(data[i], before[i])).sum(0), 1e-4)
+        close(result[0], (expected(data[i], moved) - expected(data[i], before[i])).sum(0), 1e-4)
     with pytest.raises(ValueError, match="initial state: expected sequences of 1 or at least 3 samples"):
         C.sequence.past_value(x, initial, 3).eval({x: data, initial: before})
 
@@ -700,9 +700,9 @@ def test_outputs_of_a_users_function_are_asked_for_late():
 
 
 @pytest.mark.parametrize("data", [DATA[:, :3, :2, 0], [DATA[0, :, :2, 0], DATA[1, :2, :2, 0]]], ids=["batch", "list"])
-@pytest.mark.parametrize("given", [(), (FREE,), (INFERRED,)])
-@pytest.mark.parametrize("taken", [(), (FREE,)])
-def test_users_functions_of_any_size(data, given, taken):
+@pytest.mark.parametrize("open_input", [(), (FREE,), (INFERRED,)])
+@pytest.mark.parametrize("open_output", [(), (FREE,)])
+def test_users_functions_of_any_size(data, open_input, open_output):
     """Inputs and outputs of open shapes, of samples and of sequences."""
 
     class Doubled(C.ops.functions.UserFunction):
@@ -721,13 +721,15 @@ def test_users_functions_of_any_size(data, given, taken):
 
     steps = isinstance(data, list)
     fixed = (2,) if steps else (3, 2)
-    x = (C.sequence.input_variable if steps else C.input_variable)((*given, *fixed[len(given) :]), needs_gradient=True)
-    f = C.user_function(Doubled(x * 1, (*taken, *fixed[len(taken) :]))) * 3
-    assert f.shape == (*taken, *fixed[len(taken) :])
+    x = (C.sequence.input_variable if steps else C.input_variable)(
+        (*open_input, *fixed[len(open_input) :]), needs_gradient=True
+    )
+    f = C.user_function(Doubled(x * 1, (*open_output, *fixed[len(open_output) :]))) * 3
+    assert f.shape == (*open_output, *fixed[len(open_output) :])
     state, value = f.forward({x: data}, f.outputs, set(f.outputs))
     gradients = f.backward(state, {f.output: [np.ones_like(v) for v in value[f.output]]}, {x})[x]
-    for found, gradient, expected in zip(value[f.output], gradients, data, strict=True):
-        close(found, 6 * expected)
+    for result, gradient, expected in zip(value[f.output], gradients, data, strict=True):
+        close(result, 6 * expected)
         close(gradient, np.full_like(expected, 6))
 
 

@@ -182,10 +182,10 @@ class Network(torch.nn.Module):
             values[i] = run(batch, *[values[j] for j in below])
             for j in done:
                 values[j] = None
-        rest = iter(self._run_later(batch, values) if self._later_roots else ())
+        later = iter(self._run_later(batch, values) if self._later_roots else ())
         return tuple(
             [
-                next(rest)
+                next(later)
                 if result is None
                 else PackedRows(values[result[0]], None if result[1] is None else batch.sequences[result[1]])
                 for result in self._results
@@ -214,7 +214,7 @@ class Network(torch.nn.Module):
         network.memories = self.memories
         network.to(self.device).train(self.training)
         if not any(node.axes for _, node in self._passed):
-            # What follows has a batch of its own, of any size, which `to_batch` makes.
+            # What follows makes its batch by `to_batch`, of any size.
             assignments = batch.assignments
             batch = PackedBatch(0, {}, batch.training)
             batch.assignments = assignments

@@ -64,7 +64,7 @@ def loop(node: Node) -> Run:
     recorded = sorted({source for _, source, _, _, _, _ in past} | {slot[out] for out in outputs})
     results = [slot[out] for out in outputs]
     size = len(slot) - len(ends)
-    # An initial state may have sequences of its own, of which only delays read the ends.
+    # An initial state may have different sequences, of which only delays read the ends.
     rows_of = [len(n.axes) if n.axes[1:] in ((), (axis,)) else None for n in outside]
     begins = [(slot[i] if i in outside and len(i.axes) > 1 else None, d) for d, i in ((d, reads(d)[1]) for d in delays)]
     inner = slice(len(outside), size)

@@ -178,9 +178,9 @@ def _known_axes(declared: Op, site: Site) -> tuple[str, ...] | None:
         return None  # a mistake is found once the shapes are known
 
 
-def _is_open(node: Node, given: Type) -> bool:
+def _is_open(node: Node, result: Type) -> bool:
     """Whether data determines dimensions of a result. Those of parameters are fixed by their first use instead."""
-    return given.shape is not None and (FREE in given.shape or (UNKNOWN in given.shape and node.weights is None))
+    return result.shape is not None and (FREE in result.shape or (UNKNOWN in result.shape and node.weights is None))
 
 
 class TriedLength(int):
@@ -229,11 +229,11 @@ def _open_type(declared: Op, site: Site) -> Type:
 def _try_lengths(declared: Op, site: Site, changes: Mapping[int, int]) -> tuple[Shape, dict[int, Shape]]:
     """Return the result's shape for trial lengths, and the shapes of parameters that the rule would fix."""
     types = []
-    for node, given in zip(site.inputs, site.types, strict=True):
-        if _is_open(node, given) and given.shape is not None:
-            shape = tuple(changes.get(n, _TRIED) if n in (FREE, UNKNOWN) else n for n in given.shape)
-            given = Type(shape, given.axes)
-        types.append(given)
+    for node, operand in zip(site.inputs, site.types, strict=True):
+        if _is_open(node, operand) and operand.shape is not None:
+            shape = tuple(changes.get(n, _TRIED) if n in (FREE, UNKNOWN) else n for n in operand.shape)
+            operand = Type(shape, operand.axes)
+        types.append(operand)
     trial = _Trial(site.op, site.inputs, site.attributes, site.name, site.guessing, tuple(types))
     return tuple(declared.shape(trial)), trial.fixed
 

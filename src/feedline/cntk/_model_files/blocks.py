@@ -160,7 +160,7 @@ def _sequence_slice(model: FileModel, block: FileFunction, root: FileFunction) -
         return None
     data = (block.arguments[0][1],)
     if end - begin == 1 and (begin, end) not in ((0, 1), (-1, 0)):
-        return None  # one step of its own, which the content of the block selects
+        return None  # a single step, which the content of the block selects
     if (begin, end) == (0, 1):
         return Replacement("sequence_first", data)
     if (begin, end) == (-1, 0):
