@@ -191,6 +191,7 @@ def test_numbers_and_arrays_take_the_type_of_the_operands():
 
 
 def test_a_function_is_named_once(monkeypatch):
+    monkeypatch.setattr(C.cntk_py.renaming, "allowed", False)  # restored after the test
     x = C.input_variable(1)
     function = x + 1
     function.name = "first"
@@ -200,7 +201,6 @@ def test_a_function_is_named_once(monkeypatch):
         with pytest.raises(ValueError, match=r"expected a function without a name"):
             f.name = "other"
         assert f.name == before
-    monkeypatch.setattr(C.cntk_py.renaming, "allowed", False)  # restored after the test
     C.cntk_py.allow_renaming_functions()
     for f in named:
         f.name = "other"
@@ -232,7 +232,7 @@ def test_batch_normalization_without_running_count_warns():
     ],
 )
 def test_weights_of_samples(sample, weights, count, duplicates):
-    with pytest.raises(ValueError, match="weight"):
+    with pytest.raises(ValueError, match=r"weight|at least one sample"):
         sample(np.array(weights, F), count, duplicates).eval()
 
 

@@ -309,11 +309,11 @@ def test_outputs_must_belong_to_the_function():
 def test_a_double_constant_does_not_widen_single_precision():
     x = C.input_variable((2, 2))
     f = C.constant(np.ones((2, 2))) * x
-    with pytest.raises(ValueError, match=r"to be float32, .* got float64"):
+    with pytest.raises(ValueError, match=r"of one element type, got float32 of .* and float64 of"):
         f.eval({x: [np.ones((2, 2), f4)]})
     w = C.parameter((2, 2), init=1)
     loss = C.reduce_sum(f * w)
-    with pytest.raises(ValueError, match=r"to be float32, .* got float64"):
+    with pytest.raises(ValueError, match=r"of one element type, got float32 of .* and float64 of"):
         C.Trainer(loss, (loss, None), [C.sgd([w], RATE)])
     double = C.input_variable((2, 2), np.float64)
     assert (C.constant(np.ones((2, 2))) * double).eval({double: np.ones((1, 2, 2))}).dtype == np.float64

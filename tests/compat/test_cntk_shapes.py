@@ -254,7 +254,7 @@ def test_what_depends_on_inferred_dimensions_is_inferred():
 
 def test_shapes_that_do_not_fit_are_refused_with_the_data():
     x = C.input_variable((FREE, 2))
-    for make in (lambda: C.times(x, np.ones((3, 2), "f4")), lambda: x + np.ones(3, "f4"), lambda: C.slice(x, 1, 2, 3)):
+    for make in (lambda: C.times(x, np.ones((3, 2), "f4")), lambda: x + np.ones(3, "f4"), lambda: C.slice(x, 0, 9, 10)):
         f = make()
         with pytest.raises(ValueError, match="expected"):
             f.eval({x: np.ones((1, 4, 2), "f4")})
@@ -285,7 +285,7 @@ def test_random_numbers_are_drawn_once_before_and_after_a_shape_is_known():
     x = C.input_variable(50)
     noise = C.dropout(x, 0.5)
     pair = C.combine(noise, C.reshape(C.unpack_batch(noise), (-1,)))
-    both = list(pair.forward({x: np.ones((2, 50), "f4")}, pair.outputs)[1].values())
+    both = list(pair.forward({x: np.ones((2, 50), "f4")}, pair.outputs, pair.outputs)[1].values())
     assert 0 < np.count_nonzero(both[0]) < 100
     close(both[1], both[0].ravel())
 
@@ -431,7 +431,7 @@ def test_sparse_samples_of_several_axes():
         result = steps.eval({x: sparse, lengths: np.float32([count, 1])})
         close(result[0], data[0])
         close(result[1], data[1, :1])
-    with pytest.raises(ValueError, match=r"expected samples of shape \(-3, 3\), got \(5,\)"):
+    with pytest.raises(ValueError, match=r"expected an array \(N, \*\(-3, 3\)\), got \(1, 5\)"):
         C.times(x, W.T).eval({x: scipy.sparse.csr_matrix(np.ones((1, 5), "f4"))})
 
 

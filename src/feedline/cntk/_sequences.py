@@ -14,7 +14,7 @@ import numpy as np
 
 from feedline.data import Value as Packed
 from feedline.networks import Node
-from feedline.networks.node import fits
+from feedline.networks.node import fits, shape_of_width
 from feedline.networks.traverse import element_type
 
 
@@ -121,7 +121,10 @@ def _sequence(i: int, item: Any, node: Node, dtype: np.dtype[Any]) -> Any:
 
 def _unflattened(dims: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of a matrix, with the axes of a sample if each row has all numbers of one."""
-    return (dims[0], *shape) if len(dims) == 2 and len(shape) != 1 and dims[1] == math.prod(shape) else dims
+    if len(dims) != 2 or len(shape) == 1:
+        return dims
+    filled = shape_of_width(shape, dims[1])
+    return (dims[0], *filled) if dims[1] == math.prod(filled) else dims
 
 
 def _typed(array: Any, dtype: np.dtype[Any]) -> Any:

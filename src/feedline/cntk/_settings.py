@@ -39,9 +39,11 @@ SETTINGS = frozenset(
 
 
 def plain(value: Any) -> Any:
-    """Return a setting with lists in place of arrays, and Python's numbers in place of NumPy's."""
+    """Return a setting with lists in place of arrays, tuples of ranges, and Python's numbers in place of NumPy's."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
+    if isinstance(value, range):
+        return tuple(value)
     if type(value) in (list, tuple):
         return type(value)(map(plain, value))
     return value

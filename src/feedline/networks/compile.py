@@ -20,7 +20,7 @@ import torch
 from feedline.data.value import Value
 from feedline.networks.loop import operands
 from feedline.networks.loop_outputs import outside
-from feedline.networks.node import Node, Weights, fits, input_node, is_fixed
+from feedline.networks.node import Node, Weights, fits, input_node, is_fixed, shape_of_width
 from feedline.networks.packed_minibatch import PackedBatch, PackedRows, Run, Sequences, SparseRows
 from feedline.networks.registry import op
 from feedline.networks.traverse import element_type, reads, replace, resolve_alias, topological
@@ -361,16 +361,10 @@ def pack_rows(node: Node, value: Value, device: torch.device, dtype: torch.dtype
     packed = PackedRows.of(value, device, dtype, len(node.axes) > 1, dense, labels=labels)
     data = packed.data
     if isinstance(data, SparseRows) and dense and node.shape != (data.width,):
-        shape = _shape_of_width(node.shape, data.width)
+        shape = shape_of_width(node.shape, data.width)
         if math.prod(shape) == data.width:
             packed.data = data.dense().reshape(-1, *shape)
     return packed
-
-
-def _shape_of_width(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
-    """Return the shape of samples of ``width`` numbers, which may determine one open dimension."""
-    known = math.prod(n for n in shape if is_fixed((n,)))
-    return tuple(n if is_fixed((n,)) else width // known for n in shape) if known else shape
 
 
 def _shape_of(node: Node, data: Any) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ the sequence axis if there is one. Creating a node takes a few microseconds.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -101,6 +102,12 @@ class Weights:
         if len(new) != len(old) or any(a not in (b, UNKNOWN) for a, b in zip(old, new, strict=True)):
             raise ValueError(f"expected a shape that fits {self._shape}, got {new}: use another parameter there")
         self._shape = new
+
+
+def shape_of_width(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """Return the shape of samples of ``width`` numbers, which may determine one open dimension."""
+    known = math.prod(n for n in shape if is_fixed((n,)))
+    return tuple(n if is_fixed((n,)) else width // known for n in shape) if known else shape
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)

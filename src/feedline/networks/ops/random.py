@@ -34,7 +34,7 @@ def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _dropout(node: Node, batch: PackedBatch, x: Any) -> Any:
     rate, rows = node.attributes["rate"], dense(x, node)
-    if batch.training and not 0 <= rate < 1:
+    if not 0 <= rate < 1:
         raise ValueError(f"{node.label}: expected a dropout rate of at least 0 and below 1, got {rate}")
     generator = _generator(node, batch, rows.device) if batch.training else None
     if generator is None:
