@@ -306,6 +306,13 @@ def test_outputs_must_belong_to_the_function():
         trainer.train_minibatch(data, outputs=[foreign.output])
 
 
+def test_a_constant_of_single_precision_goes_with_double_precision():
+    kernel = C.constant(value=1.0, shape=(4, 1, 3, 3))
+    x = C.input_variable((1, 3, 3), np.float64)
+    result = C.convolution(kernel, x, auto_padding=[False, False, False]).eval({x: np.ones((1, 1, 3, 3))})
+    assert (result.dtype, result.ravel().tolist()) == (np.float64, [9.0] * 4)
+
+
 def test_a_double_constant_does_not_widen_single_precision():
     x = C.input_variable((2, 2))
     f = C.constant(np.ones((2, 2))) * x

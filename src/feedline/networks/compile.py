@@ -110,6 +110,10 @@ class Network(torch.nn.Module):
                 done = [j for j in {slot[c] for c in below} if last_use[order[j]] == i and j not in outputs]
                 self.steps.append((i, [slot[c] for c in below], run, done))
         self._size = len(order)
+        if self.dtype == torch.float64:  # torch multiplies numbers of one type only
+            for name, buffer in self._buffers.items():
+                if buffer is not None and buffer.dtype == torch.float32:
+                    self._buffers[name] = buffer.double()
 
     def _add_weights(self, i: int, node: Node) -> None:
         weights = node.weights
