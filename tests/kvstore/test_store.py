@@ -455,7 +455,7 @@ def test_alone():
 
 
 def test_an_unknown_kind_lists_the_known():
-    with pytest.raises(ValueError, match=r"'device', .*'local', got 'Local'"):
+    with pytest.raises(ValueError, match=r"'device', .*'local', .*got 'Local'"):
         create("Local")
     with pytest.raises(TypeError, match="as str"):
         create(3)

@@ -27,12 +27,18 @@ class Slow:
             time.sleep(1000)
         return os.getpid()
 
+def note(worker):
+    open(f"{__file__}.{worker}", "w").close()
+
 def loop(waits, **options):
     pids = set()
-    loader = fl.DataLoader(Slow(), batch_size=None, num_workers=2, collate_fn=int, **options)
+    loader = fl.DataLoader(Slow(), batch_size=None, num_workers=2, collate_fn=int, worker_init_fn=note, **options)
     for number, pid in enumerate(loader):
         pids.add(pid)
         if number == 3:
+            # Python's start of a process prints an interrupt.
+            while not all(os.path.exists(f"{__file__}.{worker}") for worker in range(2)):
+                time.sleep(0.01)
             print(*pids, flush=True)
             if not waits:
                 time.sleep(1000)

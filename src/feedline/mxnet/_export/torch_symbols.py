@@ -318,10 +318,10 @@ def _wide(w: _SymbolSource, leaf: Node, axis: int, rank: int) -> str:
 
 
 def _layer_norm(w: _SymbolSource, node: Node) -> str:
-    p, rank = node.attributes["p"], _rank(node)
+    p, ndim = node.attributes["p"], _rank(node)
     x, gamma, beta = w.value(node.inputs[0]), *reads(node)[1:]
-    axis = p.axis % rank
-    if axis == rank - 1:
+    axis = p.axis % ndim
+    if axis == ndim - 1:
         layer = w.layer(
             node, [gamma, beta], f"nn.LayerNorm({len(values(gamma)[0])}, eps={float(p.eps)})", _tensors(gamma, beta)
         )
@@ -330,7 +330,7 @@ def _layer_norm(w: _SymbolSource, node: Node) -> str:
     scaled = w.assign(
         "scaled", f"{centred} * torch.rsqrt({centred}.square().mean({axis}, keepdim=True) + {float(p.eps)})"
     )
-    return f"{scaled} * {_wide(w, gamma, axis, rank)} + {_wide(w, beta, axis, rank)}"
+    return f"{scaled} * {_wide(w, gamma, axis, ndim)} + {_wide(w, beta, axis, ndim)}"
 
 
 def _l2(w: _SymbolSource, node: Node) -> str:
