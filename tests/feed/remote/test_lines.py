@@ -31,7 +31,7 @@ def test_what_comes_steadily_is_delivered_however_slow(tmp_path):
     with WebServer({"/x.jsonl": content}) as web:
         web.piece, web.pause_s = 8 << 10, 0.015
         corpus = fl.open_corpus(
-            f"{web.url}/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=3.0)
+            f"{web.url}/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=8.0)
         )
         assert len(delivered(corpus, max_sweeps=1, size=100)) == 11
         assert web.sent_bytes <= 1.1 * len(content)
@@ -72,13 +72,13 @@ def test_a_file_system_that_is_slow_is_read_in_smaller_pieces(tmp_path, monkeypa
     plain, sent = type(system).cat_file, []
 
     def cat_file(self, path, start=None, end=None, **more):
-        time.sleep((end - start) / 200_000)
+        time.sleep((end - start) / 80_000)
         sent.append(end - start)
         return plain(self, path, start=start, end=end, **more)
 
     monkeypatch.setattr(type(system), "cat_file", cat_file)
     corpus = fl.open_corpus(
-        "memory://slow/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=1.0)
+        "memory://slow/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=8.0)
     )
     assert len(delivered(corpus, max_sweeps=1, size=100)) == 2
 
@@ -204,6 +204,6 @@ def test_threads_of_calls_that_never_return_keep_no_process_alive(tmp_path, monk
     monkeypatch.setattr(type(system), "cat_file", lambda *_, **__: threading.Event().wait(600))
     with pytest.raises(fl.DataError, match="no byte in"):
         fl.open_corpus(
-            "memory://dead/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=0.5)
+            "memory://dead/x.jsonl", streams=ROWS, remote=fl.Remote(cache=tmp_path / "cache", deadline_s=8.0)
         )
     assert all(thread.daemon for thread in set(threading.enumerate()) - before)
