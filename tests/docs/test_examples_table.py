@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.docs import examples_table
-from tests.docs.examples_table import page, read, write
+from tests.docs.examples_table import page, read, without_folders, write
 
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (examples_table.ROOT / "constraints.txt").read_text("utf-8"), re.M))
 RECORD = {
@@ -40,6 +40,17 @@ def run(tmp_path, monkeypatch):
 
 def test_the_page_is_generated():
     assert examples_table.PAGE.read_text("utf-8") == page(), "run: python -m tests.docs.examples_table RUN"
+
+
+def test_the_records_name_no_folder_of_a_machine():
+    text = examples_table.RECORDS.read_text("utf-8")
+    assert without_folders(text) == text
+
+
+def test_folders_are_left_out_of_records(run):
+    write([run("1", {"arguments": ["-d", "/home/me/data/CIFAR"], "error": ["at '/a/b.py' of http://site/x/y"]})])
+    record = json.loads(examples_table.RECORDS.read_text("utf-8"))
+    assert (record["arguments"], record["error"]) == (["-d", "…/CIFAR"], ["at '…/b.py' of http://site/x/y"])
 
 
 def test_later_runs_replace_earlier_ones(run):
