@@ -56,8 +56,8 @@ class UserRule(rules.Optimizer):
 
     def _attach(self) -> None:
         """Register with the optimizer, to be notified before one of its attributes changes."""
-        others = [reference for reference in self.optimizer.__dict__.get("_rules", ()) if reference() is not None]
-        self.optimizer.__dict__["_rules"] = [*others, weakref.ref(self)]
+        living = [reference for reference in self.optimizer.__dict__.get("_rules", ()) if reference() is not None]
+        self.optimizer.__dict__["_rules"] = [*living, weakref.ref(self)]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

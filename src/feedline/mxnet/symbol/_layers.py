@@ -31,8 +31,8 @@ def _dense_shape(site: Site) -> None:
         site.put_in(2, (p.num_hidden,))
     weight = site.ins[1]
     if weight is not None and weight[1] and features.count(0) == 1:
-        length, rest = divmod(weight[1], math.prod(n for n in features if n))
-        if rest:
+        length, remainder = divmod(weight[1], math.prod(n for n in features if n))
+        if remainder:
             site.refuse(f"expected data whose features fit weights of shape {weight}, got {x}")
         site.put_in(0, (*x[: len(x) - len(features)], *[n or length for n in features]))
 
