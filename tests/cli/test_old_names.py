@@ -58,6 +58,50 @@ def test_importing_a_facade_leaves_numpy_as_it_is():
     assert run(["-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+def test_positions_of_seaborn(tmp_path):
+    """A module with the signatures of seaborn 0.13, which the tests do not install."""
+    (tmp_path / "seaborn.py").write_text(
+        "__version__ = '0.13.2'\n"
+        "def barplot(data=None, *, x=None, y=None, hue=None, color=None):\n"
+        "    return data, x, y, hue, color\n"
+        "def set_theme(style, palette=None):\n"
+        "    return style, palette\n"
+    )
+    printed, notes = run_script(
+        tmp_path / "old.py",
+        "import seaborn as sns\n"
+        "print(sns.barplot([1, 2], [3, 4], color='red'), sns.barplot(1, 2, 3))\n"
+        "print(sns.barplot({'a': 1}, x='a'), sns.set_theme('a', 'b'), sns.barplot.__name__)\n",
+    )
+    assert printed == [
+        "(None, [1, 2], [3, 4], None, 'red') (None, 1, 2, 3, None)",
+        "({'a': 1}, 'a', None, None, None) ('a', 'b') barplot",
+    ]
+    assert notes == [
+        f"{tmp_path / 'old.py'}:2: seaborn.barplot(x, y) is not in seaborn 0.13.2: used barplot(x=..., y=...)"
+    ]
+
+
+def test_distances_of_scipy(tmp_path):
+    """A vector may have axes of length 1, as a network's output for a single sample has."""
+    pytest.importorskip("scipy", reason="scipy is not installed")
+    printed, notes = run_script(
+        tmp_path / "old.py",
+        "import numpy as np\n"
+        "from scipy.spatial.distance import cosine, euclidean\n"
+        "print(cosine(np.array([[1.0, 0.0]]), [0.0, 2.0]), euclidean([[[3.0]]], [[7.0]]), cosine([1.0], [2.0]))\n"
+        "try:\n"
+        "    cosine(np.ones((2, 2)), np.ones((2, 2)))\n"
+        "except ValueError as error:\n"
+        "    print('1-D' in str(error))\n",
+    )
+    assert printed == ["1.0 4.0 0.0", "True"]
+    assert [note.split(": ")[1].split(" is not")[0].rpartition(".")[2] for note in notes] == [
+        "cosine of more than one axis",
+        "euclidean of more than one axis",
+    ]
+
+
 @pytest.mark.frameworks("pandas")
 def test_names_of_pandas(tmp_path):
     printed, notes = run_script(
@@ -117,3 +161,23 @@ def test_ix_of_pandas(tmp_path):
     )
     assert printed == ["1 [1, 4] [[4], [5]] 2", "[4, 5] [2, 3] [3, 1]", "[[1, 4], [2, 9], [3, 6], [0, 0]]", "3 [1, 2]"]
     assert len(notes) == 2
+
+
+@pytest.mark.frameworks("pandas")
+def test_positions_in_a_series_of_pandas(tmp_path):
+    """Integers are positions where an index has no numbers. Elsewhere they are labels."""
+    printed, notes = run_script(
+        tmp_path / "old.py",
+        "import pandas as pd\n"
+        "days = pd.Series([1, 2, 3], index=pd.date_range('2017-01-02', periods=3))\n"
+        "days[1] = 7\n"
+        "print(days[0], days[-1], days.tolist(), days['2017-01-03'], days[days > 2].tolist(), days[:2].tolist())\n"
+        "print(pd.Series([1, 2], index=[1, 0])[0], pd.Series([1, 2], index=['a', 0])[0])\n"
+        "try:\n"
+        "    print(pd.Series([1, 2], index=[1.0, 2.0])[0])\n"
+        "except KeyError:\n"
+        "    print('no label')\n",
+    )
+    assert printed == ["1 3 [1, 7, 3] 7 [7, 3] [1, 7]", "2 2", "no label"]
+    assert len(notes) == 1
+    assert ":3: pandas.Series[position] is not in pandas" in notes[0]

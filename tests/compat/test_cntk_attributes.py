@@ -10,6 +10,8 @@ from feedline.cntk import random as cr
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from feedline.networks.random_numbers import SeededNumbers  # noqa: E402
+
 STATIC = {0: ("ordered", "static", 1), 1: ("ordered", "static", 0)}  # of samples of two axes
 
 
@@ -108,6 +110,52 @@ def test_equal_seeds_give_equal_numbers(draw):
     np.testing.assert_array_equal(first.eval(), draw(256, 10).eval())
 
 
+# Seed, and what CNTK 2.7 draws from it on a CPU.
+NUMBERS = {
+    "uniform": (lambda: cr.uniform((2, 3), seed=98052), [0.931785, 0.814722, 0.479606, 0.937468, 0.004351, 0.185131]),
+    "normal": (lambda: cr.normal((2, 3), seed=98052), [1.803254, 0.995395, -0.631974, -1.736721, 0.005615, -0.340025]),
+    "gumbel": (lambda: cr.gumbel((2, 3), seed=98052), [-0.987713, -0.522298, 0.425918, -1.019599, 5.435177, 1.586071]),
+    "bernoulli": (lambda: cr.bernoulli((2, 3), seed=98052), [1, 1, 0, 1, 0, 0]),
+}
+
+
+@pytest.mark.parametrize(("draw", "numbers"), NUMBERS.values(), ids=NUMBERS)
+def test_a_seed_gives_cntks_numbers(draw, numbers):
+    np.testing.assert_allclose(draw().eval().ravel(), numbers, atol=6e-7)
+
+
+def test_dropout_drops_what_cntk_drops():
+    """Elements whose uniform number is at most the rate."""
+    x = C.input_variable(8)
+    data = np.arange(1, 17, dtype=np.float32).reshape(2, 8)
+    kept = cr.uniform((2, 8), seed=98052).eval() > 0.5
+    for f in (C.dropout(x, 0.5, seed=98052), C.layers.Dropout(0.5, seed=98052)(x)):
+        np.testing.assert_array_equal(f.forward({x: data}, f.outputs, f.outputs)[1][f.output], 2 * data * kept)
+
+
+def test_nce_loss_with_a_seed():
+    size, classes, batch = 10, 100, 4
+    x, y = C.input_variable(size), C.input_variable(classes, is_sparse=True)
+    weights = C.parameter((classes, C.InferredDimension), init=C.glorot_uniform(seed=98052))
+    biases = C.parameter((classes, 1), init=-np.log(classes))
+    loss = C.nce_loss(weights, biases, x, y, np.arange(classes, dtype=np.float32) + 1, seed=98052)
+    labels = np.identity(classes, dtype=np.float32)[[10, 20, 30, 40]]
+    data = np.arange(batch * size, dtype=np.float32).reshape(batch, size) / (batch * size)
+    np.testing.assert_allclose(loss.eval({x: data, y: labels}), [2.385, 3.035, 3.886, 3.868], atol=6e-4)
+
+
+@pytest.mark.parametrize("how", ["uniform", "normal"])
+@pytest.mark.parametrize("count", [1, 150, 999])
+def test_random_numbers_go_on_from_their_state(how, count):
+    whole, numbers = SeededNumbers(5), SeededNumbers(5)
+    expected = getattr(whole, how)(count + 700)
+    first = getattr(numbers, how)(count)
+    later = SeededNumbers(5, numbers.position)
+    np.testing.assert_array_equal(expected, np.concatenate([first, getattr(later, how)(700)]))
+    assert later.position == whole.position
+    np.testing.assert_array_equal(numbers.uniform(3), SeededNumbers(5, numbers.position - 3).uniform(3))
+
+
 def test_seeded_numbers_have_their_distribution():
     count = 100_000
     for name, mean, variance in (
@@ -149,6 +197,9 @@ def test_samples_with_a_seed():
         for function in (C.random_sample, C.random_sample_inclusion_frequency):
             with pytest.raises(ValueError, match="expected weights of at least 0, with a sum above 0"):
                 function(np.float32(bad), 1, True).eval()
+    for seed in ([], [3]):
+        with pytest.raises(ValueError, match=r"at least 2 classes with a weight above 0 .* got 1"):
+            C.random_sample(np.float32([1, 0, 0]), 2, False, *seed).eval()
     with pytest.raises(ValueError, match="at least one sample to draw, not 0"):
         C.random_sample_inclusion_frequency(weights, 0, False)
 
@@ -160,6 +211,19 @@ def test_a_file_keeps_the_seed(tmp_path):
         f.save(str(tmp_path / "f"), format)
         for numbers, loaded in zip(expected, C.load_model(str(tmp_path / "f")).eval().values(), strict=True):
             np.testing.assert_array_equal(numbers, loaded)
+
+
+def test_a_file_holds_settings_of_numpy(tmp_path):
+    half = np.float32(0.5)
+    draws = [cr.uniform((4,), low=half, high=np.array(2), seed=1), cr.bernoulli((4,), mean=half, seed=1)]
+    draws += [cr.normal((4,), mean=half, scale=half, seed=1), cr.gumbel((4,), loc=half, scale=half, seed=1)]
+    x = C.input_variable(4, is_sparse=np.bool_(True))
+    f = C.combine([*draws, C.times(x, np.identity(4, np.float32))])
+    f.save(str(tmp_path / "f"))
+    loaded = C.load_model(str(tmp_path / "f"))
+    assert loaded.arguments[0].is_sparse is True
+    for drawn, again in zip(draws, loaded.outputs[:4], strict=True):
+        np.testing.assert_array_equal(drawn.eval(), again.owner.eval())
 
 
 def test_a_checkpoint_continues_seeded_dropout(tmp_path):
@@ -206,6 +270,28 @@ def test_learners_draw_different_noise_and_restore_it():
 
 
 # ---- copies ---------------------------------------------------------------------------------------
+
+
+def test_a_copy_reads_its_own_output():
+    """Decoders are trained on the labels before, and copied to run on what they have computed before."""
+    x, y = (C.sequence.input_variable(1, name=name) for name in "xy")
+    hook = C.alias(y, name="hook")
+    model = C.sequence.past_value(hook) * 2 + x
+    copy = model.clone(C.CloneMethod.share, {hook.output: C.round(model).output})
+    assert [v.name for v in copy.arguments] == ["x"]
+    assert {v.name for v in model.arguments} == {"x", "y"}
+    (result,) = copy.eval([np.ones((3, 1), np.float32)])
+    assert result.ravel().tolist() == [1, 3, 7]
+
+
+def test_a_replacement_for_the_whole_function_stays_itself():
+    """The number is CNTK's: 2 * 1 + 2, and 3 more."""
+    x, arg = C.input_variable(1), C.placeholder()
+    block = C.as_block(C.times(arg, C.parameter((1, 1), init=1)) + C.parameter((1,), init=2), [(arg, x)], "dense")
+    more = block + C.parameter((1,), init=3)
+    copy = block.clone("share", {block: more})
+    assert copy.root_function.uid == more.root_function.uid
+    assert copy.eval({x: [np.float32([2])]}).tolist() == [[7]]
 
 
 def test_frozen_copies_have_constants_of_their_own():

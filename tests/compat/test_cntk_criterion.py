@@ -224,6 +224,40 @@ def test_functions_take_types_from_decorators_and_annotations():
             return x
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [(np.float64, np.float64), (float, np.float64), (np.float32, np.float32)])
+def test_types_of_single_numbers(kind, dtype):
+    @C.Function
+    def later(x):
+        return x + 1
+
+    later.update_signature(kind)
+
+    @C.Function
+    @Signature(kind)
+    def annotated(x):
+        return x + 1
+
+    for f in (later, annotated):
+        assert (f.shape, f.dtype, len(f.dynamic_axes)) == ((), dtype, 1)
+        assert f.eval([1, 2]).tolist() == [2, 3]
+
+
+def test_an_input_is_replaced_by_an_operand_of_its_shape():
+    @C.Function
+    @Signature(x=Tensor[13])
+    def f(x):
+        return C.sigmoid(x)
+
+    for apply in (f, lambda operand: f.clone("share", {f.arguments[0]: operand})):
+        with pytest.raises(TypeError, match=r"input `x`: expected an operand of shape \(13,\), got \(42,\) of input"):
+            apply(C.input_variable(42))
+        # Further leading axes, open ones, and placeholders fit.
+        assert apply(C.input_variable((2, 13))).shape == (2, 13)
+        assert apply(C.input_variable(C.FreeDimension)).shape == (C.FreeDimension,)
+        assert apply(C.placeholder()).shape == (-2,)
+        assert apply(C.sequence.input_variable(13)).shape == (13,)
+
+
 # ---- looking at functions -----------------------------------------------------------------------------
 
 

@@ -148,3 +148,27 @@ def test_what_is_refused():
     run(too_small, 2)
     with pytest.raises(RuntimeError, match="asynchronous"):
         C.distributed.data_parallel_distributed_learner(learner(), 0, 32, True)
+
+
+def test_processes_of_mpiexec_that_train_separately_are_warned(monkeypatch, recwarn):
+    x = C.input_variable(2)
+    z = C.layers.Dense(1)(x)
+
+    def trainer():
+        return C.Trainer(z, (C.reduce_sum(z), None), [C.sgd(z.parameters, C.learning_parameter_schedule(0.1))])
+
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: False)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.warns(RuntimeWarning, match="has started 2 processes, got local learners: each process trains") as seen:
+        trainer()
+    assert seen[0].filename == __file__
+    recwarn.clear()
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, str(int(name == "WORLD_SIZE")))
+    trainer()
+    monkeypatch.delenv("RANK")
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    trainer()
+    assert not [w for w in recwarn if w.category is RuntimeWarning]

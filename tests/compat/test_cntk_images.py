@@ -130,6 +130,8 @@ X_, Y_, FLIP = 30, 31, 32  # the numbers that a crop draws for its place
         # A square of 20: sides are the roots of 400 * 0.5 and 400 / 0.5, 14.1 and 28.3, cut off.
         ({"side_ratio": 2 / 3, "aspect_ratio": 0.5}, {2: 0.1}, (13, 1, 14, 28, False)),
         ({"side_ratio": 2 / 3, "aspect_ratio": 0.5}, {2: 0.9}, (6, 8, 28, 14, False)),
+        # CNTK's reference and its ResNet for ImageNet have ratios above 1, though its reader refused them.
+        ({"side_ratio": 2 / 3, "aspect_ratio": 2}, {2: 0.1}, (6, 8, 28, 14, False)),
         # No ratio: the whole picture has the area. 24 x 48 does not fit, nor does 48 x 24, so after ten attempts all of
         # it.
         ({"aspect_ratio": 0.5}, {}, (0, 0, 40, 30, False)),
@@ -166,7 +168,7 @@ def test_hflip_overrides_whether_a_crop_flips():
         (X.crop(side_ratio=0.5, area_ratio=0.5), "simultaneously"),
         (X.crop(side_ratio=1.5), "sideRatio value, must be > 0 and <= 1"),
         (X.crop(area_ratio=(0.0, 0.5)), "areaRatio value, must be > 0 and <= 1"),
-        (X.crop(aspect_ratio=2), "aspectRatio value, must be > 0 and <= 1"),
+        (X.crop(aspect_ratio=0), "aspectRatio value, must be > 0, the lower one first; got 0:0"),
         (X.crop("left"), "Invalid cropType"),
         (X.crop(jitter_type="unilength"), "Invalid jitterType"),
         (X.crop(crop_size=-1), "cropSize"),

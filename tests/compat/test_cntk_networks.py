@@ -416,6 +416,22 @@ def test_clones(x):
     same(shared.eval({other: STEPS}), z.eval({x: STEPS}))
 
 
+def test_a_replacement_over_inputs_of_the_function_is_copied_with_them(x):
+    labels = C.sequence.input_variable(3, name="labels")
+    loss = C.reduce_sum(C.square(x - labels))
+    steps = C.input_variable((C.FreeDimension, 3), name="steps")
+    lengths = C.input_variable((), name="lengths")
+    clone = loss.clone("share", {x: C.reconcile_dynamic_axes(C.to_sequence(steps, lengths), labels)})
+    assert [a.name for a in clone.arguments].count("labels") == 1
+    padded, counts = np.zeros((3, max(map(len, STEPS)), 3), np.float32), np.float32([len(s) for s in STEPS])
+    for row, step in zip(padded, STEPS, strict=True):
+        row[: len(step)] = step
+    data = {"steps": padded, "lengths": counts, "labels": [s + 1 for s in STEPS]}
+    same(clone.eval(data), loss.eval({x: STEPS, labels: data["labels"]}))
+    with pytest.raises(ValueError, match="expected data for input `labels`"):
+        clone.eval({steps: padded, lengths: counts, labels: data["labels"]})
+
+
 def test_gradients_match_finite_differences(x):
     z = Sequential([Recurrence(GRU(2)), C.sequence.last, Dense(1), C.reduce_sum])(x)
     data = [s.copy() for s in STEPS]

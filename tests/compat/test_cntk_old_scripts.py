@@ -394,6 +394,7 @@ def test_star_imports_hand_on_what_cntks_do(facade):
     assert (namespace["np"], namespace["os"], namespace["sys"]) == (np, os, sys)
     assert C.layers.splice is C.splice
     assert C.layers.glorot_uniform is C.glorot_uniform
+    assert C.layers.blocks.BlockFunction is C.layers.BlockFunction
     assert C.layers.sequence.input_variable is C.sequence.input_variable
     for name, names in tables_of():
         module = importlib.import_module(f"feedline.{name}")

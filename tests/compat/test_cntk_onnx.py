@@ -486,3 +486,25 @@ def test_a_large_model_suggests_alternatives(tmp_path, monkeypatch):
     with pytest.raises(fl.StateError, match=r"less than 2 GiB(.|\n)*CNTKv2"):
         Dense(3)(C.input_variable(2)).save(str(tmp_path / "f.onnx"), format=ONNX)
     assert cntk_functions.UNARY
+
+
+def test_numbers_of_no_class(tmp_path):
+    """CNTK has zeros for all, ONNX counts negative ones from the last class."""
+    x, numbers = C.input_variable(2, name="x"), np.float32([[-1, 2], [5, -0.5], [0, 1.5]])
+    f = C.one_hot(x, 3)
+    f.save(str(tmp_path / "f.onnx"), ONNX)
+    (found,) = run(tmp_path / "f.onnx", {"x": numbers})
+    np.testing.assert_array_equal(found, f.eval(numbers))
+    np.testing.assert_array_equal(C.load_model(str(tmp_path / "f.onnx"), format=ONNX).eval(numbers), f.eval(numbers))
+
+    onnx = pytest.importorskip("onnx")
+    vector = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT64, ["N", 2])
+    hot = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 2, 3])
+    values = [onnx.numpy_helper.from_array(a, n) for a, n in ((np.int64([3]), "depth"), (np.float32([0, 1]), "values"))]
+    node = onnx.helper.make_node("OneHot", ["x", "depth", "values"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [vector], [hot], values)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 11)], ir_version=8)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    numbers = np.array([[-1, 2], [5, -3], [0, 1]])
+    (expected,) = run(tmp_path / "m.onnx", {"x": numbers})
+    np.testing.assert_array_equal(C.load_model(str(tmp_path / "m.onnx"), format=ONNX).eval(numbers), expected)

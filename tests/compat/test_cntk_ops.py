@@ -35,6 +35,18 @@ def test_depth_to_space(image):
         C.space_to_depth(image, 4)
 
 
+def test_one_hot_of_numbers_of_no_class_is_zero():
+    """Scripts mark padding by -1. CNTK cuts off fractions."""
+    x, numbers = C.input_variable(1), np.array([[5], [-1], [1.7], [2], [-0.5]], np.float32)
+    expected = np.zeros((5, 1, 3), np.float32)
+    expected[2, 0, 1] = expected[3, 0, 2] = 1
+    np.testing.assert_array_equal(C.one_hot(x, 3).eval({x: numbers}), expected)
+    s, identity = C.input_variable(()), np.identity(3, np.float32)
+    product = C.times(C.one_hot(s, 3, sparse_output=True), identity)
+    np.testing.assert_array_equal(product.eval({s: numbers[:, 0]}), expected[:, 0])
+    np.testing.assert_array_equal(product.eval({s: np.float32([2, 0])}), identity[[2, 0]])
+
+
 def test_crops(image):
     like = C.input_variable((1, 2, 3))
     found = C.crop_manual(image, like, 2, 1).eval({image: IMAGES, like: IMAGES[:, :1, :2, :3]})

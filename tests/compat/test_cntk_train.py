@@ -281,11 +281,16 @@ def test_options_by_position_and_unit_gain():
 
 
 def test_a_reset_rate_takes_the_learners_size():
-    learner = C.sgd([torch.zeros(2)], 0.1, minibatch_size=8)
-    learner.reset_learning_rate(C.learning_parameter_schedule(0.2))
-    assert learner._learning_rate_schedule.minibatch_size == 8
-    learner.reset_learning_rate(C.learning_parameter_schedule(0.2, minibatch_size=3))
-    assert learner._learning_rate_schedule.minibatch_size == 3
+    def moved(size):
+        """The parameter after an update by 4 samples, whose rate of 0.2 is per ``size`` samples."""
+        weight = torch.zeros(2)
+        learner = C.sgd([weight], 0.1, minibatch_size=8)
+        learner.reset_learning_rate(C.learning_parameter_schedule(0.2, minibatch_size=size))
+        learner.update({weight: torch.ones(2)}, 4)
+        return weight.tolist()
+
+    assert moved(None) == moved(8) == pytest.approx([-0.025] * 2)
+    assert moved(4) == pytest.approx([-0.05] * 2)
 
 
 # ---- sessions: the order of events ----------------------------------------------------------------

@@ -106,6 +106,27 @@ def test_forward_gets_the_device_and_the_outputs_to_retain():
     assert user.calls == [(C.cpu(), set()), (C.cpu(), {user.outputs[0]})]
 
 
+def test_backward_is_called_for_an_input_that_needs_a_gradient_though_no_parameter_is_below():
+    class Counted(Recorded):
+        backwards = 0
+
+        def backward(self, state, root_gradients):
+            self.backwards += 1
+            return super().backward(state, root_gradients)
+
+    weights = C.parameter(2, init=10)
+    for needs_gradient, expected in ((True, 3), (False, 0)):
+        x = C.input_variable(2, needs_gradient=needs_gradient)
+        user = Counted(x)
+        z = C.user_function(user) + weights
+        trainer = C.Trainer(z, (C.reduce_sum(z), C.reduce_sum(z)), [C.sgd([weights], 0.1)])
+        for _ in range(3):
+            trainer.train_minibatch({x: DATA})
+        z.eval({x: DATA})
+        assert (len(user.calls), user.backwards) == (4, expected)
+        assert [bool(retained) for _, retained in user.calls] == [needs_gradient] * 3 + [False]
+
+
 def test_methods_get_as_many_arguments_as_they_take():
     x = C.input_variable(2, needs_gradient=True)
     f = C.user_function(Halves([x]))
@@ -131,6 +152,84 @@ def test_an_output_that_needs_no_gradient_has_none():
     x = C.input_variable(2, needs_gradient=True)
     f = C.user_function(Constant(x)) + x
     np.testing.assert_array_equal(f.grad({x: DATA}, wrt=[x]), [[1, 1], [1, 1]])
+
+
+class Sign(UserFunction):
+    """The sign, whose gradient is that of a hard tanh, computed by functions of CNTK without arrays."""
+
+    def __init__(self, x, name="sign"):
+        super().__init__([x], as_numpy=False, name=name)
+        self.x, self.weight = (C.input(shape=x.shape, dynamic_axes=x.dynamic_axes) for _ in range(2))
+        above = C.greater(self.x, 0)
+        self.action = C.element_select(above, above, -1)
+        self.slope = C.element_times(self.weight, C.less_equal(abs(self.x), 1))
+        self.shapes = []
+
+    def infer_outputs(self):
+        x = self.inputs[0]
+        return [C.output_variable(x.shape, x.dtype, x.dynamic_axes)]
+
+    def forward(self, argument, device, outputs_to_retain):
+        self.shapes.append((argument.shape(), argument.data().shape(), argument.is_sparse(), argument.device()))
+        _, values = self.action.forward({self.x: argument}, self.action.outputs, device=device, as_numpy=False)
+        return argument.deep_clone(), values[self.action.output]
+
+    def backward(self, state, root_gradients):
+        data = {self.x: state, self.weight: root_gradients}
+        _, values = self.slope.forward(data, self.slope.outputs, device=state.device(), as_numpy=False)
+        return values[self.slope.output]
+
+
+@pytest.mark.parametrize(
+    ("variable", "data", "shape"),
+    [
+        (C.input_variable(2, needs_gradient=True), np.array([[0.5, -3], [2, -1]], np.float32), (2, 2)),
+        (
+            C.sequence.input_variable(2, needs_gradient=True),
+            [np.array([[0.5, -3], [2, -1]], np.float32), np.array([[7, 0.25]], np.float32)],
+            (2, 2, 2),
+        ),
+    ],
+    ids=["batch", "sequences"],
+)
+def test_without_as_numpy_data_are_values_whose_properties_are_methods(variable, data, shape):
+    user = Sign(variable)
+    f = C.user_function(user)
+    rows = data if isinstance(data, list) else [data]
+    signs, slopes = ([function(r) for r in rows] for function in (np.sign, lambda r: 3 * (abs(r) <= 1)))
+    results = f.eval({variable: data}), (3 * f).grad({variable: data}, wrt=[variable])
+    for result, expected in zip(results, (signs, slopes), strict=True):
+        for part, numbers in zip(result if isinstance(data, list) else [result], expected, strict=True):
+            np.testing.assert_array_equal(part, numbers)
+    assert user.shapes == [(shape, shape, False, C.cpu())] * 2
+
+
+def test_values_of_bindings_over_a_parameter_and_of_other_shapes():
+    class Pairs(UserFunction):
+        def __init__(self, x, weights, name=""):
+            super().__init__([x, weights], as_numpy=False, name=name)
+
+        def infer_outputs(self):
+            x = self.inputs[0]
+            return [C.output_variable((2, 2), x.dtype, x.dynamic_axes)]
+
+        def forward(self, arguments, device, outputs_to_retain):
+            x, weights = arguments
+            assert (x.shape()[0], weights.shape()) == (3, (4,))
+            return arguments, C.cntk_py.Value(x.data().as_shape((3, 2, 2)))
+
+        def backward(self, state, root_gradients, variables):
+            assert state[1].asarray().tolist() == [1, 1, 1, 1]
+            for variable in variables:
+                rows = root_gradients.data().as_shape((3, 4))
+                variables[variable] = rows if variable == self.inputs[0] else np.asarray(rows).sum(axis=0)
+
+    x, weights = C.input_variable(4, needs_gradient=True), C.parameter(4, init=1)
+    f = C.user_function(Pairs(x, weights))
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(f.eval({x: data}), data.reshape(3, 2, 2))
+    gradients = (2 * f).grad({x: data}, wrt=[x, weights])
+    assert [gradients[v].tolist() for v in (x, weights)] == [[[2] * 4] * 3, [6] * 4]
 
 
 def test_over_a_placeholder_that_is_replaced_later():

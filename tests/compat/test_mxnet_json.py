@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline.mxnet as mx
-from feedline.mxnet.symbol._make import FUNCTIONS
-from feedline.mxnet.symbol._operator import OPERATORS, Operator
 from feedline.mxnet.symbol._parameters import dims, ends, integer, real
-from tests.compat.test_mxnet_operators import HEADS, TABLE, symbol_of
+from tests.compat.test_mxnet_operators import HEADS, OPERATORS, TABLE, symbol_of
 from tests.effort import examples
 
 MOST = 10_000  # limit on the numbers in an array that is actually allocated
@@ -47,7 +45,9 @@ def documents():
         for case in cases:
             symbol, names = symbol_of(name, case)
             found.append(with_shapes(symbol, dict(zip(names, [a.shape for a in case.arrays()], strict=True))))
-    found += [with_shapes(FUNCTIONS[name](mx.sym.var("data"), name="it"), {"data": (2, 3)}) for name in sorted(HEADS)]
+    found += [
+        with_shapes(getattr(mx.sym, name)(mx.sym.var("data"), name="it"), {"data": (2, 3)}) for name in sorted(HEADS)
+    ]
     return found
 
 
@@ -177,7 +177,7 @@ def test_inputs_that_are_not_there_get_no_names(op, monkeypatch):
     """A few bytes that claim 65536 inputs."""
     settings = {"scale": "2", "sample_type": "nearest"} if op == "UpSampling" else {}
     asked = []
-    monkeypatch.setattr(Operator, "input_names", lambda self, p: asked.append(p))
+    monkeypatch.setattr(type(OPERATORS[op]), "input_names", lambda self, p: asked.append(p))
     for inputs in (0, 2):
         with pytest.raises(mx.MXNetError, match=f"expected 65536 inputs for node 1, `many`, got {inputs}"):
             mx.sym.load_json(nodes_of(65536, inputs, op, **settings))

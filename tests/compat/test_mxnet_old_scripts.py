@@ -508,7 +508,7 @@ def test_lines_of_callbacks(caplog, monkeypatch):
     speed, log = mx.callback.Speedometer(10, 2, auto_reset=False), mx.callback.log_train_metric(3, True)
     with caplog.at_level(logging.INFO):
         for i in range(4):
-            speed(SimpleNamespace(epoch=1, nbatch=i, eval_metric=metric))
+            speed(mx.model.BatchEndParam(1, i, metric, None))
         speed(SimpleNamespace(epoch=2, nbatch=0, eval_metric=None))
         speed(SimpleNamespace(epoch=2, nbatch=2, eval_metric=None))
         log(SimpleNamespace(epoch=1, nbatch=3, eval_metric=metric))

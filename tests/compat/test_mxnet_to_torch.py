@@ -69,6 +69,37 @@ def test_layers_that_share_weights_are_one_layer(tmp_path):
     assert text.count("nn.Linear") == 1
 
 
+def test_weights_of_several_kinds_of_layers_are_one_parameter(tmp_path):
+    weight = F.Variable("words")
+    x = F.Embedding(F.Variable("data"), weight=weight, input_dim=9, output_dim=4, name="embedding")
+    x = F.FullyConnected(F.mean(x, axis=1, name="mean"), weight=weight, num_hidden=9, no_bias=True, name="scores")
+    text = compare(tmp_path, F.dot(x, weight), {"data": (2, 5)})
+    assert text.count("self.words = nn.Parameter(torch.empty(9, 4))") == 1
+    assert "functional.embedding(data.long(), self.words)" in text
+    assert "functional.linear(mean, self.words)" in text
+
+
+def test_convolutions_that_share_weights_have_their_own_settings(tmp_path):
+    x, weight = F.Variable("data"), F.Variable("kernel")
+    parts = [
+        F.Convolution(x, weight=weight, kernel=(3, 3), num_filter=2, no_bias=True, dilate=(n, n), pad=(n, n))
+        for n in (1, 2)
+    ]
+    text = compare(tmp_path, parts[0] + parts[1], {"data": (2, 3, 6, 6)})
+    assert "functional.conv2d(data, self.kernel, padding=(2, 2), dilation=(2, 2))" in text
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_inputs_and_layers_have_the_element_type_of_the_parameters(tmp_path, dtype):
+    x = F.FullyConnected(F.Variable("data"), num_hidden=3, name="fc")
+    net, params, arrays = saved(tmp_path, F.SoftmaxOutput(x, name="softmax"), {"data": (2, 4)})
+    mx.nd.save(str(params), {name: array.astype(dtype) for name, array in arrays.items()})
+    export(net, params, "torch", ["data=2,4"])
+    assert f"self.fc = nn.Linear(4, 3, dtype=torch.{dtype})" in (tmp_path / "net.py").read_text()
+    module = runpy.run_path(str(tmp_path / "net.py"))["load"]()
+    assert module(torch.ones(2, 4, dtype=getattr(torch, dtype))).dtype == getattr(torch, dtype)
+
+
 def refused(folder, symbol, shapes, error, match):
     net, params, _ = saved(folder, symbol, shapes)
     with pytest.raises(error, match=match):
@@ -81,9 +112,9 @@ def test_refused(tmp_path):
     shapes = {"data": (2, 4)}
     refused(tmp_path, F.topk(x, k=2), shapes, fl.CompatError, "topk.*torch can express")
     refused(tmp_path, F.reshape(x, shape=(2, 4)), shapes, fl.CompatError, "batches of any size")
-    weight = F.Variable("w")
-    tied = F.dot(F.FullyConnected(x, weight=weight, num_hidden=4, no_bias=True), weight)
-    refused(tmp_path, tied, shapes, fl.CompatError, "weights that only such layers read, got parameter `w`")
+    gamma = F.Variable("gamma")
+    scaled = F.broadcast_mul(F.BatchNorm(x, gamma=gamma, fix_gamma=False), F.reshape(gamma, shape=(1, 4)))
+    refused(tmp_path, scaled, shapes, fl.CompatError, "weights that only such layers read, got parameter `gamma`")
     net, params, _ = saved(tmp_path, F.FullyConnected(x, num_hidden=3), shapes)
     with pytest.raises(mx.MXNetError, match="got neither for data"):
         export(net, params, "torch")

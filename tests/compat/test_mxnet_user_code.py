@@ -15,7 +15,20 @@ from feedline.mxnet import util
 from feedline.mxnet._user_rules import as_rule
 
 
-class Momentum(mx.optimizer.Optimizer):
+class Written(mx.optimizer.Optimizer):
+    """Shows what user optimizers call on themselves."""
+
+    def rates(self, indices):
+        return self._get_lrs(indices), self._get_wds(indices)
+
+    def count(self, index):
+        self._update_count(index)
+
+    def counts(self):
+        return self._index_update_count
+
+
+class Momentum(Written):
     """SGD with momentum, in the way of MXNet's documentation."""
 
     def __init__(self, momentum=0.5, **kwargs):
@@ -32,7 +45,7 @@ class Momentum(mx.optimizer.Optimizer):
         weight += state
 
 
-class Counting(mx.optimizer.Optimizer):
+class Counting(Written):
     """Adds the number of the key's update, and keeps a tree of states."""
 
     def create_state(self, index, weight):
@@ -104,12 +117,12 @@ def test_rates_of_a_user_optimizer():
     schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=4.0)
     made = Momentum(0.0, lr_scheduler=schedule, param_idx2name={0: "w_weight", 1: "b_bias"}, wd=1.0)
     made.set_lr_mult({"w_weight": 0.5})
-    assert (made.learning_rate, made.lr, made._get_lrs([0, 1]), made._get_wds([0, 1])) == (4, 4, [2, 4], [1, 0])
+    assert (made.learning_rate, made.lr, made.rates([0, 1])) == (4, 4, ([2, 4], [1, 0]))
     with pytest.raises(UserWarning, match="already been defined"):
         made.set_learning_rate(1)
-    made._update_count([0, 1])
-    made._update_count(1)
-    assert (made.num_update, made._index_update_count) == (2, {0: 1, 1: 2})
+    made.count([0, 1])
+    made.count(1)
+    assert (made.num_update, made.counts()) == (2, {0: 1, 1: 2})
     assert mx.optimizer.SGD(lr_scheduler=mx.lr_scheduler.FactorScheduler(1, base_lr=4.0)).learning_rate == 4
     assert mx.optimizer.Adam(lr_scheduler=mx.lr_scheduler.FactorScheduler(1, base_lr=4.0)).learning_rate == 0.001
     assert Momentum().lr == 0.01
@@ -182,12 +195,12 @@ def test_half_precision(kind):
 
 def test_a_pickled_optimizer_goes_on():
     made = Counting()
-    made._update_count(0)
+    made.count(0)
     copy = pickle.loads(pickle.dumps(made))
     store = store_of(copy, {0: [0.0]})
     store.push(0, mx.nd.ones(1))
     assert pulled(store, 0, (1,)).tolist() == [2.0]
-    assert made._index_update_count == {0: 1}
+    assert made.counts() == {0: 1}
 
 
 def test_a_failed_update_changes_nothing():
@@ -201,7 +214,7 @@ def test_a_failed_update_changes_nothing():
     made.momentum = 0.5
     store.push([0, 1], [mx.nd.ones(1)] * 2)  # the momentum is that of one update
     assert [pulled(store, key, (1,)).tolist() for key in (0, 1)] == [[-1.5], [-1.5]]
-    assert made._index_update_count == {0: 2, 1: 2}
+    assert made.counts() == {0: 2, 1: 2}
 
 
 def test_sparse_gradients_reach_a_user_optimizer():
@@ -273,7 +286,7 @@ def test_workers_agree_on_numbers_of_a_user_optimizer():
     changed.set_lr_mult({"w": 2})
     assert as_rule(changed).agreed() != text
     changed.set_lr_mult({})
-    changed._update_count(0)
+    changed.count(0)
     assert as_rule(changed).agreed() == text
 
 
@@ -318,16 +331,14 @@ def test_a_registered_store_is_created_by_name(monkeypatch):
     assert type(mx.kv.create("Doubling")) is type(fl.kvstore.create("doubling")) is Doubling
     with pytest.raises(ValueError, match="registered already"):
         mx.kv.KVStoreBase.register(Doubling)
-    weight = torch.nn.Parameter(torch.ones(1))
-    trainer = mx.gluon.Trainer(
-        [[weight, torch.nn.Parameter(torch.zeros(1))]], "sgd", {"learning_rate": 1.0}, "doubling"
-    )
-    for copy in trainer._copies[0]:
+    copies = [torch.nn.Parameter(torch.ones(1)), torch.nn.Parameter(torch.zeros(1))]
+    trainer = mx.gluon.Trainer([copies], "sgd", {"learning_rate": 1.0}, "doubling")
+    for copy in copies:
         copy.grad = torch.full((1,), 0.25)
     trainer.step(1)
-    assert [copy.item() for copy in trainer._copies[0]] == [0.0, 0.0]
+    assert [copy.item() for copy in copies] == [0.0, 0.0]
     with pytest.raises(ValueError, match="no compression_params"):
-        mx.gluon.Trainer([weight], "sgd", kvstore=Doubling(), compression_params={"type": "2bit"})._begin()
+        mx.gluon.Trainer(copies[:1], "sgd", kvstore=Doubling(), compression_params={"type": "2bit"})._begin()
 
 
 def test_a_store_says_which_methods_it_lacks():

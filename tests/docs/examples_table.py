@@ -35,8 +35,8 @@ records of the run](../../benchmarks/results/cntk-examples.jsonl), which was mad
 {versions}.
 
 CPU is seconds of one core of a virtual machine, with one thread, without start-up. Data that is no longer available was
-replaced: MNIST by digits of scikit-learn, CIFAR-10 by stripes of ten kinds, Penn Treebank by other text, AN4 by ten
-utterances of synthetic features. So the numbers do not show how good a network is.
+replaced: MNIST by digits of scikit-learn, CIFAR-10 and ImageNet by stripes of ten kinds, Penn Treebank by other text,
+AN4 by ten utterances of synthetic features. So the numbers do not show how good a network is.
 """
 
 _TAIL = """## What they also need
@@ -44,8 +44,8 @@ _TAIL = """## What they also need
 - The notebooks need matplotlib, pandas, seaborn and requests, as with CNTK. Names that pandas and NumPy have removed
   since [are restored](../how-to/notebooks.md#names-that-numpy-and-pandas-removed).
 - Scripts that load CNTK's own model files (`.model`, `.dnn`) need `pip install '.[cntk]'`: [model files](models.md).
-- After so little training, `CNTK_204` may decode a word to its end at once. Its own code then fails, as it expects at
-  least two steps.
+- `binary_convnet.py` trains, saves and loads its network. Then it asks for an operation that is compiled from C++, as
+  `native_proposal_layer.py` does at once. The manual of network optimizations uses a network of another notebook.
 - `SimpleMNIST.py` asks for the times of single nodes. It gets a line that names the profiler.
 """
 

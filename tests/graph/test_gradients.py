@@ -120,6 +120,7 @@ class Scaled:
     """``(x * w, sum of w)``, by hand."""
 
     constant_outputs = ()
+    needs_gradient = (False, False)
 
     def output_types(self, inputs):
         return [inputs[0].type, Type((), inputs[0].axes)]

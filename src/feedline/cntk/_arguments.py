@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.cntk._bound_values import unbound
 from feedline.cntk._feeding import packed_of
 from feedline.cntk.core import Value
 from feedline.data import Value as Packed
@@ -171,8 +172,7 @@ def _value(node: Node, data: Any, marks: list[bool] | None) -> Value | Packed:
     Raises:
         ValueError: marks for a value, for a variable without a sequence axis, or of another number.
     """
-    if _is_minibatch_data(data):
-        data = data.data
+    data = data.data if _is_minibatch_data(data) else unbound(data)
     if isinstance(data, (Value, Packed)):
         if marks is not None:
             raise ValueError(f"{node.label}: expected a Value without marks of where sequences begin, got some")

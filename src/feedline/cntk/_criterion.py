@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from feedline.cntk._nodes import check_element_types
@@ -22,6 +23,7 @@ from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Parameter, Variable
 from feedline.networks import Node
 from feedline.networks.compile import Network
+from feedline.networks.random_numbers import SeededNumbers
 from feedline.networks.traverse import topological
 from feedline.networks.truncation import BPTTState
 
@@ -85,8 +87,11 @@ class CriterionNetwork(Network):
         return network
 
     def carried(self) -> dict[str, torch.Tensor]:
-        """Return the BPTT state of recurrences, and states of generators, under names equal in every process."""
-        generators = {f"{name}/generator": generator.get_state() for name, generator in self.generators.items()}
+        """Return the BPTT state of recurrences, and places in random numbers, under names equal in every process."""
+        generators = {
+            f"{name}/generator": torch.from_numpy(np.array([numbers.seed, numbers.position], np.uint64).view(np.int64))
+            for name, numbers in self.generators.items()
+        }
         return {**self.memories[True].tensors(self._states), **generators}
 
     def carry_on(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -96,8 +101,8 @@ class CriterionNetwork(Network):
         for name, state in tensors.items():
             stem, _, part = name.rpartition("/")
             if part == "generator":
-                self.generators[stem] = torch.Generator(self.device)
-                self.generators[stem].set_state(state.cpu())
+                seed, position = state.cpu().numpy().view(np.uint64).tolist()
+                self.generators[stem] = SeededNumbers(seed, position)
 
 
 def _numbers(data: torch.Tensor, by_sample: bool, samples: int) -> torch.Tensor:

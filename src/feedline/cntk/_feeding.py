@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.cntk._bound_values import unbound
 from feedline.cntk._sequences import rows_for
 from feedline.cntk.core import Value
 from feedline.data import Value as PackedRows
@@ -86,6 +87,7 @@ def rows_of(array: Any, like: Any) -> Any:
     """Convert a result of `arrays_of`, or a number for all rows, to a tensor of rows like ``like``."""
     import torch
 
+    array = unbound(array)
     if isinstance(array, Value):
         array = array.as_sequences() if array.packed is not None else array._rectangular()
     if isinstance(array, (list, tuple)):

@@ -11,14 +11,14 @@ from feedline.networks.torch_source.module_file import write_module
 from feedline.networks.torch_source.source_recurrences import find_cells
 from feedline.networks.torch_source.source_writer import ModuleParts, SourceWriter
 from feedline.networks.torch_source.torch_layers import blocks_of, find_layers, layer_names
-from feedline.networks.torch_source.torch_operators import OPERATORS
+from feedline.networks.torch_source.torch_operators import OPERATORS, find_quotients
 
 
 def write_torch(path: Path, roots: Sequence[Node], arguments: Sequence[Node], origin: str) -> float:
     """Write a graph as ``path``, a module of torch, and its weights next to it. See `write_module`.
 
     Returns:
-        The largest difference of an output on random inputs.
+        The largest difference of an output on random inputs, relative to its largest value or 1.
 
     Raises:
         CompatError: an operation that the source cannot express, or an output that differs. The error names it.
@@ -28,4 +28,5 @@ def write_torch(path: Path, roots: Sequence[Node], arguments: Sequence[Node], or
     w = SourceWriter(OPERATORS, ModuleParts(roots, layer_names(roots, paths)), without_packing)
     find_layers(w, paths)
     find_cells(w)
+    find_quotients(w)
     return write_module(path, w, roots, [node for node in arguments if node in w.parts.order], origin)

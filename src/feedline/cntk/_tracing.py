@@ -6,10 +6,17 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from feedline.cntk._nodes import dims, node_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Variable, placeholder
 from feedline.networks import Node, apply
+
+
+def is_number_type(kind: Any) -> bool:
+    """Return whether an annotation is a type of single numbers."""
+    return any(kind is number for number in (float, np.float16, np.float32, np.float64))
 
 
 def parameters_of(f: Callable[..., Any]) -> list[str]:
@@ -20,19 +27,22 @@ def parameters_of(f: Callable[..., Any]) -> list[str]:
 def types_of(f: Callable[..., Any]) -> list[Any]:
     """Return the type of each parameter in annotations, or None if it is not one of `cntk.layers.typing`."""
     annotations = getattr(f, "__annotations__", {})
-    return [annotations[name] if isinstance(annotations.get(name), Mapping) else None for name in parameters_of(f)]
+    kinds = [annotations.get(name) for name in parameters_of(f)]
+    return [kind if isinstance(kind, Mapping) or is_number_type(kind) else None for kind in kinds]
 
 
 def typed_placeholder(kind: Any, name: str) -> Variable:
     """Return a placeholder for an argument, or an input if its type has a shape.
 
     Args:
-        kind: None, the shape of one sample, or a mapping with ``shape`` and optionally ``dynamic_axes``,
-            ``is_sparse``, ``dtype``.
+        kind: None, the shape of one sample, the element type of single numbers, or a mapping with ``shape`` and
+            optionally ``dynamic_axes``, ``is_sparse``, ``dtype``.
         name: name of the argument.
     """
     if kind is None:
         return placeholder(name=name)
+    if is_number_type(kind):
+        kind = {"shape": (), "dtype": kind, "dynamic_axes": [Axis.default_batch_axis()]}
     if not isinstance(kind, Mapping):
         kind = {"shape": kind, "dynamic_axes": [Axis.default_batch_axis()]}
     shape, axes = kind.get("shape"), kind.get("dynamic_axes")

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from feedline.cntk._bound_values import BoundValue
 from feedline.cntk._names import names_of
 from feedline.cntk._op_names import renaming
 from feedline.cntk._seeds import seeds
@@ -26,6 +27,8 @@ DeviceKind_CPU, DeviceKind_GPU = 0, 1
 INFINITELY_REPEAT = 2**64 - 1
 FULL_DATA_SWEEP = 2**64 - 2
 WINDOW_IN_CHUNKS = 128
+
+Value = BoundValue
 
 _log = logging.getLogger("feedline")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk import _random_numbers
 from feedline.cntk._names import names_of
 from feedline.cntk._seeds import SentinelValueForAutoSelectRandomSeed, seeds
 from feedline.cntk._settings import take_plain_settings
+from feedline.networks.random_numbers import SeededNumbers
 
 __all__, __getattr__ = names_of(__name__)
 
@@ -102,18 +102,18 @@ def _uniform_within(limit: Callable[[float, float], float]) -> Callable[..., Any
         import torch
 
         width = limit(fan_in, fan_out)
-        for first in range(0, len(flat), _PIECE):
-            part = flat[first : first + _PIECE]
-            part.copy_(torch.from_numpy((2 * _random_numbers.uniform(seed, first, len(part)) - 1) * width))
+        numbers = SeededNumbers(seed % 2**64)
+        for part in flat.split(_PIECE):
+            part.copy_(torch.from_numpy((2 * numbers.uniform(len(part)) - 1) * width))
 
     return draw
 
 
-def _normal_with(deviation: Callable[[float, float], float], numbers: Any = _random_numbers.normal) -> Any:
+def _normal_with(deviation: Callable[[float, float], float], numbers: Any = SeededNumbers.normal) -> Any:
     def draw(flat: Any, fan_in: float, fan_out: float, seed: int) -> None:
         import torch
 
-        flat.copy_(torch.from_numpy(numbers(seed, len(flat)) * deviation(fan_in, fan_out)))
+        flat.copy_(torch.from_numpy(numbers(SeededNumbers(seed % 2**64), len(flat)) * deviation(fan_in, fan_out)))
 
     return draw
 
@@ -135,7 +135,7 @@ def normal(
 def truncated_normal(stdev: float = 1.0, seed: int | None = None) -> Initializer:
     """Return an initializer of normal numbers, drawn again beyond two standard deviations."""
     stdev = _positive(stdev)
-    return Initializer(_normal_with(lambda i, o: stdev, _random_numbers.truncated_normal), seed=seed)
+    return Initializer(_normal_with(lambda i, o: stdev, SeededNumbers.truncated_normal), seed=seed)
 
 
 def xavier(

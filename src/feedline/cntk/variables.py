@@ -81,7 +81,7 @@ class Variable(Operand):
             dims(() if shape is None else shape, free=True),
             axis_names(_as_list(axes)),
             name,
-            is_sparse,
+            bool(is_sparse),
             default_dtype_name(dtype),
         )
         self._take(with_gradient(node) if needs_gradient else node)

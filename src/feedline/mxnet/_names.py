@@ -11,3 +11,5 @@ NAMES = _facades.read_names(Path(__file__).with_name("names.toml"))
 
 #: ``__all__`` and ``__getattr__`` of a module.
 names_of = partial(_facades.names_of, NAMES)
+#: A decorator of classes, whose absent members then raise errors that name a replacement.
+absent_members = partial(_facades.absent_members, NAMES)

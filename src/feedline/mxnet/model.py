@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from feedline.mxnet import symbol
 from feedline.mxnet._names import names_of
 from feedline.mxnet.ndarray._files import load, save
 
 __all__, __getattr__ = names_of(__name__)
+
+
+class BatchEndParam(NamedTuple):
+    """What callbacks after a batch get: epoch, number of the batch, metric, and local variables of the loop."""
+
+    epoch: int
+    nbatch: int
+    eval_metric: Any
+    locals: Any
 
 
 def save_checkpoint(

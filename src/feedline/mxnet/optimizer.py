@@ -19,7 +19,7 @@ from feedline import kvstore
 from feedline.kvstore import optimizers as rules
 from feedline.kvstore.optimizers import KeyUpdate
 from feedline.mxnet import _rarer_rules
-from feedline.mxnet._names import names_of
+from feedline.mxnet._names import absent_members, names_of
 from feedline.mxnet.base import MXNetError, as_mxnet
 from feedline.mxnet.ndarray import NDArray
 
@@ -543,6 +543,7 @@ def create(name: str, **kwargs: Any) -> Any:
     return rule(**kwargs)
 
 
+@absent_members("mxnet.optimizer")
 class Updater:
     """An optimizer as a function ``(index, gradient, weight)``, which changes a weight in place.
 

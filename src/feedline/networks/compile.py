@@ -22,6 +22,7 @@ from feedline.networks.loop import operands
 from feedline.networks.loop_outputs import outside
 from feedline.networks.node import Node, Weights, fits, input_node, is_fixed, shape_of_width
 from feedline.networks.packed_minibatch import PackedBatch, PackedRows, Run, Sequences, SparseRows
+from feedline.networks.random_numbers import SeededNumbers
 from feedline.networks.registry import op
 from feedline.networks.traverse import element_type, reads, replace, resolve_alias, topological
 from feedline.networks.truncation import BPTTState, TruncatedBatch
@@ -56,9 +57,8 @@ class Network(torch.nn.Module):
         roots: nodes to compute.
         inputs: input leaves to feed.
         memories: BPTT states of recurrences, one for training and one for evaluation.
-        generators: generators of random operations with a seed, by a name that is the same in every process.
+        generators: numbers of random operations with a seed, by a name that is the same in every process.
         batch: minibatch of the last run, None before the first.
-        postpones_assignments: whether assignments of a run wait for `assign`, until gradients are computed.
         steps: for each operation, in the order in which they run: its slot, the slots of its operands, the function
             that runs it, and the slots that are not needed after it.
     """
@@ -89,11 +89,10 @@ class Network(torch.nn.Module):
         self._results = [None if end in later else (slot[end], _sequence_axis(end)) for end in ends]
         self.names: dict[Node, str] = {}
         self.memories = {training: BPTTState() for training in (True, False)}
-        self.generators: dict[str, torch.Generator] = {}
+        self.generators: dict[str, SeededNumbers] = {}
         random = (node for node in topological(self.roots) if "seed" in node.attributes)
         self._random = {node: f"{node.op}{i}" for i, node in enumerate(random)}
         self.batch: PackedBatch | None = None
-        self.postpones_assignments = False
         self._whole_only = [node for node in order if not node.is_leaf and op(node.op).whole]
         now = [node for node in order if node not in later]
         needed = [*(end for end in ends if end not in later), *(node for _, node in self._passed)]
@@ -147,7 +146,7 @@ class Network(torch.nn.Module):
         return getattr(torch, self.inputs[0].dtype) if self.inputs else torch.get_default_dtype()
 
     def forward(
-        self, feeds: Mapping[Node, Value | PackedRows], lanes: Any = None, begins: Any = None
+        self, feeds: Mapping[Node, Value | PackedRows], lanes: Any = None, begins: Any = None, *, assigns: bool = True
     ) -> tuple[PackedRows, ...]:
         """Run the network on a minibatch.
 
@@ -155,6 +154,8 @@ class Network(torch.nn.Module):
             feeds: value of each of `inputs`, or rows that are on the device already.
             lanes, begins: lanes of truncated sequences, see `feedline.Minibatch`. Without ``begins`` sequences are
                 whole. Without ``lanes`` sequence i is of lane i, and may be whole if all sequences begin.
+            assigns: whether to make the assignments of the run. Otherwise they wait for `assign`, until gradients are
+                computed.
 
         Returns:
             The rows of each root.
@@ -176,7 +177,7 @@ class Network(torch.nn.Module):
                     f"{self._whole_only[0].label}: expected whole sequences, got truncated ones; omit truncation_length"
                 )
         results = self._run(batch, values)
-        if batch.assignments and not self.postpones_assignments:
+        if batch.assignments and assigns:
             assign(batch)
         return results
 
@@ -276,12 +277,12 @@ class Network(torch.nn.Module):
                 )
         return PackedBatch(count, sequences, self.training, self.generator)
 
-    def generator(self, node: Node, device: torch.device) -> torch.Generator:
-        """Return the generator of a random operation with a seed. A new seed starts it anew."""
+    def generator(self, node: Node) -> SeededNumbers:
+        """Return the numbers of a random operation with a seed. A new seed starts them anew."""
         name, seed = self._random[node], int(node.attributes["seed"]) % 2**64
         generator = self.generators.get(name)
-        if generator is None or generator.device != device or generator.initial_seed() % 2**64 != seed:
-            generator = self.generators[name] = torch.Generator(device).manual_seed(seed)
+        if generator is None or generator.seed != seed:
+            generator = self.generators[name] = SeededNumbers(seed)
         return generator
 
 

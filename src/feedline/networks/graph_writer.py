@@ -29,10 +29,12 @@ class GraphWriter:
 
     Attributes:
         language: name of what is written, for messages.
+        way_out: what to do about an operation that the language cannot express, for messages.
         loops: names of the outputs of each recurrence that has been written.
     """
 
     language: ClassVar[str]
+    way_out: ClassVar[str] = "save without a format, which feedline loads again, or leave this part out"
 
     def __init__(
         self,
@@ -117,6 +119,6 @@ class GraphWriter:
         if node.op == "late":
             return CompatError(f"{node.label}: expected known shapes to write its parts: replace placeholders first")
         return CompatError(
-            f"{node.label}: expected an operation that {self.language} can express, got one that it cannot; save "
-            "without a format, which feedline loads again, or leave this part out"
+            f"{node.label}: expected an operation that {self.language} can express, got one that it cannot; "
+            f"{self.way_out}"
         )

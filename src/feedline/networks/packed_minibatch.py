@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.data.value import SparseValue, Value
+from feedline.networks.random_numbers import SeededNumbers
 
 # Element types of dense labels that may become classes.
 _ONE_HOT = (np.dtype(np.float32), np.dtype(np.float64))
@@ -397,7 +398,7 @@ class PackedBatch:
         cut: `feedline.networks.truncation.TruncatedBatch` if sequences are truncated, else None.
         assignments: values to write to parameters and constants after everything is computed, in this order: number,
             tensor, new value.
-        generator: function ``generator(node, device)`` that returns the generator of an operation with a seed.
+        generator: function ``generator(node)`` that returns the numbers of a random operation with a seed.
     """
 
     __slots__ = ("assignments", "count", "cut", "generator", "sequences", "training")
@@ -407,7 +408,7 @@ class PackedBatch:
         count: int,
         sequences: dict[str, Sequences],
         training: bool,
-        generator: Callable[[Any, torch.device], torch.Generator],
+        generator: Callable[[Any], SeededNumbers],
     ) -> None:
         self.count, self.sequences, self.training, self.generator = count, sequences, training, generator
         self.cut: Any = None

@@ -200,17 +200,30 @@ def gain_of_the_first(scores, gains, group):
     return np.float64(np.mean(found) * 100 * len(scores))
 
 
-def minus_log_of_alignments(blank):
-    """Sum over all paths that read as the labels, with repetitions and blanks, one by one."""
+def minus_log_of_alignments(blank, delay=None):
+    """Sum over all paths that read as the labels, with repetitions and blanks, one by one.
+
+    With a delay, the steps of a label come at most so long after its end.
+    """
+
+    def is_late(way, ends):
+        label = -1
+        for t, (before, k) in enumerate(itertools.pairwise([blank, *way])):
+            label += k not in (blank, before)
+            if k != blank and t > ends[label] + delay:
+                return True
+        return False
 
     def formula(labels, scores):
         total = 0.0
         for marks, steps in zip(labels, scores):
-            wanted = [row.argmax() for i, row in enumerate(marks) if row.max() > 1 or i == 0]
+            begins = [i for i, row in enumerate(marks) if row.max() > 1 or i == 0]
+            wanted, ends = [marks[i].argmax() for i in begins], [*begins[1:], len(marks)]
             logs = steps - log_sum_exp(steps)
             found = 0.0
             for way in itertools.product(range(steps.shape[1]), repeat=len(steps)):
-                if [k for k, _ in itertools.groupby(way) if k != blank] == wanted:
+                reads = [k for k, _ in itertools.groupby(way) if k != blank]
+                if reads == wanted and (delay is None or not is_late(way, ends)):
                     found += math.exp(sum(row[k] for row, k in zip(logs, way)))
             total -= math.log(found)
         return np.float64(total)
@@ -345,7 +358,19 @@ TABLE = {
             whole=True,
             typed=(),
             given=(0,),
-        )
+        ),
+        *(
+            Case(
+                list(UTTERANCES),
+                minus_log_of_alignments(2, delay),
+                call=lambda C, labels, scores, delay=delay: C.forward_backward(labels, scores, 2, delay),
+                whole=True,
+                typed=(),
+                given=(0,),
+                cntk=False,  # it bounds the last blank by memory of something else
+            )
+            for delay in (0, 1, 2, 9)
+        ),
     ],
     "fmeasure": [
         Case([P, T + 2], f_measure(1)),

@@ -69,7 +69,7 @@ def export(
     facts = {
         "network": str(network),
         "parameters": show_count(written["parameters"]),
-        "inputs": ", ".join(written["inputs"]) or "none",
+        "inputs": ", ".join(name or "unnamed" for name in written["inputs"]) or "none",
     }
     if written["weights"] is not None:
         facts |= {"weights": written["weights"], "largest difference": f"{written['largest_difference']:.2g}"}

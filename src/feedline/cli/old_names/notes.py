@@ -30,7 +30,7 @@ class Notes:
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED):
             frame = frame.f_back
-        package = "pandas" if name.startswith("pandas") else "numpy"
+        package = name.partition(".")[0].partition(" ")[0]
         self._write(
             f"{frame.f_code.co_filename}:{frame.f_lineno}: {name} is not in {package} "
             f"{sys.modules[package].__version__}: used {instead}"

@@ -47,6 +47,7 @@ def restore_pandas(pandas: Any, notes: Notes) -> None:
         if not hasattr(cls, "ix"):
             cls.ix = property(notes.wrap(f"pandas.{cls.__name__}.ix", MixedIndexer, "loc or iloc"))
         _restore_arguments(cls, notes)
+    _restore_positions(series, notes)
     functions: dict[str, tuple[Callable[..., Any], str]] = {
         **{f"rolling_{name}": (_rolling(name), f"rolling(...).{name}()") for name in _STATISTICS},
         **{f"expanding_{name}": (_expanding(name), f"expanding(...).{name}()") for name in _STATISTICS},
@@ -126,6 +127,37 @@ def _restore_arguments(cls: Any, notes: Notes) -> None:
         return getattr(self, fill)(**options)
 
     cls.resample, cls.fillna = resample_by_old, fillna_by_method
+
+
+def _restore_positions(series: Any, notes: Notes) -> None:
+    """Let integers in ``series[...]`` be positions where the index has no numbers, unless this pandas does so."""
+    get, put = series.__getitem__, series.__setitem__
+    try:
+        get(series([0], index=["a"]), 0)
+    except KeyError:
+        pass
+    else:
+        return
+
+    def is_position(data: Any, key: Any) -> bool:
+        if isinstance(key, (bool, np.bool_)) or not isinstance(key, (int, np.integer)):
+            return False
+        return data.index.dtype.kind not in "iuf" and key not in data.index
+
+    def get_item(self: Any, key: Any) -> Any:
+        if not is_position(self, key):
+            return get(self, key)
+        notes.used("pandas.Series[position]", "iloc")
+        return self.iloc[key]
+
+    def set_item(self: Any, key: Any, value: Any) -> None:
+        if not is_position(self, key):
+            put(self, key, value)
+        else:
+            notes.used("pandas.Series[position]", "iloc")
+            self.iloc[key] = value
+
+    series.__getitem__, series.__setitem__ = get_item, set_item
 
 
 def _frequency(rule: Any, notes: Notes) -> Any:

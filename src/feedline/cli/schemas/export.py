@@ -14,8 +14,8 @@ class ExportDocument(TypedDict):
         parameters: number of arrays in the file of parameters, or of parameters in the model.
         inputs: arguments of the network that have no parameter.
         weights: path of the weights of a module of torch. Null for other files.
-        largest_difference: largest difference of an output of the module from the network's, on random inputs. Null for
-            other files.
+        largest_difference: largest difference of an output of the module from the network's, on random inputs,
+            relative to its largest value or 1. Null for other files.
         bytes: bytes of the file.
     """
 

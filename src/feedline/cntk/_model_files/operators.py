@@ -378,10 +378,10 @@ def _regions(call: Primitive) -> Result:
 
 
 def _alignments(call: Primitive) -> Result:
-    # -1, as a number without a sign in a file.
-    if int(call.attributes.get("delayConstraint", -1)) not in (-1, 2**64 - 1, 2**32 - 1):
-        raise call.refuse("expected no delay constraint, got one", "pass delayConstraint=-1 in CNTK")
-    return call.node("forward_backward", blank=int(call.get("blankTokenId")))
+    delay = int(call.attributes.get("delayConstraint", -1))
+    if delay in (2**64 - 1, 2**32 - 1):  # -1, as a number without a sign
+        delay = -1
+    return call.node("forward_backward", blank=int(call.get("blankTokenId")), delay=delay)
 
 
 def _trim(settings: dict[str, Any], rank: int) -> dict[str, Any]:

@@ -515,7 +515,11 @@ def _one_hot(call: Call) -> Value:
     number = axis % rank - rank
     if axis % rank < len(value.layout):
         raise call.refuse("expected classes along an axis of samples, got the batch or steps")
-    return Value(apply("one_hot", [value.node], {"classes": depth, "axis": number, "sparse": False}), value.layout)
+    # ONNX counts negative numbers from the last class.
+    is_negative = apply("less", [value.node, constant_node(0.0)])
+    from_start = apply("plus", [value.node, constant_node(float(depth))])
+    index = apply("element_select", [is_negative, from_start, value.node])
+    return Value(apply("one_hot", [index], {"classes": depth, "axis": number, "sparse": False}), value.layout)
 
 
 def _top_k(call: Call) -> list[Value]:

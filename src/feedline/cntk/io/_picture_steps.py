@@ -109,7 +109,7 @@ class Crop(Movement):
         if side and area:
             raise RuntimeError("sideRatio and areaRatio cannot be specified simultaneously")
         self._ratios, self._by_area = side or area, area is not None
-        self._aspects = _ratios(options, "aspectRatio", unset=1)
+        self._aspects = _ratios(options, "aspectRatio", unset=1, most=math.inf)
         jitter = _choice("jitterType", options.get("jitterType") or "none", ("none", "uniratio"))
         self._jitters = jitter == "uniratio"
         random = self._kind.startswith("random")
@@ -452,12 +452,13 @@ def _pair(options: Mapping[str, Any], name: str, unset: float) -> tuple[float, f
     raise RuntimeError(f"Invalid {name} value: expected a number, or two as a:b, got {text}")
 
 
-def _ratios(options: Mapping[str, Any], name: str, unset: float) -> tuple[float, float] | None:
+def _ratios(options: Mapping[str, Any], name: str, unset: float, most: float = 1) -> tuple[float, float] | None:
     low, high = _pair(options, name, unset)
     if low == high == unset:
         return None
-    if not 0 < low <= high <= 1:
-        raise RuntimeError(f"Invalid {name} value, must be > 0 and <= 1, the lower one first; got {low:g}:{high:g}")
+    if not 0 < low <= high <= most:
+        limit = "" if math.isinf(most) else f" and <= {most:g}"
+        raise RuntimeError(f"Invalid {name} value, must be > 0{limit}, the lower one first; got {low:g}:{high:g}")
     return low, high
 
 

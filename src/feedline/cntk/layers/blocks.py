@@ -16,6 +16,7 @@ from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.default_options import default_override_or, overridable
 from feedline.cntk.initializer import glorot_uniform
 from feedline.cntk.layers._layer_helpers import INFERRED, activate, layer, parameter
+from feedline.cntk.ops.functions import BlockFunction as BlockFunction
 from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable, placeholder
 

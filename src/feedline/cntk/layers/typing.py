@@ -8,18 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from feedline.cntk._names import names_of
 from feedline.cntk._nodes import dims
 from feedline.cntk._settings import plain
-from feedline.cntk._tracing import parameters_of
+from feedline.cntk._tracing import is_number_type, parameters_of
 from feedline.cntk.axis import Axis
 from feedline.cntk.variables import Record
 
 __all__, __getattr__ = names_of(__name__)
-
-_TYPES = (float, np.float16, np.float32, np.float64)
 
 
 class _Tensors:
@@ -32,7 +28,7 @@ class _Tensors:
         shape = plain(shape)
         parts = tuple(shape) if isinstance(shape, (list, tuple)) else (shape,)
         settings: dict[str, Any] = {}
-        if parts and any(parts[0] is kind for kind in _TYPES):
+        if parts and is_number_type(parts[0]):
             settings["dtype"], parts = parts[0], parts[1:]
         return Record(shape=dims(parts), is_sparse=self._sparse, dynamic_axes=list(self._axes), **settings)
 

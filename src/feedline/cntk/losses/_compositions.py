@@ -66,7 +66,7 @@ def nce_loss(
         noise_distribution: weight above 0 of each class, an array (classes,), read once.
         num_samples: number of classes to draw.
         allow_duplicates: whether a class can be drawn twice.
-        seed: not used, as torch's generator draws the samples.
+        seed: seed of the samples, see `cntk.random`.
         name: name of the function.
 
     Raises:

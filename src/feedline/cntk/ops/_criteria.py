@@ -11,7 +11,6 @@ from feedline.cntk._settings import take_plain_settings
 from feedline.cntk.axis import Axis
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._operation_helpers import build, one_axis
-from feedline.errors import CompatError
 
 
 def cross_entropy_with_softmax(output_vector: Any, target_vector: Any, axis: Any = -1, name: str = "") -> Function:
@@ -163,16 +162,17 @@ def forward_backward(
             step, 1 at the class of a label that continues.
         features: scores (classes,) of each step, before a softmax, along the same sequences.
         blankTokenId: class of the blank.
-        delayConstraint: -1, the only supported value.
+        delayConstraint: how many steps after the begin of the next label in ``graph`` an alignment may leave a label.
+            -1 means any number.
         name: name of the operation.
 
     Raises:
-        CompatError: another ``delayConstraint``.
-        ValueError: other shapes or axes.
+        ValueError: a ``delayConstraint`` below -1, or other shapes or axes.
     """
-    if delayConstraint != -1:
-        raise CompatError(f"expected delayConstraint=-1, got {delayConstraint}: feedline does not limit the delay")
-    return build("forward_backward", [graph, features], {"blank": int(blankTokenId)}, name)
+    if delayConstraint < -1:
+        raise ValueError(f"expected a delayConstraint of at least 0, or -1 for none, got {delayConstraint}")
+    settings = {"blank": int(blankTokenId), "delay": int(delayConstraint)}
+    return build("forward_backward", [graph, features], settings, name)
 
 
 def lambda_rank(output: Any, gain: Any, group: Any, name: str = "") -> Function:

@@ -79,11 +79,8 @@ class Evaluable(Outputs):
                 raise ValueError(f"expected dense data for {node.label}, to take gradients of, got sparse samples")
             rows.data.requires_grad_(True)
             feeds[node] = rows
-        network.postpones_assignments = torch.is_grad_enabled()
-        try:
-            return network, feeds, network(feeds, minibatch.lanes, minibatch.begins)
-        finally:
-            network.postpones_assignments = False
+        results = network(feeds, minibatch.lanes, minibatch.begins, assigns=not torch.is_grad_enabled())
+        return network, feeds, results
 
     def eval(
         self, arguments: Any = None, outputs: Any = None, device: DeviceDescriptor | None = None, as_numpy: bool = True

@@ -27,7 +27,7 @@ from feedline.cntk.variables import Variable, variable_of
 from feedline.errors import CompatError
 from feedline.networks import Node, clone, leaves, replace
 from feedline.networks.loop_outputs import outside, remember
-from feedline.networks.node import fresh_uid
+from feedline.networks.node import fits, fresh_uid, is_fixed, placeholder_node
 from feedline.networks.traverse import remade, topological
 
 
@@ -125,6 +125,9 @@ class Function(Evaluable):
         Args:
             *args: values of the arguments in order, or a dictionary by variable.
             **kwargs: values by name of the argument.
+
+        Raises:
+            TypeError: an operand with samples of another shape than those of the input.
         """
         if len(args) == 1 and isinstance(args[0], Mapping) and not kwargs:
             values = {self._find_node(key): value for key, value in args[0].items()}
@@ -134,6 +137,7 @@ class Function(Evaluable):
             results = self.eval({variable_of(node): value for node, value in values.items()})
             return tuple(results[output] for output in self.outputs) if len(self._roots) > 1 else results
         changes = {node: node_of(value) for node, value in values.items()}
+        _check_shapes(changes)
         return self._with(replace(self._roots, changes, _copied), changes)
 
     def _with(self, roots: Sequence[Node], changes: Mapping[Node, Node]) -> Function:
@@ -182,16 +186,32 @@ class Function(Evaluable):
 
         Args:
             method: `CloneMethod` or its name: share parameters, copy them, or freeze them and copies of the constants.
-            substitutions: variables to replace, with their replacements.
+            substitutions: variables to replace, with their replacements. One that is computed from other inputs of
+                this function, or from the output that it replaces, is copied too. If it is computed from that
+                output, through `sequence.past_value` or `sequence.future_value` in the copy, the copy is a recurrence.
 
         Raises:
             ValueError: unknown method.
+            TypeError: a replacement with samples of another shape than those of the input.
         """
         inputs = leaves(outside(self._roots), "input", "placeholder")
         changes = {node: changed(node, uid=fresh_uid()) for node in inputs}
-        changes |= {node_of(key): node_of(value) for key, value in (substitutions or {}).items()}
+        replacements = {node_of(key): node_of(value) for key, value in (substitutions or {}).items()}
+        _check_shapes(replacements)
+        changes |= replacements
+        # Copied with the function and put in place afterwards, as a replacement may close a recurrence in the copy.
+        shared = [node for node in inputs if node not in replacements]
+        inner = [(node, new) for node, new in replacements.items() if node not in self._roots]
+        copied = {node: new for node, new in inner if _is_copied(node, new, shared)}
+        for node, new in copied.items():
+            kind = node.type if node in topological([new]) else new.type
+            changes[node] = placeholder_node(kind.shape, kind.axes, node.name)
         how = method.value if isinstance(method, CloneMethod) else str(method)
-        function = self._with(clone(self._roots, how, changes, _copied), changes)
+        copies = clone([*self._roots, *copied.values()], how, changes, _copied)
+        function = self._with(copies[: len(self._roots)], changes)
+        ends = copies[len(self._roots) :]
+        if copied:
+            replace_in_place(function._roots, {changes[node]: end for node, end in zip(copied, ends, strict=True)})
         function.step = self.step if how == "share" else None
         return function
 
@@ -478,6 +498,34 @@ def _copied(node: Node, inputs: tuple[Node, ...]) -> Node:
     if node.op == "user_output":
         return inputs[0].attributes["user"]._roots[node.attributes["index"]]  # type: ignore[no-any-return]
     return remade(node, inputs)
+
+
+def _is_copied(node: Node, replacement: Node, inputs: Sequence[Node]) -> bool:
+    """Return whether a replacement in a copy is computed from the copy: from its inputs, or from what it replaces.
+
+    A replacement for an input may be computed from that input, which stays.
+    """
+    if replacement.is_leaf:
+        return False
+    below = topological([replacement])
+    return not node.is_leaf if node in below else any(leaf in below for leaf in inputs)
+
+
+def _check_shapes(changes: Mapping[Node, Node]) -> None:
+    """Check that operands have the samples of the inputs that they replace, which may be along further leading axes.
+
+    Raises:
+        TypeError: samples of another shape.
+    """
+    for node, operand in changes.items():
+        shape, dims = node.type.shape, operand.type.shape
+        if node.op != "input" or shape is None or dims is None or not is_fixed(dims):
+            continue
+        if not fits(dims[max(0, len(dims) - len(shape)) :], shape):
+            raise TypeError(
+                f"{node.label}: expected an operand of shape {shape}, got {dims} of {operand.label}; create the "
+                "function for this shape, or with a placeholder"
+            )
 
 
 def operand_of(node: Node) -> Any:

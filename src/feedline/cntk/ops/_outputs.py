@@ -153,7 +153,7 @@ class Outputs(Operand):
         Trainers and networks that have it use the new value from then on.
 
         Args:
-            name: ``"dropoutRate"``, or ``"rngSeed"`` for dropout and random numbers, which start anew from the seed.
+            name: ``"dropoutRate"``, or ``"rngSeed"`` for dropout and random numbers, which a new seed starts anew.
             value: new value.
 
         Raises:

@@ -14,16 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from feedline.cntk._feeding import arrays_of
+from feedline.cntk._bound_values import BoundValue, unbound
+from feedline.cntk._feeding import arrays_of, value_of
 from feedline.cntk._names import absent_members
-from feedline.cntk._nodes import node_of
+from feedline.cntk._nodes import needs_gradient, node_of
 from feedline.cntk._replacing import current, replacement_of
+from feedline.cntk.core import Value
 from feedline.cntk.device import DeviceDescriptor, cpu, gpu
 from feedline.cntk.ops._function import Function
 from feedline.cntk.ops._outputs import Outputs
 from feedline.cntk.variables import Variable, variable_of
 from feedline.errors import CompatError, StateError
-from feedline.networks import BATCH, Node, Type, apply
+from feedline.networks import BATCH, Node, Type, apply, leaves
 from feedline.networks.node import is_fixed
 
 _UNKNOWN = Type((-2,), (BATCH,))  # what `infer_outputs` sees of an input whose type is not known yet
@@ -35,7 +37,8 @@ class UserFunction(Function):
 
     Args:
         inputs: variables to which it is applied.
-        as_numpy: whether data are arrays, or torch tensors of rows.
+        as_numpy: whether data are arrays, or values as CNTK's bindings have them: ``value.device()``,
+            ``value.shape()``, ``value.deep_clone()``.
         attributes: attributes to keep.
         name: name of the operation.
     """
@@ -186,7 +189,8 @@ class UserFunction(Function):
 
     def call(self, inputs: Sequence[Node], outputs: Sequence[Type]) -> Call:
         """Return the function as a network calls it, with known types of inputs and outputs."""
-        return Call(self, [node.type for node in inputs], list(outputs))
+        needs = [any(map(needs_gradient, leaves([node], "parameter", "input"))) for node in inputs]
+        return Call(self, [node.type for node in inputs], list(outputs), needs)
 
 
 @dataclass(frozen=True)
@@ -197,11 +201,13 @@ class Call:
         user: function.
         inputs: types of the inputs.
         outputs: types of the outputs.
+        needs_gradient: for each input, whether a parameter or an input that needs a gradient is below it.
     """
 
     user: UserFunction
     inputs: list[Type]
     outputs: list[Type]
+    needs_gradient: list[bool]
 
     @property
     def constant_outputs(self) -> list[int]:
@@ -253,9 +259,8 @@ class Call:
     def _to_user(self, rows: Any, sequences: Any) -> Any:
         from feedline.networks.packed_minibatch import PackedRows as Rows
 
-        if not self.user._as_numpy:
-            return rows.detach()
-        return arrays_of(Rows(rows, sequences))
+        arrays = arrays_of(Rows(rows, sequences))
+        return arrays if self.user._as_numpy else BoundValue(value_of(arrays))
 
 
 def _call(method: Callable[..., Any], *args: Any) -> Any:
@@ -274,9 +279,9 @@ def _device_of(tensor: Any) -> DeviceDescriptor:
 def _from_user(result: Any, like: Any, kind: Type) -> Any:
     import torch
 
-    if isinstance(result, torch.Tensor):
-        return result
-    shape = kind.shape or ()
+    shape, result = kind.shape or (), unbound(result)
+    if isinstance(result, Value) and result.packed is not None:
+        result = result.packed.rows
     if isinstance(result, (list, tuple)):
         result = np.concatenate([_samples(np.asarray(r), shape) for r in result])
     array = np.asarray(result)

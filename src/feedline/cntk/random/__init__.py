@@ -1,6 +1,6 @@
 """`cntk.random`: numbers that are drawn at each run of a network.
 
-Operations with equal seeds draw equal numbers, each from a generator of its own in each network. Without a seed,
+Operations with a seed draw the numbers that CNTK draws on a CPU. In each network they begin anew. Without a seed,
 torch's generator of the device draws.
 
 All raise ValueError for numbers out of range: ``low`` not below ``high``, a ``scale`` below 0, a chance beyond 0 to 1.
@@ -23,7 +23,8 @@ __all__, __getattr__ = names_of(__name__)
 
 
 def _draw(how: str, like: Any, arguments: tuple[float, ...], seed: Any, name: str) -> Function:
-    return Function.of([apply(f"random_{how}", [node_of(like)], {"arguments": arguments, **rng_seed(seed)}, name)])
+    attributes = {"arguments": tuple(map(float, arguments)), **rng_seed(seed)}
+    return Function.of([apply(f"random_{how}", [node_of(like)], attributes, name)])
 
 
 def _of(shape: Any, dtype: Any) -> Constant:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import torch
 
@@ -25,6 +26,7 @@ from feedline.cntk.ops.functions import Function
 from feedline.cntk.variables import Variable
 from feedline.collective.ranks import rank
 from feedline.errors import CompatError, StateError, shown
+from feedline.interop.launchers import launcher_rank
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors
 from feedline.networks import Node, leaves
 from feedline.networks.loop_outputs import outside
@@ -90,6 +92,8 @@ class Trainer:
         )
         self._watched: CriterionNetwork | None = None
         self._watching: dict[tuple[Node, ...], CriterionNetwork] = {}
+        if isinstance(self.modern.strategy, Alone):
+            _warn_of_several()
         self._ranks = self.modern.strategy.session_ranks()
         self._last = NOTHING
         self._trained, self._tested = NOTHING, NOTHING
@@ -336,6 +340,19 @@ class Trainer:
             begin()
         self._last = NOTHING
         return external
+
+
+def _warn_of_several() -> None:
+    """Warn that the processes of a launcher train separately, if nothing connects them."""
+    share = launcher_rank()
+    if share is not None and not torch.distributed.is_initialized():
+        warn(
+            "expected a distributed learner, such as cntk.train.distributed.data_parallel_distributed_learner, as "
+            f"mpiexec, srun or Ray has started {share[1]} processes, got local learners: each process trains a "
+            "separate model. Set RANK=0 WORLD_SIZE=1 if that is intended, as checkpoints are refused otherwise",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def saved_state(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from feedline.errors import CompatError
 from feedline.mxnet._export.symbol_graphs import (
     HEADS,
     OF_DATA,
+    element_types,
     lowered,
     shape_in_batch,
     shapes_of_larger,
@@ -46,7 +47,7 @@ def write_symbol(path: Path, symbol: Symbol, params: Mapping[str, Any], shapes: 
     """
     leaves = [node for nodes in variables(symbol.entries) for node in nodes]
     arrays = {node: params[node.name] for node in leaves if node.name in params}
-    types = {node: np.dtype(arrays[node].dtype).name if node in arrays else "float32" for node in leaves}
+    types = element_types(symbol, leaves, arrays)
     for node in arrays:
         _check_float(types[node], f"`{node.name}`")
     roots, graph_leaves = lowered(symbol, leaves, arrays, types, shapes)

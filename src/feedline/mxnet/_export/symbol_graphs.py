@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from feedline.errors import CompatError
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.ndarray._files import load
 from feedline.mxnet.symbol import load as load_symbol
-from feedline.mxnet.symbol._infer import infer_shapes
+from feedline.mxnet.symbol._infer import infer_shapes, infer_types
 from feedline.mxnet.symbol._lower import lower
 from feedline.mxnet.symbol._node import Node as SymbolNode
 from feedline.mxnet.symbol._symbol import Symbol
@@ -49,6 +51,19 @@ def load_network(symbol: Path, params: Path) -> tuple[Symbol, dict[str, Any]]:
             f"expected parameters of {symbol} in {params}, got {', '.join(unknown[:5])}, which it does not have"
         )
     return network, named
+
+
+def element_types(
+    symbol: Symbol, leaves: Sequence[SymbolNode], arrays: Mapping[SymbolNode, Any]
+) -> dict[SymbolNode, str]:
+    """Return the element types of variables: those of their parameters, and of inputs the type that parameters imply.
+
+    Raises:
+        MXNetError: contradictory types. The error names the operator.
+    """
+    passed = {node: np.dtype(array.dtype).name for node, array in arrays.items()}
+    types = infer_types(symbol.entries, passed, "float32").types
+    return {node: types.get((node, 0), "float32") for node in leaves}
 
 
 def lowered(

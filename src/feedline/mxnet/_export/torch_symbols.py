@@ -14,6 +14,7 @@ from feedline.errors import CompatError
 from feedline.mxnet._export.symbol_graphs import (
     HEADS,
     OF_DATA,
+    element_types,
     lowered,
     shape_in_batch,
     shapes_of_larger,
@@ -25,9 +26,9 @@ from feedline.mxnet.symbol._symbol import Symbol
 from feedline.networks import Node, Weights, replace
 from feedline.networks.node import parameter_node
 from feedline.networks.torch_source.module_file import write_module
-from feedline.networks.torch_source.source_writer import ModuleParts, SourceWriter
+from feedline.networks.torch_source.source_writer import ModuleParts, SourceWriter, dtype_argument
 from feedline.networks.torch_source.torch_layers import padded, shared_layer, values
-from feedline.networks.traverse import reads, topological
+from feedline.networks.traverse import element_type, reads, topological
 
 
 def write_torch(
@@ -43,7 +44,7 @@ def write_torch(
         origin: name of the symbol's file.
 
     Returns:
-        The largest difference of an output on random inputs.
+        The largest difference of an output on random inputs, relative to its largest value or 1.
 
     Raises:
         CompatError: an operator that torch, or this function, does not have, or an output that differs. The error names
@@ -52,7 +53,7 @@ def write_torch(
     """
     leaves = [node for nodes in variables(symbol.entries) for node in nodes]
     arrays = {node: params[node.name] for node in leaves if node.name in params}
-    types = {node: np.dtype(arrays[node].dtype).name if node in arrays else "float32" for node in leaves}
+    types = element_types(symbol, leaves, arrays)
     roots, graph_leaves = lowered(symbol, leaves, arrays, types, shapes)
     twins = shapes_of_larger(symbol, leaves, arrays, types, shapes, roots)
     states = set(symbol.list_auxiliary_states())
@@ -131,23 +132,33 @@ class _SymbolSource(SourceWriter):
             raise CompatError(f"{node.label}: expected a length that does not depend on the batch along axis {axis}")
         return shape_in_batch(node)[axis]
 
-    def layer(self, node: Node, weights: Sequence[Node], construction: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    def has_layer(self, node: Node) -> bool:
+        """Return whether all that read the weights of a node are layers like it, which can be one layer of torch."""
+        return all(
+            weight.weights is not None and all(_alike(reader, node) for reader in self.parts.readers[weight])
+            for weight in reads(node)[1:]
+        )
+
+    def layer(self, node: Node, construction: str, tensors: Mapping[str, torch.Tensor]) -> str:
         """Return the layer of a node, shared with nodes that read the same weights.
 
         Raises:
             CompatError: something else reads a weight, too.
         """
-        for weight in weights:
-            alike = [
-                r is not None and r.op == node.op and reads(r)[1:] == reads(node)[1:]
-                for r in self.parts.readers[weight]
-            ]
-            if weight.weights is None or not all(alike):
-                raise CompatError(
-                    f"{node.label}: expected weights that only such layers read, got {weight.label}; write the layer "
-                    "by hand"
-                )
+        weights = reads(node)[1:]
+        if not self.has_layer(node):
+            labels = ", ".join(weight.label for weight in weights)
+            raise CompatError(
+                f"{node.label}: expected weights that only such layers read, got {labels}; write the layer by hand"
+            )
         return shared_layer(self, tuple(weights), lambda: self.add_layer(node.name, construction, tensors))
+
+
+def _alike(reader: Node | None, node: Node) -> bool:
+    """Return whether a reader of a node's weights is the same operation with the same weights and settings."""
+    if reader is None or reader.op != node.op or reads(reader)[1:] != reads(node)[1:]:
+        return False
+    return bool(reader.attributes["p"] == node.attributes["p"])
 
 
 Operator = Callable[[Any, Node], str]
@@ -187,20 +198,29 @@ def _tensors(*nodes: Node) -> dict[str, torch.Tensor]:
     return dict(zip(("weight", "bias"), values(*nodes), strict=False))
 
 
+def _dtype(leaf: Node) -> str:
+    return dtype_argument(element_type(leaf))
+
+
 def _dense(w: _SymbolSource, node: Node) -> str:
     p, weights = node.attributes["p"], reads(node)[1:]
+    x = w.value(node.inputs[0]) + (".flatten(1)" if p.flatten and _rank(node) > 2 else "")
+    if not w.has_layer(node):
+        return f"functional.linear({', '.join([x, *map(w.value, weights)])})"
     outputs, width = shape_in_batch(weights[0])
     bias = ", bias=False" if p.no_bias else ""
-    layer = w.layer(node, weights, f"nn.Linear({width}, {outputs}{bias})", _tensors(*weights))
-    x = w.value(node.inputs[0])
-    return f"{layer}({x}.flatten(1))" if p.flatten and _rank(node) > 2 else f"{layer}({x})"
+    layer = w.layer(node, f"nn.Linear({width}, {outputs}{bias}{_dtype(weights[0])})", _tensors(*weights))
+    return f"{layer}({x})"
 
 
 def _embedding(w: _SymbolSource, node: Node) -> str:
-    p, weights = node.attributes["p"], reads(node)[1:]
-    layer = w.layer(node, weights, f"nn.Embedding({p.input_dim}, {p.output_dim})", _tensors(*weights))
-    w.parts.limits[reads(node)[0]] = p.input_dim
-    return f"{layer}({w.value(node.inputs[0])}.long())"
+    p, (indices, weight) = node.attributes["p"], reads(node)
+    w.parts.limits[indices] = p.input_dim
+    rows = f"{w.value(node.inputs[0])}.long()"
+    if not w.has_layer(node):
+        return f"functional.embedding({rows}, {w.value(weight)})"
+    layer = w.layer(node, f"nn.Embedding({p.input_dim}, {p.output_dim}{_dtype(weight)})", _tensors(weight))
+    return f"{layer}({rows})"
 
 
 def _convolution(kind: str) -> Operator:
@@ -209,8 +229,7 @@ def _convolution(kind: str) -> Operator:
         rank = len(p.kernel)
         ones, zeros = (1,) * rank, (0,) * rank
         channels = shape_in_batch(node.inputs[0])[1]
-        arguments = f"{channels}, {p.num_filter}, {tuple(p.kernel)}"
-        arguments += f", stride={tuple(p.stride)}" if tuple(p.stride or ones) != ones else ""
+        arguments = f", stride={tuple(p.stride)}" if tuple(p.stride or ones) != ones else ""
         arguments += f", padding={tuple(p.pad)}" if tuple(p.pad or zeros) != zeros else ""
         if kind == "ConvTranspose":
             if any(p.target_shape):
@@ -218,9 +237,13 @@ def _convolution(kind: str) -> Operator:
             arguments += f", output_padding={tuple(p.adj)}" if any(p.adj) else ""
         arguments += f", dilation={tuple(p.dilate)}" if tuple(p.dilate or ones) != ones else ""
         arguments += f", groups={p.num_group}" if p.num_group != 1 else ""
-        arguments += ", bias=False" if p.no_bias else ""
-        layer = w.layer(node, weights, f"nn.{kind}{rank}d({arguments})", _tensors(*weights))
-        return f"{layer}({w.value(node.inputs[0])})"
+        x = w.value(node.inputs[0])
+        if not w.has_layer(node):
+            function = {"Conv": "conv", "ConvTranspose": "conv_transpose"}[kind]
+            return f"functional.{function}{rank}d({', '.join([x, *map(w.value, weights)])}{arguments})"
+        arguments = f"{channels}, {p.num_filter}, {tuple(p.kernel)}{arguments}{', bias=False' if p.no_bias else ''}"
+        layer = w.layer(node, f"nn.{kind}{rank}d({arguments}{_dtype(weights[0])})", _tensors(*weights))
+        return f"{layer}({x})"
 
     return write
 
@@ -284,7 +307,7 @@ def _leaky(w: _SymbolSource, node: Node) -> str:
     if p.act_type == "prelu":
         (slope,) = reads(node)[1:]
         count = math.prod(shape_in_batch(slope))
-        layer = w.layer(node, [slope], f"nn.PReLU({count})", {"weight": values(slope)[0].flatten()})
+        layer = w.layer(node, f"nn.PReLU({count}{_dtype(slope)})", {"weight": values(slope)[0].flatten()})
         return f"{layer}({x})"
     slope = (p.lower_bound + p.upper_bound) / 2 if p.act_type == "rrelu" else p.slope
     return f"functional.leaky_relu({x}, {float(slope)})"
@@ -304,8 +327,8 @@ def _batch_norm(w: _SymbolSource, node: Node) -> str:
     }
     kind = {4: 2, 5: 3}.get(rank, 1)
     momentum = round(1 - p.momentum, 12)
-    construction = f"nn.BatchNorm{kind}d({len(gamma)}, eps={float(p.eps)}, momentum={momentum})"
-    layer = w.layer(node, weights, construction, tensors)
+    construction = f"nn.BatchNorm{kind}d({len(gamma)}, eps={float(p.eps)}, momentum={momentum}{_dtype(weights[0])})"
+    layer = w.layer(node, construction, tensors)
     if p.fix_gamma:
         w.parts.members[f"{layer}.weight"] = f"{layer}.weight.requires_grad_(False)  # fix_gamma"
     axis, x = p.axis % rank, w.value(node.inputs[0])
@@ -322,9 +345,8 @@ def _layer_norm(w: _SymbolSource, node: Node) -> str:
     x, gamma, beta = w.value(node.inputs[0]), *reads(node)[1:]
     axis = p.axis % ndim
     if axis == ndim - 1:
-        layer = w.layer(
-            node, [gamma, beta], f"nn.LayerNorm({len(values(gamma)[0])}, eps={float(p.eps)})", _tensors(gamma, beta)
-        )
+        construction = f"nn.LayerNorm({len(values(gamma)[0])}, eps={float(p.eps)}{_dtype(gamma)})"
+        layer = w.layer(node, construction, _tensors(gamma, beta))
         return f"{layer}({x})"
     centred = w.assign("centred", f"{x} - {x}.mean({axis}, keepdim=True)")
     scaled = w.assign(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from feedline.errors import CompatError
+from feedline.mxnet._names import absent_members
 from feedline.mxnet.context import Context
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
@@ -48,6 +49,7 @@ def _binary(function: Callable[[Any, Any], Any], in_place: bool = False) -> Call
     return method
 
 
+@absent_members("mxnet.ndarray")
 class NDArray:
     """A dense array on a context.
 

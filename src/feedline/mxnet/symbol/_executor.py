@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from feedline.mxnet import ndarray as nd
+from feedline.mxnet._names import absent_members
 from feedline.mxnet.base import MXNetError
 from feedline.mxnet.context import Context
 from feedline.mxnet.ndarray import NDArray
@@ -28,6 +29,7 @@ from feedline.networks.packed_minibatch import PackedRows
 Arrays = list[NDArray | None]
 
 
+@absent_members("mxnet.executor")
 class Executor:
     """A bound symbol, returned by `Symbol.bind` and `Symbol.simple_bind`.
 

@@ -246,7 +246,10 @@ def _one_hot(w: Writer, node: Node) -> str:
     dtype = w.dtype_of(x)
     values = w.constant(np.array([0, 1], dtype), "values")
     axis = from_end(get["axis"], len(node.shape))
-    return w("OneHot", w.cast(x, "int64"), w.constant([get["classes"]]), values, dtype=dtype, axis=axis)
+    # ONNX counts negative numbers from the last class. A number beyond the classes gives zeros.
+    is_negative = w("Less", x, w.number(0, x), dtype="bool")
+    index = w.cast(w("Where", is_negative, w.number(get["classes"], x), x, dtype=dtype), "int64")
+    return w("OneHot", index, w.constant([get["classes"]]), values, dtype=dtype, axis=axis)
 
 
 def _gather(w: Writer, node: Node) -> str:

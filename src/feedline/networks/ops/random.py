@@ -1,4 +1,6 @@
-"""Random operations. They use torch's generator of the device, or if the script set a seed, one of their own.
+"""Random operations. They use torch's generator of the device, or if the script set a seed, CNTK's numbers of it.
+
+CNTK draws these on a CPU. They are the same for every device, which they are copied to.
 
 Attributes: ``seed``, and ``fixed``, whether it is used.
 """
@@ -9,37 +11,43 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from feedline.networks.node import Node
 from feedline.networks.ops.align import dense, lower_directly, rowwise
 from feedline.networks.packed_minibatch import PackedBatch, SparseRows
+from feedline.networks.random_numbers import SeededNumbers
 from feedline.networks.registry import Site, declare, first_axes
 from feedline.networks.shapes import same
 
 
-def _generator(node: Node, batch: PackedBatch, device: torch.device) -> torch.Generator | None:
-    """Return the generator of an operation with a seed, or None, which is torch's."""
-    return batch.generator(node, device) if node.attributes.get("fixed") else None
+def _numbers(node: Node, batch: PackedBatch) -> SeededNumbers | None:
+    """Return the numbers of an operation with a seed, or None, which is torch's generator."""
+    return batch.generator(node) if node.attributes.get("fixed") else None
 
 
-def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return numbers from 0 to 1 in double precision, in the shape of a tensor.
+def _uniform(like: torch.Tensor, numbers: SeededNumbers) -> NDArray[np.float64]:
+    """Return a number from 0 to 1 for each element of a tensor."""
+    return numbers.uniform(like.numel()).reshape(like.shape)
 
-    On the CPU, two draws have the numbers of one draw of both sizes, which torch's other distributions do not have.
-    """
-    return torch.rand(like.shape, generator=generator, device=like.device, dtype=torch.float64)
+
+def _above(like: torch.Tensor, numbers: SeededNumbers, chance: float) -> torch.Tensor:
+    """Return 1 where a number is above ``chance``, both rounded to the tensor's type, else 0."""
+    u = torch.from_numpy(_uniform(like, numbers)).to(like.dtype)
+    return (u > torch.tensor(chance, dtype=like.dtype)).to(like.device, like.dtype)
 
 
 def _dropout(node: Node, batch: PackedBatch, x: Any) -> Any:
     rate, rows = node.attributes["rate"], dense(x, node)
     if not 0 <= rate < 1:
         raise ValueError(f"{node.label}: expected a dropout rate of at least 0 and below 1, got {rate}")
-    generator = _generator(node, batch, rows.device) if batch.training else None
-    if generator is None:
+    numbers = _numbers(node, batch) if batch.training else None
+    if numbers is None:
         return functional.dropout(rows, rate, batch.training)
-    return rows * (_uniform(rows, generator) >= rate) / (1 - rate)
+    return rows * _above(rows, numbers, rate) / (1 - rate)
 
 
 declare("dropout", same, lower_directly(_dropout))
@@ -51,22 +59,30 @@ DRAWS: dict[str, Callable[..., torch.Tensor]] = {
     "gumbel": lambda like, loc, scale: loc - scale * torch.empty_like(like).exponential_().log(),
     "bernoulli": lambda like, mean: torch.empty_like(like).bernoulli_(mean),
 }
-_LEAST = 2.0**-54  # half the distance of uniform numbers: 0 would be infinite
-_SEEDED: dict[str, Callable[..., torch.Tensor]] = {  # of uniform numbers
-    "uniform": lambda u, low, high: low + (high - low) * u,
-    "normal": lambda u, mean, scale: mean + scale * torch.special.ndtri(u.clamp_min(_LEAST)),
-    "gumbel": lambda u, loc, scale: loc - scale * (-u.clamp_min(_LEAST).log()).log(),
-    "bernoulli": lambda u, mean: u < mean,
+
+
+def _normal(like: torch.Tensor, numbers: SeededNumbers) -> NDArray[np.float64]:
+    """Return a normal number for each element of a tensor. CNTK draws an even number of them."""
+    count = like.numel()
+    return numbers.normal(count + count % 2)[:count].reshape(like.shape)
+
+
+_SEEDED: dict[str, Callable[..., Any]] = {
+    "uniform": lambda like, numbers, low, high: low + (high - low) * _uniform(like, numbers),
+    "normal": lambda like, numbers, mean, scale: mean + scale * _normal(like, numbers),
+    "gumbel": lambda like, numbers, loc, scale: loc - scale * np.log(-np.log1p(-_uniform(like, numbers))),
+    "bernoulli": lambda like, numbers, mean: _above(like, numbers, 1 - mean),
 }
 
 
 def _draw(how: str) -> Callable[..., torch.Tensor]:
     def draw(node: Node, batch: PackedBatch, x: Any) -> torch.Tensor:
         like = dense(x, node).detach()
-        generator = _generator(node, batch, like.device)
-        if generator is None:
+        numbers = _numbers(node, batch)
+        if numbers is None:
             return DRAWS[how](like, *node.attributes["arguments"])
-        return _SEEDED[how](_uniform(like, generator), *node.attributes["arguments"]).to(like.dtype)
+        values = _SEEDED[how](like, numbers, *node.attributes["arguments"])
+        return torch.as_tensor(values).to(like.dtype).to(like.device)
 
     return draw
 
@@ -85,6 +101,16 @@ def _check_weights(node: Node, weights: torch.Tensor) -> None:
         )
 
 
+def _classes(weights: NDArray[np.float64], many: int, again: bool, numbers: SeededNumbers) -> list[int]:
+    """Draw classes by their weights, as CNTK does it. A class that must not be drawn again is left out."""
+    ends = weights.cumsum()
+    classes: list[int] = []
+    while len(classes) < many:
+        drawn = np.searchsorted(ends, numbers.uniform(many - len(classes)) * ends[-1]).tolist()
+        classes = [*classes, *drawn] if again else list(dict.fromkeys([*classes, *drawn]))
+    return classes
+
+
 def _random_sample(node: Node, batch: PackedBatch, x: Any) -> Any:
     """Draw classes by their weights, over all axes together.
 
@@ -94,7 +120,18 @@ def _random_sample(node: Node, batch: PackedBatch, x: Any) -> Any:
     weights = dense(x, node)
     _check_weights(node, weights)
     weights = weights.flatten(weights.ndim - rank)
-    classes = torch.multinomial(weights, many, again, generator=_generator(node, batch, weights.device))
+    if not again and (possible := int((weights > 0).sum(-1).min())) < many:
+        raise ValueError(
+            f"{node.label}: expected at least {many} classes with a weight above 0 to draw without duplicates, got "
+            f"{possible}"
+        )
+    numbers = _numbers(node, batch)
+    if numbers is None:
+        classes = torch.multinomial(weights, many, again)
+    else:
+        rows = weights.detach().cpu().double().numpy().reshape(-1, weights.shape[-1])
+        drawn = [_classes(row, many, again, numbers) for row in rows]
+        classes = torch.tensor(drawn, device=weights.device).reshape(*weights.shape[:-1], many)
     if classes.ndim == 1:
         rows = SparseRows(torch.arange(many + 1, device=classes.device), classes, None, weights.shape[-1], True)
         rows.dense_dtype = weights.dtype

@@ -91,9 +91,11 @@ def _one_hot(node: Node) -> Run:
     def run(batch: PackedBatch, x: Any) -> Any:
         x = dense(x, node)
         index = x.to(torch.int64)
-        if sparse and rank == 1 and x.ndim == 1:
+        # Other numbers than those of classes, such as the -1 of padding, are rows of zeros.
+        if sparse and rank == 1 and x.ndim == 1 and bool(((x >= 0) & (x < classes)).all()):
             return SparseRows(torch.arange(len(x) + 1, device=x.device), index, None, classes, True)
-        return functional.one_hot(index, classes).to(x.dtype).movedim(-1, axis)
+        index = torch.where((x >= 0) & (x < classes), index, classes)
+        return functional.one_hot(index, classes + 1)[..., :classes].to(x.dtype).movedim(-1, axis)
 
     return run
 

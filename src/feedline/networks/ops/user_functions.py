@@ -6,6 +6,7 @@ assigned parameter get its old value, and the assignment's result is the new one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,19 +19,25 @@ from feedline.networks.shapes import broadcast_shapes, scalar
 
 
 class _UserFunction(torch.autograd.Function):
-    """Adapter of a user-defined function to torch's autograd."""
+    """Adapter of a user-defined function to torch's autograd.
+
+    ``needs`` are the operands whose gradients the function computes. If there is any, ``leaf`` needs a gradient, so
+    that torch calls it even where it needs none of these gradients itself, as CNTK does.
+    """
 
     @staticmethod
-    def forward(context: Any, call: Any, sequences: Any, *tensors: torch.Tensor) -> Any:
-        context.call, context.sequences = call, sequences
-        context.state, results = call.forward(tensors, sequences, context.needs_input_grad[2:])
+    def forward(
+        context: Any, call: Any, sequences: Any, needs: Sequence[bool], leaf: Any, *tensors: torch.Tensor
+    ) -> Any:
+        context.call, context.sequences, context.needs = call, sequences, needs
+        context.state, results = call.forward(tensors, sequences, needs)
         context.mark_non_differentiable(*(results[i] for i in call.constant_outputs))
         return tuple(results)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        needed = context.needs_input_grad[2:]
-        return None, None, *context.call.backward(context.state, gradients, needed, context.sequences)
+        computed = context.call.backward(context.state, gradients, context.needs, context.sequences)
+        return None, None, None, None, *computed
 
 
 def _user(node: Node) -> Run:
@@ -41,7 +48,10 @@ def _user(node: Node) -> Run:
 
     def run(batch: PackedBatch, *tensors: Any) -> Any:
         sequences = [batch.sequences[a[1]] if len(a) > 1 else None for a in axes]
-        return _UserFunction.apply(call, sequences, *(dense(x, node) for x in tensors))
+        rows, grad = [dense(x, node) for x in tensors], torch.is_grad_enabled()
+        needs = [grad and (x.requires_grad or needs) for x, needs in zip(rows, call.needs_gradient, strict=True)]
+        leaf = torch.zeros((), requires_grad=True) if any(needs) else None
+        return _UserFunction.apply(call, sequences, needs, leaf, *rows)
 
     return run
 

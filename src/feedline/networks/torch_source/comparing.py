@@ -20,13 +20,13 @@ from feedline.networks.packed_minibatch import PackedRows, SparseRows
 from feedline.networks.torch_source.source_writer import SourceWriter
 
 # Largest difference of a value, relative to the largest value of the output or 1.
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+TOLERANCE = {torch.float16: 5e-3, torch.float32: 1e-5, torch.float64: 1e-10}
 _STEPS = (5, 8, 7)  # of the sequences of a minibatch
 _LENGTH = 6  # of free axes
 
 
 def check_equal(path: Path, probe: str, w: SourceWriter, roots: Sequence[Node]) -> float:
-    """Run a network and its generated module, and return the largest difference of an output.
+    """Run a network and its generated module, and return the largest relative difference of an output.
 
     Args:
         path: path of the module, next to its weights.
@@ -87,7 +87,7 @@ def _zeros(node: Node) -> PackedRows:
 
 
 def compare(rows: Any, result: torch.Tensor) -> tuple[float, float]:
-    """Return the largest difference of a result, and the largest that is allowed.
+    """Return the largest difference of a result, relative to the largest value or 1, and the largest that is allowed.
 
     Args:
         rows: the network's result, packed.
@@ -108,7 +108,7 @@ def compare(rows: Any, result: torch.Tensor) -> tuple[float, float]:
     difference = torch.where(same, 0.0, (data - result).abs()).max()
     finite = data[data.isfinite()].abs()
     scale = max(1.0, float(finite.max())) if len(finite) else 1.0
-    return float(difference), scale * TOLERANCE.get(rows.data.dtype, TOLERANCE[torch.float32])
+    return float(difference) / scale, TOLERANCE.get(rows.data.dtype, TOLERANCE[torch.float32])
 
 
 def _draw(w: SourceWriter) -> tuple[dict[Node, Value | PackedRows], list[torch.Tensor]]:

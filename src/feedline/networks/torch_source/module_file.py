@@ -27,7 +27,7 @@ def write_module(path: Path, w: SourceWriter, roots: Sequence[Node], inputs: Seq
         origin: name of the file that holds the network, for the docstring.
 
     Returns:
-        The largest difference of an output on random inputs.
+        The largest difference of an output on random inputs, relative to its largest value or 1.
 
     Raises:
         CompatError: an operation that the source cannot express, or an output that differs. The error names it.

@@ -21,7 +21,7 @@ from feedline.networks.traverse import close, element_type, loop_parts, reads, r
 
 
 def write_loop(w: SourceWriter, loop: Node) -> list[str]:
-    """Write a recurrence as a loop over steps, and return the names of its outputs.
+    """Write a recurrence as a loop over steps, and return the expressions of its outputs.
 
     Raises:
         CompatError: a recurrence in two directions, or without an input.
@@ -74,11 +74,7 @@ def write_loop(w: SourceWriter, loop: Node) -> list[str]:
     body.lines += [f"{recorded[node]}.append({name})" for node, name in names.items()]
     w.lines += [f"    {line}" for line in body.lines]
     order = "[::-1]" if backwards else ""
-    stacked: dict[Node, str] = {}
-    for output in outputs:
-        if output not in stacked:
-            stacked[output] = w.assign(body.base_name(output), f"torch.stack({recorded[output]}{order}, 1)")
-    return [stacked[output] for output in outputs]
+    return [f"torch.stack({recorded[output]}{order}, 1)" for output in outputs]
 
 
 def _source(delay: Node, states: Sequence[Node], outputs: Sequence[Node]) -> Node:

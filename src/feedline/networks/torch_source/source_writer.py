@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from feedline.errors import CompatError
 from feedline.networks import Node
@@ -39,6 +40,7 @@ _NAMES = {
     "plus": "total",
     "times": "product",
 }
+_MODULE = nn.Module()  # its attributes cannot be names of members
 _COPIED = tuple(name for name in vars(copied_functions) if not name.startswith("_"))
 
 
@@ -98,7 +100,7 @@ class SourceWriter(GraphWriter):
         written: nodes with a line outside recurrences, in order, and the names of their values.
     """
 
-    language = "torch"
+    language, way_out = "torch", "write this part in torch by hand, and export the parts around it"
 
     def __init__(
         self,
@@ -147,7 +149,7 @@ class SourceWriter(GraphWriter):
     def free_member(self, base: str) -> str:
         """Return a name that no member has so far."""
         name, n = base, 1
-        while name in self.parts.members or hasattr(torch.nn.Module, name):
+        while name in self.parts.members or hasattr(_MODULE, name):
             n += 1
             name = f"{base}_{n}"
         return name
@@ -311,7 +313,17 @@ def check_fixed(node: Node, shape: Sequence[int]) -> None:
         CompatError: one is.
     """
     if FREE in shape:
+        lengths = ", ".join("free" if n == FREE else str(n) for n in shape)
         raise CompatError(
-            f"{node.label}: expected fixed lengths to write its padding, got free ones, {tuple(shape)}; declare the "
-            "input with its shape"
+            f"{node.label}: expected fixed lengths to write its padding, got ({lengths}); declare the input with its "
+            "shape"
         )
+
+
+def check_padding(node: Node, sizes: Sequence[int], strides: Sequence[int], pad: Sequence[bool]) -> None:
+    """Check that no length is free on which the padding of a window depends: those of padded axes with a stride.
+
+    Raises:
+        CompatError: one is.
+    """
+    check_fixed(node, [n for n, stride, padded in zip(sizes, strides, pad, strict=True) if padded and stride > 1])

@@ -15,7 +15,7 @@ import torch
 from feedline.networks import Node
 from feedline.networks.compile import tensor_of
 from feedline.networks.ops.convolution import CONVOLVE, window
-from feedline.networks.torch_source.source_writer import SourceWriter, check_fixed, dtype_argument, is_look_up
+from feedline.networks.torch_source.source_writer import SourceWriter, check_padding, dtype_argument, is_look_up
 from feedline.networks.traverse import reads, resolve_alias, topological
 
 # Blocks whose kind does not say which layer they hold.
@@ -191,7 +191,6 @@ def _convolution(node: Node, weight: Node, bias: Node | None) -> Callable[[Sourc
     trains = weight.weights is not None and weight.weights.trains
 
     def write(w: SourceWriter, last: Node) -> str:
-        check_fixed(node, data.shape)
         settings, pads = convolution_settings(node, weight.shape, data.shape)
 
         def convolution() -> str:
@@ -225,11 +224,15 @@ def convolution_settings(
         node: convolution.
         kernel: shape (filters, channels, *window).
         data: shape (channels, *sizes).
+
+    Raises:
+        CompatError: a free length on which the padding depends.
     """
     get, rank = node.attributes, len(data) - 1
     strides, dilation, pad = (tuple(get[key]) for key in ("strides", "dilation", "pad"))
     if len(strides) != rank:  # as many as the kernel has axes, one of which is not for filters
         strides, dilation, pad = (chosen[:1] * rank for chosen in (strides, dilation, pad))
+    check_padding(node, data[1:], strides, pad)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel[2:], dilation, strict=True)]
     _, pads = window(data[1:], reach, strides, pad)
     symmetric = all(before == after >= 0 for before, after in pads)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from feedline.errors import CompatError
 from feedline.networks import Node
@@ -15,9 +16,15 @@ from feedline.networks.node import FREE
 from feedline.networks.ops.convolution import window
 from feedline.networks.shapes import axes_of, from_end, slices
 from feedline.networks.torch_source.source_recurrences import write_layer, write_loop
-from feedline.networks.torch_source.source_writer import SourceWriter, check_fixed, converted, dtype_argument
+from feedline.networks.torch_source.source_writer import (
+    SourceWriter,
+    check_fixed,
+    check_padding,
+    converted,
+    dtype_argument,
+)
 from feedline.networks.torch_source.torch_layers import convolution_settings, over_pictures, padded, values
-from feedline.networks.traverse import element_type, reads
+from feedline.networks.traverse import element_type, loop_parts, reads, resolve_alias
 
 Operator = Callable[[SourceWriter, Node], str]
 
@@ -63,6 +70,20 @@ def _quotient(w: SourceWriter, node: Node) -> str:
     a, b = _pair(w, node)
     divisor = w.number(node.inputs[1])
     return f"{a} / {b}" if divisor and float(divisor.strip("()")) else w.call("divide", *_tensors(w, node))
+
+
+def find_quotients(w: SourceWriter) -> None:
+    """Note the products with reciprocals, as which CNTK computes quotients."""
+    for node in w.parts.order:
+        if node.op == "element_times":
+            a, b = reads(node)
+            if b.op == "reciprocal" and w.parts.readers[b] == [node]:
+                quotient = Node("element_divide", (a, *reads(b)), {}, node.type, node.name)
+                w.parts.fused[node] = [x for x in quotient.inputs if x.weights is None], partial(_as, quotient)
+
+
+def _as(quotient: Node, w: SourceWriter, node: Node) -> str:
+    return _quotient(w, quotient)
 
 
 def _power(w: SourceWriter, node: Node) -> str:
@@ -372,7 +393,6 @@ def _per_channel(how: str) -> Operator:
 def _convolution(w: SourceWriter, node: Node) -> str:
     """Write a convolution whose kernel is no layer's weights."""
     kernel, data = reads(node)
-    check_fixed(node, data.shape)
     filters, shape = w.value(kernel), kernel.shape
     if len(shape) == len(data.shape):  # a single filter, without an axis for filters
         filters, shape = f"{filters}[None]", (1, *shape)
@@ -404,10 +424,12 @@ def _over_cells(w: SourceWriter, node: Node, data: Node, rank: int, write: Calla
 def _pooling(how: str) -> Operator:
     def write(w: SourceWriter, node: Node) -> str:
         get, data = node.attributes, reads(node)[0]
-        check_fixed(node, data.shape)
         size, strides, rank = tuple(get["window"]), tuple(get["strides"]), len(get["window"])
-        sizes = data.shape[len(data.shape) - rank :]
-        _, pads = window(sizes, size, strides, get["pad"], get.get("ceil", False))
+        sizes, ceil = data.shape[len(data.shape) - rank :], get.get("ceil", False)
+        if ceil or w.leading(data) != 1 or len(data.shape) > rank + 1:
+            check_fixed(node, data.shape)
+        check_padding(node, sizes, strides, get["pad"])
+        _, pads = window(sizes, size, strides, get["pad"], ceil)
         counts_pads, any_pad = get.get("count_pad", False), any(n for pair in pads for n in pair)
         text = str(size) if strides == size else f"{size}, {strides}"
         # torch pads equally at both ends, by at most half of the window.
@@ -587,10 +609,14 @@ def _to_sequence(w: SourceWriter, node: Node) -> str:
 def _pick(w: SourceWriter, node: Node) -> str:
     """Return an output of a recurrence, all outputs of which one loop computes."""
     loop = node.inputs[0]
+    number: int = node.attributes["index"]
     if loop not in w.loops:
         w.loops[loop] = write_loop(w, loop)
-    number: int = node.attributes["index"]
-    return w.loops[loop][number]
+    results = w.loops[loop]
+    if not results[number].isidentifier():
+        output = resolve_alias(loop_parts(loop)[0][number])
+        results[number] = w.assign(w.base_name(output), results[number])
+    return results[number]
 
 
 def _functions(*names: str) -> dict[str, Operator]:

@@ -1,4 +1,4 @@
-"""CNTK's random numbers for initial values of parameters: determined by a seed, the same on every machine.
+"""CNTK's random numbers on the CPU: determined by a seed, the same on every machine.
 
 The generator is mt19937_64. Uniform numbers are its integers divided by 2^64. Normal numbers come from Marsaglia and
 Tsang's ziggurat of 128 layers. Arrays are computed at once, in double precision: about 10 ns per uniform number, 100 ns
@@ -17,11 +17,6 @@ from feedline import _native
 _LEAST = 312  # smallest number of integers to draw at once
 
 
-def uniform(seed: int, first: int, count: int) -> NDArray[np.float64]:
-    """Return numbers ``first`` … ``first + count - 1`` of a sequence from 0 to 1, (count,)."""
-    return _native.cntk_numbers(seed & (2**64 - 1), first, count) / 2.0**64
-
-
 def _ziggurat() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the ends of 128 layers of equal area under the normal density, and its values there, base first."""
     start, area = 3.442619855899, 9.91256303526217e-3
@@ -38,23 +33,35 @@ def _density(x: float) -> float:
 _X, _Y = _ziggurat()
 
 
-class _Normal:
-    """Normal numbers, generated in blocks, except for about 1 in 80 whose first draw is rejected."""
+class SeededNumbers:
+    """Numbers of a seed, drawn one after another.
 
-    def __init__(self, seed: int) -> None:
-        self._seed, self._taken = seed & (2**64 - 1), 0
-        self._take(0)
+    Normal numbers are generated in blocks, except for about 1 in 80 whose first draw is rejected.
 
-    def _take(self, count: int) -> None:
-        self._raw, self._at = _native.cntk_numbers(self._seed, self._taken, count), 0
-        self._taken += count
-        layer = (self._raw & np.uint64(255)).astype(np.int64)
-        self._layer = layer >> 1
-        self._sign = (layer & 1) * 2 - 1
-        self._x = (self._raw >> np.uint64(8)) / 2.0**56 * _X[self._layer]
-        self._doubtful = np.flatnonzero(self._x >= _X[self._layer + 1])
+    Args:
+        seed: seed, from 0 to 2^64 - 1.
+        position: number of the generator's integers to leave out.
+    """
 
-    def numbers(self, count: int) -> NDArray[np.float64]:
+    def __init__(self, seed: int, position: int = 0) -> None:
+        self.seed, self._taken, self._at = seed, position, 0
+        self._generator = _native.CntkNumbers(seed, position)
+        self._raw = np.empty(0, np.uint64)
+
+    @property
+    def position(self) -> int:
+        """Number of the generator's integers that have been used."""
+        return self._taken - len(self._raw) + self._at
+
+    def uniform(self, count: int) -> NDArray[np.float64]:
+        """Return numbers from 0 to 1, (count,)."""
+        ahead = self._raw[self._at : self._at + count]
+        self._at += len(ahead)
+        raw = self._generator.draw(count - len(ahead))
+        self._taken += len(raw)
+        return (np.concatenate([ahead, raw]) if len(ahead) else raw) / 2.0**64
+
+    def normal(self, count: int) -> NDArray[np.float64]:
         """Return numbers of standard deviation 1, (count,)."""
         parts: list[NDArray[np.float64]] = []
         filled = 0
@@ -72,6 +79,24 @@ class _Normal:
                     parts.append(np.array([again]))
                     filled += 1
         return np.concatenate(parts) if parts else np.empty(0)
+
+    def truncated_normal(self, count: int) -> NDArray[np.float64]:
+        """Return numbers as `normal`, but only numbers within 2 of 0."""
+        parts, filled = list[NDArray[np.float64]](), 0
+        while filled < count:
+            numbers = self.normal(count - filled)
+            parts.append(numbers[np.abs(numbers) <= 2])
+            filled += len(parts[-1])
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def _take(self, count: int) -> None:
+        self._raw, self._at = self._generator.draw(count), 0
+        self._taken += count
+        layer = (self._raw & np.uint64(255)).astype(np.int64)
+        self._layer = layer >> 1
+        self._sign = (layer & 1) * 2 - 1
+        self._x = (self._raw >> np.uint64(8)) / 2.0**56 * _X[self._layer]
+        self._doubtful = np.flatnonzero(self._x >= _X[self._layer + 1])
 
     def _second(self, x: float, layer: int, sign: int) -> float | None:
         """Return a number whose first draw was outside the layer's rectangle, or None to draw again."""
@@ -94,18 +119,3 @@ class _Normal:
             self._take(_LEAST)
         self._at += 1
         return int(self._raw[self._at - 1]) / 2.0**64
-
-
-def normal(seed: int, count: int) -> NDArray[np.float64]:
-    """Return numbers of standard deviation 1, (count,)."""
-    return _Normal(seed).numbers(count)
-
-
-def truncated_normal(seed: int, count: int) -> NDArray[np.float64]:
-    """Return numbers as `normal`, but only numbers within 2 of 0."""
-    generator, parts, filled = _Normal(seed), list[NDArray[np.float64]](), 0
-    while filled < count:
-        numbers = generator.numbers(count - filled)
-        parts.append(numbers[np.abs(numbers) <= 2])
-        filled += len(parts[-1])
-    return np.concatenate(parts) if parts else np.empty(0)
