@@ -1,7 +1,7 @@
 # Every target sets up what it needs, in ./.venv or an environment over it, and is quick the second time.
 #
 #   make demo [QUICK=1]   the main job on real data: train, kill, resume, prove it
-#   make test             the tests that a change has to pass; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them; PYTHON=python3.13
+#   make test             the tests that a change has to pass; TESTS=tests/laws or PYTEST_ARGS='-k resume' narrow them; PYTHON=python3.13; FEEDLINE_PORTABLE=1
 #   make frameworks       tests that need other people's frameworks: Ray, Lightning, transformers, datasets, moto ...
 #   make kill             a training killed at 20 random instants, each time ended as the one that never stopped
 #   make torture          kills, damage, shortages and races for MINUTES=10; SEED=n and CASE=name/n repeat what it found
@@ -10,16 +10,17 @@
 #   make bench            benchmarks, compared with peers; prints a table, writes benchmarks/results/
 #   make bench-peers      ten libraries in an environment of their own, each in its own format; QUICK=1, ONLY='text'
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
+#   make cross            native kernels without what only Linux has, for aarch64 under qemu; compiled for macOS arm64
 #   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord, RecordIO, statistics
 #   make docs             the site: build/site/index.html; a link that leads nowhere is an error
-#   make wheel            dist: a manylinux wheel and an sdist, checked; tests and the README run from the wheel
+#   make wheel            dist: manylinux wheels and an sdist, checked; tests and the README run from wheels, pages for aarch64 under qemu
 #   make extras           each extra in an environment of its own, with its page, and tests that need it; EXTRAS='cli zarr'
 #   make clean            remove everything built (not .venv)
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := test
-.PHONY: demo test frameworks kill torture prove check bench bench-peers sanitize fuzz docs wheel extras clean
+.PHONY: demo test frameworks kill torture prove check bench bench-peers sanitize cross fuzz docs wheel extras clean
 
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3.13 python3,$(shell command -v $(p) 2>/dev/null)))
 ifneq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info >= (3, 11))' 2>&1),True)
@@ -28,6 +29,8 @@ one by `make ... PYTHON=python3.12`)
 endif
 # One environment for each Python that is asked for: `make test PYTHON=python3.13` leaves .venv as it is.
 VENV := $(if $(filter command,$(firstword $(origin PYTHON))),.venv-$(notdir $(PYTHON)),.venv)
+# `FEEDLINE_PORTABLE=1 make test` does without what only Linux has, with a core of its own.
+VENV := $(VENV)$(if $(filter 1,$(FEEDLINE_PORTABLE)),-portable)
 BIN := $(VENV)/bin
 ENVIRONMENT := @$(PYTHON) tools/environment.py
 NATIVE := $(shell find native -type f 2>/dev/null) CMakeLists.txt
@@ -72,6 +75,10 @@ $(VENV)-docs/.packages: pyproject.toml constraints.txt
 
 $(VENV)-release/.packages: pyproject.toml constraints.txt
 	$(ENVIRONMENT) $(VENV)-release release
+	@touch $@
+
+$(VENV)-cross/.packages: pyproject.toml constraints.txt
+	$(ENVIRONMENT) $(VENV)-cross cross
 	@touch $@
 
 demo: $(VENV)/.core
@@ -127,6 +134,21 @@ sanitize:
 	cmake --build build/sanitize -j 2
 	ctest --test-dir build/sanitize --output-on-failure
 
+# Nothing is run for macOS.
+CROSS = cmake -S . --toolchain native/zig.cmake -DFEEDLINE_NATIVE_TESTS=ON \
+    -DFEEDLINE_ZIG=$$($(VENV)-cross/bin/python -c 'import ziglang; print(*ziglang.__path__)')/zig
+cross: $(VENV)-cross/.packages
+	@command -v qemu-aarch64-static > /dev/null || \
+	    { echo "expected qemu-aarch64-static, got none; on Debian, run: apt-get install qemu-user-static"; exit 1; }
+	cmake -S . -B build/portable -DFEEDLINE_PORTABLE=ON -DFEEDLINE_NATIVE_TESTS=ON > /dev/null
+	cmake --build build/portable -j 2
+	ctest --test-dir build/portable --output-on-failure
+	$(CROSS) -B build/cross-aarch64 -DFEEDLINE_TARGET=aarch64-linux-musl > /dev/null
+	cmake --build build/cross-aarch64 -j 2
+	ctest --test-dir build/cross-aarch64 --output-on-failure
+	$(CROSS) -B build/cross-macos -DFEEDLINE_TARGET=aarch64-macos > /dev/null
+	cmake --build build/cross-macos -j 2 --target feedline_core
+
 fuzz: sanitize
 	build/sanitize/fuzz_ctf $(FUZZ_SECONDS)
 	build/sanitize/test_cntk_formats $$(($(FUZZ_SECONDS) / 2))
@@ -140,23 +162,28 @@ fuzz: sanitize
 docs: $(VENV)-docs/.packages
 	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build
 
-# The sdist is built first, and the wheel from it, in an environment with nothing but what it declares. auditwheel puts
-# libjpeg-turbo inside and finds the oldest glibc that will do: that of the machine, or close to it.
-dist/.made: $(VENV)-release/.packages $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py' -o -name '*.pyi')
-	rm -rf dist build/release && mkdir -p build/release
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(VENV)-release/bin/python -m build -o build/release
-	PATH=$(CURDIR)/$(VENV)-release/bin:$$PATH $(VENV)-release/bin/auditwheel repair -w dist build/release/*.whl
-	mv build/release/*.tar.gz dist/
+# 3.11 makes wheels for itself, a later Python makes those for all after 3.11. One that does not start is no Python.
+WHEEL_PYTHONS ?= $(foreach p,python3.11 $(firstword $(foreach p,python3.12 python3.13,$(shell $(p) -c 'print("$(p)")' 2>/dev/null))),$(p))
+
+# The sdist is built first, and the wheels from it, in environments with nothing but what it declares.
+dist/.made: $(VENV)-release/.packages tools/wheels.py $(NATIVE) pyproject.toml README.md $(shell find src examples/demo -name '*.py' -o -name '*.pyi')
+	$(if $(word 2,$(WHEEL_PYTHONS)),,$(error expected Python 3.11 and 3.12 or 3.13 for wheels, got $(WHEEL_PYTHONS); name \
+	  them by `make wheel WHEEL_PYTHONS="/path/of/python3.11 /path/of/python3.12"`))
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(VENV)-release/bin/python -m build --sdist -o dist
+	PATH=$(CURDIR)/$(VENV)-release/bin:$$PATH PIP_CONSTRAINT=$(CURDIR)/constraints.txt \
+	    $(VENV)-release/bin/python tools/wheels.py dist $(WHEEL_PYTHONS)
 	$(VENV)-release/bin/twine check --strict dist/*.whl dist/*.tar.gz
-	$(PYTHON) tools/check_dist.py dist
+	$(VENV)-release/bin/python tools/check_dist.py dist
 	touch $@
 
 wheel: $(VENV)/.test dist/.made
 	rm -rf build/wheel && mkdir -p build/wheel
 	$(BIN)/python tools/wheel_venv.py build/wheel dist
 	cp -r tests pyproject.toml *.md docs build/wheel/
+	$(VENV)-release/bin/python tools/wheel_emulated.py dist
 	cd build/wheel && env -u PYTHONPATH venv/bin/python -m pytest $(TESTS) $(PYTEST_ARGS) -m "not frameworks"
-	$(BIN)/python tools/extras.py dist torch
+	for python in $(WHEEL_PYTHONS); do $$python tools/extras.py dist torch; done
 
 extras: $(VENV)/.test dist/.made
 	$(BIN)/python tools/extras.py dist $(EXTRAS)

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     scale, remark = (1.0, "") if options.quick else _room(options.data)
     if remark:
         print(remark)
-    answers: list[Answer] = []
+    answers: dict[str, list[Answer]] = {}
     seconds: dict[str, float] = {}
     failed: list[str] = []
     try:
@@ -66,13 +66,14 @@ def main(arguments: list[str] | None = None) -> int:
                 failed.append(name)
                 print("FAILED")
             else:
-                answers += found
+                answers[name] = found
                 print(f"{seconds[name]:.0f} s")
     finally:
         if not options.keep:
             shutil.rmtree(options.data) if not existed else _empty(options.data)
-    print("\n" + text_table(answers) + "\n")
-    for answer in answers:
+    rows = [answer for each in answers.values() for answer in each]
+    print("\n" + text_table(rows) + "\n")
+    for answer in rows:
         if answer.note:
             print(f"- {answer.question}: {answer.note}")
     report = {
@@ -83,9 +84,13 @@ def main(arguments: list[str] | None = None) -> int:
         "remark": remark,
         "seconds": seconds,
         "failed": failed,
-        "answers": [dataclasses.asdict(answer) | {"met": answer.met} for answer in answers],
+        "answers": [
+            dataclasses.asdict(answer) | {"met": answer.met, "asked": name}
+            for name, each in answers.items()
+            for answer in each
+        ],
     }
-    path = _save(options.results, report, answers)
+    path = _save(options.results, report)
     print(f"\n{time.monotonic() - began:.0f} s in all; written to {path}.md and .json")
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
@@ -118,9 +123,10 @@ def ask(name: str, options: argparse.Namespace, scale: float) -> list[Answer] | 
 
 
 def load_answer(given: dict[str, Any]) -> Answer:
-    """Read an answer from its JSON form."""
+    """Read an answer from its JSON form, with or without what a report adds to it."""
+    values = {field.name: given[field.name] for field in dataclasses.fields(Answer)}
     target = given["target"]
-    return Answer(**given | {"target": None if target is None else Target(**target)})
+    return Answer(**values | {"target": None if target is None else Target(**target)})
 
 
 def _room(folder: Path) -> tuple[float, str]:
@@ -145,9 +151,18 @@ def _empty(folder: Path) -> None:
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
-def _save(folder: Path, report: dict[str, Any], answers: list[Answer]) -> Path:
+def _save(folder: Path, report: dict[str, Any]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{report['date']}-{machine.slug()}{'-quick' if report['quick'] else ''}"
+    path = folder / f"{name}.json"
+    if path.exists():  # questions of the same day that were not asked again stay as they were answered
+        earlier = json.loads(path.read_text())
+        kept = [answer for answer in earlier["answers"] if answer.get("asked") not in report["seconds"]]
+        report["answers"] = kept + report["answers"]
+        report["failed"] = [name for name in earlier["failed"] if name not in report["seconds"]] + report["failed"]
+        report["seconds"] = earlier["seconds"] | report["seconds"]
+        report["load"] = [earlier["load"][0], report["load"][1]]
+    answers = [load_answer(answer) for answer in report["answers"]]
     about = report["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     lines = [
@@ -167,7 +182,7 @@ def _save(folder: Path, report: dict[str, Any], answers: list[Answer]) -> Path:
         "",
     ]
     _write(folder / f"{name}.md", "\n".join(lines))
-    _write(folder / f"{name}.json", json.dumps(report, indent=1) + "\n")
+    _write(path, json.dumps(report, indent=1) + "\n")
     return folder / name
 
 

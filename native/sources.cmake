@@ -40,10 +40,13 @@ set(FEEDLINE_CORE_SOURCES
   native/src/picture_ops.cpp
   native/src/picture_resize.cpp
   native/src/recordio.cpp
+  native/src/recycled_memory.cpp
   native/src/tar.cpp
   native/src/tfrecord.cpp
   native/src/ctf_index.cpp
   native/src/ctf_parse.cpp)
+set(FEEDLINE_LINUX_SOURCES native/src/system_linux.cpp)
+set(FEEDLINE_PORTABLE_SOURCES native/src/system_portable.cpp)
 set(FEEDLINE_SSE41_SOURCES
   native/src/crc32c_sse42.cpp
   native/src/ctf_parse_sse41.cpp)
@@ -74,6 +77,7 @@ set(FEEDLINE_BINDING_SOURCES
   native/bindings/tensors.cpp
   native/bindings/one_hot.cpp
   native/bindings/statistics.cpp
+  native/bindings/unlocked.cpp
   native/bindings/update.cpp
   native/bindings/codes.cpp
   native/bindings/parquet.cpp
@@ -104,6 +108,7 @@ set(FEEDLINE_NATIVE_TEST_SOURCES
   native/tests/test_pictures.cpp
   native/tests/test_rows.cpp
   native/tests/test_recordio.cpp
+  native/tests/test_recycled_memory.cpp
   native/tests/test_shared_memory.cpp
   native/tests/test_statistics.cpp
   native/tests/test_store.cpp

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import feedline
+import feedline as fl
 from tests.docs.pages import IMPORTED_FROM, ROOT
 
 HEAVY = ("torch", "pyarrow", "PIL", "simplejpeg", "typer", "rich", "scipy", "jax", "sklearn", "matplotlib", "graphviz")
@@ -74,18 +76,22 @@ def test_the_reference_has_all_names_of_the_other_modules():
         assert sorted(re.findall(rf"^::: feedline\.{module}\.(\w+)$", text, re.MULTILINE)) == sorted(names)
 
 
-def imported_by(statement):
-    """The heavy packages that a fresh interpreter has loaded after a statement."""
-    code = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY} if name in sys.modules])"
+def modules_after(statement):
+    """The modules that a fresh interpreter has loaded after a statement."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", f"{statement}\nimport sys\nprint(*sys.modules)"],
         check=True,
         capture_output=True,
         text=True,
         timeout=100,
         env={"PYTHONPATH": IMPORTED_FROM},
     )
-    return done.stdout.split()
+    return set(done.stdout.split())
+
+
+def imported_by(statement):
+    """The heavy packages among them."""
+    return sorted(modules_after(statement).intersection(HEAVY))
 
 
 def test_import_loads_numpy_alone():
@@ -96,14 +102,24 @@ def test_a_framework_is_loaded_when_it_is_used():
     assert "torch" in imported_by("import feedline as fl; fl.Value.from_dense([1.0]).torch()")
 
 
+def test_a_store_opens_without_other_formats_and_object_stores(tmp_path):
+    """The first minibatch of a small store is mostly imports."""
+    np.save(tmp_path / "x.npy", np.zeros((4, 2), np.float32))
+    fl.convert(tmp_path / "x.npy", tmp_path / "store")
+    opened = f"fl.MinibatchSource(fl.open_corpus({str(tmp_path / 'store')!r}))"
+    loaded = modules_after(f"import feedline as fl\n{opened}.next_minibatch(2)")
+    assert "feedline.feed.formats.store.store_reader" in loaded
+    readers = ("arrow.file", "arrow.columns", "cntk.cbf", "indexed", "remote_corpus", "store.writer", "store.journal")
+    assert not {f"feedline.feed.formats.{reader}" for reader in readers}.intersection(loaded)
+    absent = ("remote.addresses", "remote.stores", "remote.object_cache", "sharing.group", "plan")
+    absent += tuple(f"composed.{part}" for part in ("join", "mixture_order", "packed", "document_cuts", "texts"))
+    absent += tuple(f"formats.{part}" for part in ("arrow", "speech", "hdf5_zarr", "detect_images"))
+    assert not {f"feedline.feed.{part}" for part in absent}.intersection(loaded)
+
+
 def test_a_loader_comes_without_what_only_corpora_and_workers_need():
     """Its import is to be short, and to make so few objects that Python need not look at all of torch's for garbage."""
-    code = "from feedline import DataLoader\nimport sys\nprint(*[m for m in sys.modules if m.startswith('feedline.')])"
-    env = {"PYTHONPATH": IMPORTED_FROM}
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=100, env=env
-    )
-    loaded = done.stdout.split()
+    loaded = modules_after("from feedline import DataLoader")
     assert "feedline.feed.loader.loader" in loaded
     absent = (
         "data",

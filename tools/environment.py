@@ -4,7 +4,8 @@ usage: environment.py FOLDER [--over BASE] [--core] [NAME ...]
 
 Names are dependency groups or extras of pyproject.toml, at the versions of constraints.txt. With `--over`, the packages
 of another environment are seen from the new one, so that they are not installed twice. With `--core`, feedline itself
-is compiled and installed, editable. Programs that are missing on the machine are listed first, with the command that
+is compiled and installed, editable. FEEDLINE_PORTABLE=1 makes that the portable core, in a build folder of its own, and
+needs an environment of its own. Programs that are missing on the machine are listed first, with the command that
 installs them.
 """
 
@@ -154,9 +155,14 @@ def main() -> None:
             [r"^Collecting \S+", r"^\s*Downloading \S+ \(.*\)", r"^Installing collected packages"],
         )
     if options.core:
+        settings = []
+        if os.environ.get("FEEDLINE_PORTABLE") == "1":
+            if not options.folder.name.endswith("-portable"):
+                sys.exit(f"expected an environment for the portable core, such as .venv-portable, got {options.folder}")
+            settings = ["-C", "cmake.define.FEEDLINE_PORTABLE=ON", "-C", "build-dir=build/portable-{wheel_tag}"]
         run(
             "compiling the native core",
-            [*pip, "-v", "--no-build-isolation", "--no-deps", "-e", "."],
+            [*pip, "-v", "--no-build-isolation", "--no-deps", *settings, "-e", "."],
             [r"\[\d+/\d+\] .*", r"-- Configuring done"],
         )
 

@@ -63,20 +63,21 @@ def constraints(extra: str) -> Path:
     return own if own.exists() else ROOT / "constraints.txt"
 
 
-def check(extra: str, page: Path, wheel: Path) -> bool:
+def check(extra: str, page: Path, dist: Path) -> bool:
     """Install and run one extra, return whether its page ran, and its tests passed."""
     began = time.monotonic()
     extras = ",".join([] if extra == "none" else [extra, *ALSO.get(extra, [])])
     with tempfile.TemporaryDirectory() as folder:
         venv.create(f"{folder}/venv", with_pip=True)
         python = f"{folder}/venv/bin/python"
-        wanted = f"{wheel}[{extras}]" if extras else str(wheel)
         pip = [python, "-m", "pip", "--disable-pip-version-check", "-q", "install", "-c", str(constraints(extra))]
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         environment |= {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache", "PYTHONDONTWRITEBYTECODE": "1"}
         environment["PATH"] = f"{folder}/venv/bin:{environment['PATH']}"
         Path(folder, "work").mkdir()
-        subprocess.run([*pip, wanted], check=True, stdout=subprocess.DEVNULL)
+        # The wheel for this Python, then the packages that it needs.
+        subprocess.run([*pip, "--no-index", "--no-deps", "--find-links", dist, "feedline"], check=True)
+        subprocess.run([*pip, f"feedline[{extras}]"], check=True, stdout=subprocess.DEVNULL)
         (packages,) = Path(folder, "venv", "lib").glob("python*/site-packages")
         if extra in FIRST:
             (packages / "first.pth").write_text(f"import {FIRST[extra]}\n")
@@ -98,9 +99,9 @@ def check(extra: str, page: Path, wheel: Path) -> bool:
 
 def main() -> None:
     """Check the extras that are named, or all."""
-    (wheel,) = Path(sys.argv[1]).resolve().glob("feedline-*.whl")
+    dist = Path(sys.argv[1]).resolve()
     of = pages()
-    failed = [extra for extra in sys.argv[2:] or of if not check(extra, of[extra], wheel)]
+    failed = [extra for extra in sys.argv[2:] or of if not check(extra, of[extra], dist)]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

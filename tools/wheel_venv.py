@@ -11,10 +11,11 @@ import venv
 from pathlib import Path
 
 folder, dist = Path(sys.argv[1]), Path(sys.argv[2])
-(wheel,) = dist.glob("feedline-*.whl")
 venv.create(folder / "venv", with_pip=True, clear=True)
 python = folder / "venv" / "bin" / "python"
-subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", wheel], check=True)
+# The wheel for this Python.
+pip = [python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--no-index"]
+subprocess.run([*pip, "--find-links", dist, "feedline"], check=True)
 site = subprocess.run(
     [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
     check=True,

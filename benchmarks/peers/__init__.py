@@ -17,4 +17,7 @@ WORKLOADS = (
     "many_samples",
     "resume",
     "remote",
+    "mixtures",
+    "packing",
+    "time_windows",
 )

@@ -167,7 +167,7 @@ static nb::tuple py_pad(nb::handle rows, nb::handle offsets, nb::handle fill, st
         __builtin_mul_overflow(bytes, row_bytes, &bytes) || bytes > PTRDIFF_MAX - kArrayAlign)
         raise<nb::value_error>({"pad: expected a length whose padded sequences fit into memory, got ", length});
     nb::object out = new_aligned(nb::tuple(padded_shape), dtype, bytes);
-    nb::object mask = numpy().empty(nb::make_tuple(n, length), numpy().boolean);
+    nb::object mask = new_memory(nb::make_tuple(n, length), numpy().boolean, n * static_cast<std::size_t>(length));
     const std::byte* from = memory(packed);
     const std::byte* element = memory(filler);
     std::byte* to = memory(out);

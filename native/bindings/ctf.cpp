@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -30,9 +31,12 @@ using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // Passes the memory to a numpy array of this shape, which then owns it.
 template <class T>
 nb::object to_array(CtfBytes& bytes, std::initializer_list<std::size_t> shape) {
-    std::uint8_t* data = bytes.release();
-    nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
-    return nb::cast(nb::ndarray<nb::numpy, T>(reinterpret_cast<T*>(data), shape, owner));
+    auto memory = std::make_unique<CtfBytes>(std::move(bytes));
+    memory->trim();
+    T* const data = reinterpret_cast<T*>(memory->data);
+    nb::capsule owner(memory.get(), [](void* p) noexcept { delete static_cast<CtfBytes*>(p); });
+    static_cast<void>(memory.release());
+    return nb::cast(nb::ndarray<nb::numpy, T>(data, shape, owner));
 }
 
 // The capsule needs an address even for an empty array.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays for the outputs of gathers.
+// Arrays for the outputs of gathers, and of other kernels that make the arrays of minibatches. Those of at least
+// kMinRecycledBytes are in recycled memory, which is given back with the last reference to them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,6 +11,7 @@
 
 #include "arrays.h"
 #include "feedline/gather_job.h"
+#include "feedline/recycled_memory.h"
 
 namespace feedline::bindings {
 
@@ -24,8 +26,18 @@ struct Rows {
 
 inline Rows number_rows(nb::handle dtype, std::size_t bytes) { return {nb::make_tuple(), nb::borrow(dtype), bytes}; }
 
-// A new array of `bytes` bytes that begins at a multiple of kArrayAlign, uninitialised.
+// A new array of `bytes` bytes, uninitialised. The dtype has no objects.
+nb::object new_memory(nb::handle shape, nb::handle dtype, std::size_t bytes);
+
+// The same, beginning at a multiple of kArrayAlign.
 nb::object new_aligned(nb::handle shape, nb::handle dtype, std::size_t bytes);
+
+// A new one-dimensional array of numbers of `T`, uninitialised.
+template <class T>
+nb::object new_numbers(std::size_t n, nb::handle dtype) {
+    return n < kMinRecycledBytes / sizeof(T) ? new_array(n, dtype)
+                                             : new_memory(nb::int_(n), dtype, n * sizeof(T));
+}
 
 // A new array (n, *rows.shape), uninitialised. If `aligned`, it begins at a multiple of kArrayAlign.
 nb::object new_rows(std::int64_t n, const Rows& rows, bool aligned);

@@ -92,18 +92,18 @@ static Prepared prepare(const Chunks& chunks, const Picks& picks) {
     prepared.jobs.reserve(streams);
     for (std::size_t s = 0; s < streams; ++s) {
         nb::object offsets = nb::none(), indptr = nb::none(), indices = nb::none();
-        if (needs_offsets(chunks.table, s, picks)) offsets = new_array(picks.count + 1, numpy().int64);
+        if (needs_offsets(chunks.table, s, picks)) offsets = new_numbers<std::int64_t>(picks.count + 1, numpy().int64);
         GatherJob job = plan(chunks.table, s, picks, offsets.is_none() ? nullptr : data_of<std::int64_t>(offsets));
         const nb::object rows = new_rows(job.num_items(), rows_of(chunks, s), chunks.columns[s].inexact);
         job.rows = memory(rows);
         prepared.bytes += job.item_memory() + job.index_memory();
         if (job.is_sparse) {
-            indptr = new_array(static_cast<std::size_t>(job.num_rows) + 1, numpy().int64);
+            indptr = new_numbers<std::int64_t>(static_cast<std::size_t>(job.num_rows) + 1, numpy().int64);
             job.indptr = data_of<std::int64_t>(indptr);
             job.indptr[0] = 0;  // also if there is no sequence to copy
         }
         if (job.classes >= 0) {
-            indices = new_array(static_cast<std::size_t>(job.num_values), numpy().int32);
+            indices = new_numbers<std::int32_t>(static_cast<std::size_t>(job.num_values), numpy().int32);
             job.indices = data_of<std::int32_t>(indices);
         }
         prepared.result.append(stream_of(job, rows, indptr, indices, offsets));

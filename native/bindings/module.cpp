@@ -10,6 +10,7 @@ void bind_balance(nb::module_& m);
 void bind_packed_rows(nb::module_& m);
 void bind_fetch(nb::module_& m);
 void bind_array_checks(nb::module_& m);
+void bind_fresh_arrays(nb::module_& m);
 void bind_copy(nb::module_& m);
 void bind_staged(nb::module_& m);
 void bind_gatherer(nb::module_& m);
@@ -37,12 +38,18 @@ NB_MODULE(_kernels, m) {
     // A process may end while sources are alive. That leaks nothing of importance, so users get no list of it.
     nb::set_leak_warnings(false);
     m.doc() = "feedline's native kernels. Their contracts: native/include/feedline.";
+#if defined(FEEDLINE_LINUX)
+    m.attr("PORTABLE") = false;
+#else
+    m.attr("PORTABLE") = true;
+#endif
     bind_order(m);
     bind_packing(m);
     bind_balance(m);
     bind_packed_rows(m);
     bind_fetch(m);
     bind_array_checks(m);
+    bind_fresh_arrays(m);
     bind_copy(m);
     bind_staged(m);
     bind_gatherer(m);

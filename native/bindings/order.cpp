@@ -123,11 +123,9 @@ static nb::object py_cntk_sequence_order(std::uint64_t seed, nb::handle counts, 
     return out;
 }
 
-static nb::object py_cntk_numbers(std::uint64_t seed, std::uint64_t first, std::uint64_t count) {
+static nb::object draw(CntkNumbers& numbers, std::uint64_t count) {
     nb::object out = new_array(count, numpy().uint64);
-    auto* data = data_of<std::uint64_t>(out);
-    const Unlocked unlocked;
-    cntk_numbers(seed, first, count, data);
+    numbers.draw(count, data_of<std::uint64_t>(out));
     return out;
 }
 
@@ -232,6 +230,8 @@ void bind_order(nb::module_& m) {
           "the sequence at each position.\n\n"
           "counts, window_begin, window_end: int64[chunks], in the shuffled order of the chunks. ValueError\n"
           "unless each chunk is in its own window and windows ascend.");
-    m.def("cntk_numbers", &py_cntk_numbers, "seed"_a, "first"_a, "count"_a,
-          "Return numbers first … first+count-1 of an mt19937_64 generator with this seed, uint64[count].");
+    nb::class_<CntkNumbers>(m, "CntkNumbers",
+                            "The numbers of an mt19937_64 generator with this seed, after the first `position`.")
+        .def(nb::init<std::uint64_t, std::uint64_t>(), "seed"_a, "position"_a = 0)
+        .def("draw", &draw, "count"_a, "Return the next numbers, uint64[count].");
 }

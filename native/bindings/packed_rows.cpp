@@ -13,6 +13,7 @@
 #include "faults.h"
 #include "feedline/guard.h"
 #include "feedline/threads.h"
+#include "fresh_arrays.h"
 #include "unlocked.h"
 
 namespace nb = nanobind;
@@ -206,11 +207,15 @@ nb::tuple py_packed_rows(nb::handle tokens, nb::handle rows, nb::handle offsets,
     const nb::object dtype = wide ? nb::borrow(numpy().int64) : nb::object(tokens.attr("dtype"));
     if (!wide) check_pad(view, pad, dtype);
     const nb::tuple shape = nb::make_tuple(layout.count(), layout.row());
-    const auto table = [&](nb::handle type) { return nb::object(numpy().empty(shape, type)); };
+    const auto table = [&](nb::handle type, std::size_t item_bytes) {
+        return new_memory(shape, type, static_cast<std::size_t>(layout.count() * layout.row()) * item_bytes);
+    };
     const auto* sequences = data_of<std::int64_t>(layout.sequences());
-    nb::object out = table(dtype), segment = table(numpy().int32), places = table(numpy().int32);
-    nb::object labels = ignore ? table(numpy().int64) : nb::object(nb::none());
-    nb::object cu_seqlens = new_array(static_cast<std::size_t>(sequences[layout.count()]) + 1, numpy().int32);
+    nb::object out = table(dtype, wide ? sizeof(std::int64_t) : view.item_bytes());
+    nb::object segment = table(numpy().int32, sizeof(std::int32_t)), places = table(numpy().int32, sizeof(std::int32_t));
+    nb::object labels = ignore ? table(numpy().int64, sizeof(std::int64_t)) : nb::object(nb::none());
+    nb::object cu_seqlens =
+        new_numbers<std::int32_t>(static_cast<std::size_t>(sequences[layout.count()]) + 1, numpy().int32);
     const PackedRows job{layout.pieces(),
                          layout.first(),
                          sequences,
@@ -254,11 +259,12 @@ nb::object py_packed_values(nb::handle values, nb::handle rows, nb::handle offse
         out_shape.append(shape[axis]);
         value_bytes *= nb::cast<std::size_t>(shape[axis]);
     }
-    // numpy refuses a shape whose size in bytes does not fit, so the product below cannot overflow.
-    nb::object out = numpy().empty(nb::tuple(out_shape), dtype);
+    std::size_t bytes;
+    if (__builtin_mul_overflow(static_cast<std::size_t>(count * row), value_bytes, &bytes)) bytes = SIZE_MAX;
+    nb::object out = new_memory(nb::tuple(out_shape), dtype, bytes);  // refuses what does not fit
     const std::byte *from = memory(array), *element = memory(filler);
     std::byte* to = memory(out);
-    layout.run(threads, static_cast<std::size_t>(count * row) * value_bytes, [&](std::int64_t begin, std::int64_t end) {
+    layout.run(threads, bytes, [&](std::int64_t begin, std::int64_t end) {
         fill_values(layout.pieces(), layout.first(), row, from, value_bytes, element, element_bytes, to, begin, end);
     });
     return out;

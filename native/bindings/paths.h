@@ -12,7 +12,7 @@ inline std::string bytes_of_path(nanobind::handle path) {
     PyObject* encoded = nullptr;
     if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) throw nanobind::python_error();
     const nanobind::object owner = nanobind::steal(encoded);
-    return {PyBytes_AS_STRING(encoded), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded))};
+    return {PyBytes_AsString(encoded), static_cast<std::size_t>(PyBytes_Size(encoded))};
 }
 
 // The path of these bytes, as `os.fsdecode` returns it.

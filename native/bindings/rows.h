@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -30,9 +31,12 @@ template <class T>
 nb::object to_array(CtfBytes& bytes) {
     const std::size_t n = bytes.size / sizeof(T);
     if (bytes.data == nullptr) bytes.grow(1);
-    std::uint8_t* data = bytes.release();
-    nb::capsule owner(data, [](void* p) noexcept { std::free(p); });
-    return nb::cast(nb::ndarray<nb::numpy, T>(reinterpret_cast<T*>(data), {n}, owner));
+    auto memory = std::make_unique<CtfBytes>(std::move(bytes));
+    memory->trim();
+    T* const data = reinterpret_cast<T*>(memory->data);
+    nb::capsule owner(memory.get(), [](void* p) noexcept { delete static_cast<CtfBytes*>(p); });
+    static_cast<void>(memory.release());
+    return nb::cast(nb::ndarray<nb::numpy, T>(data, {n}, owner));
 }
 
 using Field = std::tuple<int, std::vector<std::int64_t>, bool, bool>;

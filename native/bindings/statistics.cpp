@@ -30,8 +30,8 @@ const std::uint8_t* checked(const nb::object& present, std::size_t count, Bytes&
     return bytes.data();
 }
 
-template <class T>
-nb::tuple summary(const auto& compute) {
+template <class T, class Compute>
+nb::tuple summary(const Compute& compute) {
     T low{}, high{};
     Moments result;
     {
@@ -183,7 +183,8 @@ nb::tuple listed(const ValueTable& table, const std::vector<std::uint32_t>& orde
     return nb::make_tuple(values, counts);
 }
 
-nb::object hashes_of(std::size_t size, const auto& hash) {
+template <class Hash>
+nb::object hashes_of(std::size_t size, const Hash& hash) {
     nb::object hashes = new_array(size, numpy().uint64);
     auto* out = data_of<std::uint64_t>(hashes);
     const Unlocked unlocked;

@@ -4,59 +4,64 @@
 #include <limits>
 #include <new>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "ctf_masks.h"
 #include "feedline/cpu.h"
 #include "feedline/ctf.h"
 #include "swar.h"
+#include "system.h"
 
 namespace feedline {
 
-CtfBytes::CtfBytes(CtfBytes&& other) noexcept
-    : data(other.data), size(other.size), capacity(other.capacity) {
-    other.data = nullptr;
-    other.size = other.capacity = 0;
-}
+CtfBytes::CtfBytes(CtfBytes&& other) noexcept { *this = std::move(other); }
 
 CtfBytes& CtfBytes::operator=(CtfBytes&& other) noexcept {
     std::swap(data, other.data);
     std::swap(size, other.size);
     std::swap(capacity, other.capacity);
+    std::swap(piece_, other.piece_);
     return *this;
 }
 
-CtfBytes::~CtfBytes() { std::free(data); }
+CtfBytes::~CtfBytes() { free_memory(); }
+
+void CtfBytes::free_memory() noexcept {
+    if (piece_.begin == nullptr)
+        std::free(data);
+    else
+        RecycledMemory::of_chunks().give_back(piece_);
+}
 
 void CtfBytes::grow(std::size_t extra) {
     if (capacity - size >= extra) return;
     if (extra > std::numeric_limits<std::size_t>::max() / 2 - size) throw std::bad_alloc();
     const std::size_t new_capacity = std::max({size + extra, capacity + capacity / 2, std::size_t{256}});
-    void* moved = std::realloc(data, new_capacity);
+    void* moved = std::realloc(piece_.begin == nullptr ? data : nullptr, new_capacity);
     if (moved == nullptr) throw std::bad_alloc();
+    if (piece_.begin != nullptr) {
+        std::memcpy(moved, data, size);
+        free_memory();
+        piece_ = {};
+    }
     data = static_cast<std::uint8_t*>(moved);
     capacity = new_capacity;
-#ifdef MADV_HUGEPAGE
-    // Without huge pages the page faults of a large chunk cost more than parsing it. Only advice: errors are ignored.
+    // Without huge pages the page faults of a large chunk cost more than parsing it.
     constexpr std::size_t huge = std::size_t{2} << 20;
     if (new_capacity >= 2 * huge) {
         const std::size_t skip = (huge - reinterpret_cast<std::uintptr_t>(data) % huge) % huge;
-        static_cast<void>(madvise(data + skip, (new_capacity - skip) / huge * huge, MADV_HUGEPAGE));
+        advise_huge_pages(data + skip, (new_capacity - skip) / huge * huge);
     }
-#endif
 }
 
-std::uint8_t* CtfBytes::release() {
-    // A shrinking realloc frees the tail. If it fails, the longer array stays.
-    std::uint8_t* memory = data;
-    if (size > 0 && size < capacity) {
-        if (void* trimmed = std::realloc(data, size)) memory = static_cast<std::uint8_t*>(trimmed);
-    }
-    data = nullptr;
-    size = capacity = 0;
-    return memory;
+void CtfBytes::recycle(std::size_t room) {
+    if (capacity != 0 || room < kMinRecycledBytes) return grow(room);
+    piece_ = RecycledMemory::of_chunks().take(room);
+    data = reinterpret_cast<std::uint8_t*>(piece_.begin);
+    capacity = piece_.bytes;
+}
+
+void CtfBytes::trim() noexcept {
+    if (piece_.begin != nullptr || size == 0 || size == capacity) return;
+    if (void* trimmed = std::realloc(data, size)) data = static_cast<std::uint8_t*>(trimmed), capacity = size;
 }
 
 namespace {

@@ -113,16 +113,10 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, s
         std::memset(&prepared.head_mask, 0xFF, head);
 
         CtfBytes& bytes_of_offsets = result.streams[s].offsets;
-        bytes_of_offsets.grow((n + 1) * sizeof(std::int64_t));
+        bytes_of_offsets.recycle((n + 1) * sizeof(std::int64_t));
         bytes_of_offsets.size = (n + 1) * sizeof(std::int64_t);
         offsets[s] = reinterpret_cast<std::int64_t*>(bytes_of_offsets.data);
         offsets[s][0] = 0;
-        if (fields_[s].sparse) {
-            CtfBytes& indptr = result.streams[s].indptr;
-            indptr.grow(sizeof(std::int64_t));
-            std::memset(indptr.data, 0, sizeof(std::int64_t));
-            indptr.size = sizeof(std::int64_t);
-        }
     }
     result.valid.grow(n);
     result.valid.size = n;
@@ -136,11 +130,14 @@ CtfColumns CtfParser::parse_with(CtfVariant variant, const std::uint8_t* text, s
         CtfColumn& column = result.streams[s];
         if (fields_[s].sparse) {
             const std::uint64_t pairs = parsed / 4 + n;  // " i:v" is the shortest
-            if (rows + 1 <= limit / 8) column.indptr.grow((rows + 1) * 8);
-            if (pairs <= limit / 8) column.indices.grow(pairs * 4), column.values.grow(pairs * real);
+            if (rows + 1 <= limit / 8) column.indptr.recycle((rows + 1) * 8);
+            else column.indptr.grow(8);
+            std::memset(column.indptr.data, 0, sizeof(std::int64_t));
+            column.indptr.size = sizeof(std::int64_t);
+            if (pairs <= limit / 8) column.indices.recycle(pairs * 4), column.values.recycle(pairs * real);
         } else {
             const std::uint64_t row = static_cast<std::uint64_t>(fields_[s].dim) * real;
-            if (rows <= limit / row) column.values.grow(rows * row);
+            if (rows <= limit / row) column.values.recycle(rows * row);
         }
     }
 

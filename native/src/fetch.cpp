@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <system_error>
 
 #include "fetch_ring.h"
+#include "system.h"
 
 namespace feedline {
 
@@ -71,7 +71,7 @@ std::shared_ptr<std::byte> BlockPool::take(std::size_t bytes) {
         // times the rows per second in order. Windows are used rarely, so with huge pages they would wait longer for
         // their first use, on a virtual machine whose host has yet to find the memory. This is only advice, and the
         // kernel may have no huge pages.
-        if (in_use() + idle() <= kHugeBytes) madvise(memory, block.bytes, MADV_HUGEPAGE);
+        if (in_use() + idle() <= kHugeBytes) advise_huge_pages(memory, block.bytes);
     }
     return {block.data, [pool = shared_from_this(), block](std::byte*) { pool->give(block); }};
 }
@@ -119,13 +119,6 @@ static bool reads_directly(int fd) {
     return good;
 }
 
-// Whether mincore() is truthful: for other users the kernel reports all pages as cached.
-static bool may_ask(const std::string& path, const struct stat& about) {
-    constexpr uid_t kNobody = 65534;  // how a user namespace shows unknown owners
-    if (about.st_uid == geteuid() || (geteuid() == 0 && about.st_uid != kNobody)) return true;
-    return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
-}
-
 DiskFile::DiskFile(const About& about)
     : path_(about.path),
       size_(about.size),
@@ -139,21 +132,20 @@ DiskFile::DiskFile(const About& about)
     };
     const auto is_expected = [&](const struct stat& file) {
         const bool any = about.device == 0 && about.inode == 0;
-        return S_ISREG(file.st_mode) && (any || (file.st_dev == about.device && file.st_ino == about.inode));
+        const auto device = static_cast<std::uint64_t>(file.st_dev);  // signed on macOS
+        return S_ISREG(file.st_mode) && (any || (device == about.device && file.st_ino == about.inode));
     };
     // Checked before it is opened, as opening a device may have side effects, and after, as it may have been replaced.
     struct stat found;
     if (stat(path_.c_str(), &found) != 0) fail(errno);
     if (!is_expected(found)) fail(ESTALE);
-#ifdef O_DIRECT
-    if (about.direct && !share_) fd_ = open_file(path_, O_DIRECT);
+    if (about.direct && !share_ && direct_flag() != 0) fd_ = open_file(path_, direct_flag());
     direct_ = fd_ >= 0;
-#endif
     if (fd_ < 0) fd_ = open_file(path_, 0);
     if (fd_ < 0) fail(errno);
     if (fstat(fd_, &found) != 0) fail(errno);
     if (!is_expected(found)) fail(ESTALE);
-    device_ = found.st_dev;
+    device_ = static_cast<std::uint64_t>(found.st_dev);
     inode_ = found.st_ino;
     if (direct_ && !reads_directly(fd_)) {
         close(fd_);
@@ -161,15 +153,15 @@ DiskFile::DiskFile(const About& about)
         fd_ = open_same();
         if (fd_ < 0) fail(errno);
     }
-    if (!direct_) posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);  // no read-ahead: requests are explicit
-    reports_pages_ = ask_ && mapped_ != nullptr && may_ask(path_, found);
+    if (!direct_) expect_random_reads(fd_);
+    reports_pages_ = ask_ && mapped_ != nullptr && reports_cached(path_, found);
 }
 
 // Opens the file again, through the page cache. Returns -1 if that fails, or if the path now names another file.
 int DiskFile::open_same() const {
     const int fd = open_file(path_, 0);
     struct stat found;
-    if (fd >= 0 && (fstat(fd, &found) != 0 || found.st_dev != device_ || found.st_ino != inode_)) {
+    if (fd >= 0 && (fstat(fd, &found) != 0 || static_cast<std::uint64_t>(found.st_dev) != device_ || found.st_ino != inode_)) {
         close(fd);
         errno = ESTALE;
         return -1;
@@ -187,7 +179,7 @@ int DiskFile::plain() const {
     const std::lock_guard lock(mutex_);
     if (plain_ < 0) {
         plain_ = open_same();
-        if (plain_ >= 0) posix_fadvise(plain_, 0, 0, POSIX_FADV_RANDOM);
+        if (plain_ >= 0) expect_random_reads(plain_);
     }
     return plain_;
 }
@@ -198,38 +190,28 @@ void DiskFile::query_pages(std::uint64_t offset, std::size_t count, unsigned cha
         offset >= end ? 0 : std::min<std::uint64_t>(count, (end - offset) / kFetchAlign);
     std::fill(pages + inside, pages + count, std::uint8_t{1});
     if (inside == 0) return;
-    // mincore() counts pages of the system's size, which may be larger than ours.
+    // find_cached() counts pages of the system's size, which may be larger than ours.
     static const auto system_page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     if (system_page == kFetchAlign) {
-        auto* at = const_cast<std::byte*>(mapped_ + offset);
-        if (mincore(at, inside * kFetchAlign, pages) != 0) std::fill(pages, pages + inside, std::uint8_t{1});
+        if (!find_cached(mapped_ + offset, inside * kFetchAlign, pages)) std::fill(pages, pages + inside, std::uint8_t{1});
         for (std::size_t i = 0; i < inside; ++i) pages[i] &= 1;
         return;
     }
     const std::uint64_t first = offset / system_page, last = (offset + inside * kFetchAlign - 1) / system_page;
     std::vector<unsigned char> wide(last - first + 1, 1);
-    auto* at = const_cast<std::byte*>(mapped_ + first * system_page);
-    if (mincore(at, wide.size() * system_page, wide.data()) != 0) std::fill(wide.begin(), wide.end(), 1);
+    if (!find_cached(mapped_ + first * system_page, wide.size() * system_page, wide.data()))
+        std::fill(wide.begin(), wide.end(), 1);
     for (std::size_t i = 0; i < inside; ++i) pages[i] = wide[(offset + i * kFetchAlign) / system_page - first] & 1;
 }
 
 bool DiskFile::probe(std::uint64_t offset) const {
-#ifdef RWF_NOWAIT
     const int fd = plain();
-    if (fd < 0 || offset >= size_) return true;
-    std::byte byte;
-    const iovec to{&byte, 1};
-    return preadv2(fd, &to, 1, static_cast<off_t>(offset), RWF_NOWAIT) != -1 || errno != EAGAIN;
-#else
-    (void)offset;
-    return true;
-#endif
+    return fd < 0 || offset >= size_ || can_read_now(fd, offset);
 }
 
 void DiskFile::read_ahead(std::uint64_t begin, std::uint64_t end) const {
     const int fd = plain();
-    if (fd >= 0 && begin < end)
-        posix_fadvise(fd, static_cast<off_t>(begin), static_cast<off_t>(end - begin), POSIX_FADV_WILLNEED);
+    if (fd >= 0 && begin < end) begin_reading(fd, begin, end - begin);
 }
 
 int DiskFile::fails(std::uint64_t begin, std::uint64_t end, std::uint64_t& at) const {
@@ -243,7 +225,7 @@ int DiskFile::fails(std::uint64_t begin, std::uint64_t end, std::uint64_t& at) c
 
 void DiskFile::drop(std::uint64_t offset, std::uint64_t bytes) const {
     const int fd = plain();
-    if (fd >= 0) posix_fadvise(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+    if (fd >= 0) drop_cached(fd, offset, bytes);
 }
 
 static std::int64_t read_fully(int fd, std::uint64_t offset, std::size_t size, std::byte* to) {

@@ -1,6 +1,6 @@
 #include "fetch_ring.h"
 
-#if defined(__linux__) && __has_include(<linux/io_uring.h>)
+#if defined(FEEDLINE_LINUX) && __has_include(<linux/io_uring.h>)
 #include <linux/io_uring.h>
 #ifdef IORING_FEAT_RW_CUR_POS  // headers of 5.6, which have IORING_OP_READ
 #define FEEDLINE_RING 1

@@ -3,13 +3,14 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/types.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cstdint>
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__linux__)
 #include <ucontext.h>
 #endif
+
+#include "system.h"
 
 namespace feedline {
 namespace {
@@ -72,7 +73,7 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
         pass_on(signal, info, context);
         return;
     }
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__linux__)
     // The kernel gave this handler a fresh floating-point state, which the jump would keep. So the thread's own
     // rounding mode and treatment of denormals are restored.
     const auto* state = static_cast<const ucontext_t*>(context)->uc_mcontext.fpregs;
@@ -115,9 +116,7 @@ void install() {
 detail::Guard*& detail::innermost() { return in_kernel; }
 
 void install_bus_error_handler() {
-    timespec clock;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &clock);
-    const std::int64_t now = clock.tv_sec * std::int64_t{1000} + clock.tv_nsec / 1000000;
+    const std::int64_t now = coarse_milliseconds();
     const std::int64_t before = last_check_ms.load(std::memory_order_acquire);
     if (before != INT64_MIN && now - before < kCheckPeriodMs) return;
     const pid_t self = getpid();

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 
+#include "picture_ops.h"
+
 #define FEEDLINE_TEXT(name) #name
 #define FEEDLINE_VALUE(name) FEEDLINE_TEXT(name)
 
@@ -93,7 +95,7 @@ struct Decoding {  // state that must survive a jump
 const char* jpeg_version() { return FEEDLINE_VALUE(LIBJPEG_TURBO_VERSION); }
 
 std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor color, Region region, int shrink,
-                        Pixels& out, bool loose) {
+                        Pixels& out, bool loose, PictureRows* rows) {
     const PictureHeader header = read_picture_header(data, n);
     Decoding decoding;
     auto& info = decoding.info;
@@ -151,28 +153,32 @@ std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor co
     const std::size_t wide = std::size_t(info.output_width) * std::size_t(cmyk ? 4 : channels);
     const std::size_t offset = std::size_t(region.x - static_cast<int>(left)) * std::size_t(cmyk ? 4 : channels);
     // Rows are as wide as the decoder makes them. They are decoded into `out` itself if it may have gaps between rows.
-    const bool straight = !cmyk && (loose || wide == std::size_t(region.width) * std::size_t(channels));
+    const bool dense = wide == std::size_t(region.width) * std::size_t(channels);
+    const bool straight = rows == nullptr && !cmyk && (loose || dense);
     try {
         if (straight)
             out.reshape_loose(region.width, region.height, channels, offset, wide);
         else
-            out.reshape(region.width, region.height, channels);
-        if (line.size() < wide) line.resize(wide);
+            out.reshape(region.width, rows == nullptr ? region.height : 1, channels);
+        if (line.size() < wide + kSlack + kUnalignedBytes) line.resize(wide + kSlack + kUnalignedBytes);
     } catch (const std::bad_alloc&) {
         jpeg_destroy_decompress(&info);
         throw;
     }
+    std::uint8_t* const between = unaligned(line.data());
     for (int y = skips ? region.y : 0; y < region.y; ++y) {
-        JSAMPROW row = line.data();
+        JSAMPROW row = between;
         jpeg_read_scanlines(&info, &row, 1);
     }
     for (int y = 0; y < region.height; ++y) {
-        JSAMPROW row = straight ? out.row(y) - offset : line.data();
+        JSAMPROW row = straight ? out.row(y) - offset : between;
         jpeg_read_scanlines(&info, &row, 1);
-        if (cmyk)
-            from_cmyk(row + offset, out.row(y), region.width, color);
-        else if (!straight)
-            std::memcpy(out.row(y), row + offset, out.stride());
+        std::uint8_t* const to = out.row(rows == nullptr ? y : 0);
+        if (cmyk) from_cmyk(row + offset, to, region.width, color);
+        if (rows != nullptr)
+            rows->take(y, cmyk ? to : row + offset);
+        else if (!cmyk && !straight)
+            std::memcpy(to, row + offset, out.stride());
     }
     // If rows that were not read are missing, this region fails too, as other regions of the picture do.
     const bool complete = ends_with_a_marker(info.src->next_input_byte, info.src->bytes_in_buffer) ||
@@ -189,7 +195,7 @@ namespace feedline {
 
 const char* jpeg_version() { return ""; }
 
-std::string decode_jpeg(const std::uint8_t*, std::size_t, PictureColor, Region, int, Pixels&, bool) {
+std::string decode_jpeg(const std::uint8_t*, std::size_t, PictureColor, Region, int, Pixels&, bool, PictureRows*) {
     return "feedline was built without libjpeg-turbo";
 }
 

@@ -1,5 +1,6 @@
 #include "feedline/order.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "feedline/cpu.h"
@@ -153,6 +154,42 @@ void fingerprint(std::uint64_t h, const std::int64_t* ordinals, std::size_t coun
     }
 }
 
+namespace {
+
+// For places in buckets of equal size, the slot that the first place of a bucket is in.
+class Guesses {
+public:
+    Guesses(const std::int64_t* starts, std::size_t slots, std::size_t count) {
+        constexpr std::size_t kPerSlot = 4;  // buckets
+        // The table must cost less than the searches, and stay in the first cache.
+        if (slots < 3 || slots * kPerSlot > std::min(count / 4, kMost)) return;
+        const auto places = static_cast<std::uint64_t>(starts[slots] - starts[0]);
+        while ((places >> shift_) >= slots * kPerSlot) ++shift_;
+        const std::size_t buckets = static_cast<std::size_t>((places - 1) >> shift_) + 1;
+        std::size_t slot = 0;
+        for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+            const std::int64_t place = starts[0] + static_cast<std::int64_t>(std::uint64_t{bucket} << shift_);
+            const std::size_t before = slot;
+            while (slot + 1 < slots && starts[slot + 1] <= place) ++slot;
+            if (bucket != 0 && slot - before > 1) return;  // more than one slot begins within a bucket
+            first_[bucket] = static_cast<std::uint32_t>(slot);
+        }
+        useful_ = slots - 1 - slot <= 1;
+    }
+
+    // Whether each place is in the slot of its bucket, or the next one.
+    bool useful() const { return useful_; }
+    std::size_t first(std::int64_t place) const { return first_[static_cast<std::uint64_t>(place) >> shift_]; }
+
+private:
+    static constexpr std::size_t kMost = 2048;
+    std::uint32_t first_[kMost];
+    unsigned shift_ = 0;
+    bool useful_ = false;
+};
+
+}  // namespace
+
 template <class T>
 static std::ptrdiff_t locate_any(const std::int64_t* starts, std::size_t slots, const T* t, std::size_t count,
                                  std::uint32_t* slot, std::int64_t* index) {
@@ -173,6 +210,18 @@ static std::ptrdiff_t locate_any(const std::int64_t* starts, std::size_t slots, 
         for (std::size_t k = 0; k < count; ++k) {
             slot[k] = 0;
             index[k] = static_cast<std::int64_t>(t[k]) - begin;
+        }
+        return -1;
+    }
+    // Chunks of about the same size are found by their place in a table, without a search.
+    const Guesses guesses(starts, slots, count);
+    if (guesses.useful()) {
+        for (std::size_t k = 0; k < count; ++k) {
+            const auto place = static_cast<std::int64_t>(t[k]);
+            std::size_t at = guesses.first(place - begin);
+            at += static_cast<std::size_t>(starts[at + 1] <= place);
+            slot[k] = static_cast<std::uint32_t>(at);
+            index[k] = place - starts[at];
         }
         return -1;
     }

@@ -52,10 +52,10 @@ void cntk_sequence_order(std::uint64_t seed, const std::int64_t* counts, const s
     }
 }
 
-void cntk_numbers(std::uint64_t seed, std::uint64_t first, std::size_t count, std::uint64_t* out) {
-    std::mt19937_64 rng(seed);
-    rng.discard(first);
-    for (std::size_t i = 0; i < count; ++i) out[i] = rng();
+CntkNumbers::CntkNumbers(std::uint64_t seed, std::uint64_t position) : rng_(seed) { rng_.discard(position); }
+
+void CntkNumbers::draw(std::size_t count, std::uint64_t* out) {
+    for (std::size_t i = 0; i < count; ++i) out[i] = rng_();
 }
 
 }  // namespace feedline

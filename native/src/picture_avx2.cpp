@@ -100,7 +100,8 @@ static inline __m256 scaled(__m128i eight, __m256 mean, __m256 scale) {
     return _mm256_mul_ps(_mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight)), mean), scale);
 }
 
-static void write_planes(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale, float* out) {
+static void write_planes(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale,
+                         std::size_t plane, float* out) {
     // The places of a channel's values in bytes 0 to 15, and in bytes 8 to 23, of 8 pixels.
     const __m128i low[] = {_mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1),
                            _mm_setr_epi8(1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1),
@@ -110,16 +111,19 @@ static void write_planes(const std::uint8_t* pixels, std::size_t n, const float*
                             _mm_setr_epi8(-1, -1, -1, -1, -1, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1)};
     __m256 shift[3], factor[3];
     for (int c = 0; c < 3; ++c) shift[c] = _mm256_set1_ps(mean[c]), factor[c] = _mm256_set1_ps(scale[c]);
-    std::size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
+    if (n < 8) {
+        for (std::size_t i = 0; i < n; ++i)
+            for (std::size_t c = 0; c < 3; ++c) out[c * plane + i] = (float(pixels[3 * i + c]) - mean[c]) * scale[c];
+        return;
+    }
+    for (std::size_t next = 0; next < n; next += 8) {
+        const std::size_t i = next + 8 <= n ? next : n - 8;  // some of the last ones are computed twice
         const __m128i a = load16(pixels + 3 * i), b = load16(pixels + 3 * i + 8);
         for (int c = 0; c < 3; ++c) {
             const __m128i eight = _mm_or_si128(_mm_shuffle_epi8(a, low[c]), _mm_shuffle_epi8(b, high[c]));
-            _mm256_storeu_ps(out + std::size_t(c) * n + i, scaled(eight, shift[c], factor[c]));
+            _mm256_storeu_ps(out + std::size_t(c) * plane + i, scaled(eight, shift[c], factor[c]));
         }
     }
-    for (; i < n; ++i)
-        for (std::size_t c = 0; c < 3; ++c) out[c * n + i] = (float(pixels[3 * i + c]) - mean[c]) * scale[c];
 }
 
 static void write_interleaved(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale,
@@ -137,10 +141,10 @@ static void write_interleaved(const std::uint8_t* pixels, std::size_t n, const f
     for (; i < 3 * n; ++i) out[i] = (float(pixels[i]) - mean[i % 3]) * scale[i % 3];
 }
 
-void write_floats_avx2(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale, bool planes,
-                       float* out) {
-    if (planes)
-        write_planes(pixels, n, mean, scale, out);
+void write_floats_avx2(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale,
+                       std::size_t plane, float* out) {
+    if (plane != 0)
+        write_planes(pixels, n, mean, scale, plane, out);
     else
         write_interleaved(pixels, n, mean, scale, out);
 }

@@ -63,15 +63,18 @@ class PictureJob {
     std::string run(std::size_t i) {
         const std::string fault = load(i);
         if (!fault.empty()) return fault;
-        for (; at_ < options_.kinds.size(); ++at_) {
-            const std::string step_fault = step();
-            if (!step_fault.empty()) return step_fault;
+        while (!written_) {
+            if (ends_at(now_->width, now_->height)) {
+                PictureResult result = last();
+                for (int y = 0; y < now_->height; ++y) result.take(y, now_->row(y));
+            } else if (at_ == options_.kinds.size()) {
+                return "its steps lead to " + size_text(now_->width, now_->height) + " pixels, not to " +
+                       size_text(options_.width, options_.height);
+            } else {
+                const std::string step_fault = step();
+                if (!step_fault.empty()) return step_fault;
+            }
         }
-        if (written_) return "";
-        if (now_->width != options_.width || now_->height != options_.height)
-            return "its steps lead to " + size_text(now_->width, now_->height) + " pixels, not to " +
-                   size_text(options_.width, options_.height);
-        write();
         return "";
     }
 
@@ -80,10 +83,25 @@ class PictureJob {
 
     PictureOp kind() const { return static_cast<PictureOp>(options_.kinds[at_]); }
 
+    // Goes to the next operation, and returns the numbers of this one.
     const double* take() {
         const double* numbers = numbers_;
-        numbers_ += kArity[options_.kinds[at_]];
+        numbers_ += kArity[options_.kinds[at_++]];
         return numbers;
+    }
+
+    // Whether a picture of this size is the result, or its mirror image. Then its rows go there as they come.
+    bool ends_at(int width, int height) const {
+        const std::size_t remaining = options_.kinds.size() - at_;
+        return width == options_.width && height == options_.height &&
+               (remaining == 0 || (remaining == 1 && kind() == PictureOp::flip));
+    }
+
+    PictureResult last() {
+        static constexpr double kNoFlip[2] = {0, 0};
+        const double* flip = at_ < options_.kinds.size() ? take() : kNoFlip;
+        written_ = true;
+        return PictureResult(options_, result_, flip[0] != 0, flip[1] != 0);
     }
 
     std::string load(std::size_t i) {
@@ -110,11 +128,14 @@ class PictureJob {
             const double* numbers = take();
             region = {to_int(numbers[0]), to_int(numbers[1]), to_int(numbers[2]), to_int(numbers[3])};
             if (!inside(region, all.width, all.height)) return outside(region, all.width, all.height);
-            ++at_;
         }
         const int shrink = shrinks(region);
         const Region stored = stored_region(region, orientation, header.width, header.height);
         if (shrink > 1) return decode_smaller(data, n, stored, shrink, orientation);
+        if (orientation == 1 && ends_at(region.width, region.height)) {
+            PictureResult result = last();
+            return turn(decode_jpeg(data, n, options_.color, stored, 1, *now_, true, &result), 1);
+        }
         const bool loose = orientation != 1 || resizes(region.width, region.height);
         return turn(decode_jpeg(data, n, options_.color, stored, 1, *now_, loose), orientation);
     }
@@ -153,7 +174,6 @@ class PictureJob {
         if (!fault.empty()) return "expected a whole JPEG: " + fault;
         const bool turned = orientation >= 5;
         const double *numbers = take(), over = 1.0 / shrink;
-        ++at_;
         const double x0 = stored.x * over - rounded.x, y0 = stored.y * over - rounded.y;
         const int width = to_int(numbers[turned ? 1 : 0]), height = to_int(numbers[turned ? 0 : 1]);
         next_->reshape(width, height, now_->channels);
@@ -193,12 +213,15 @@ class PictureJob {
                            size_text(width, height);
                 if (width == now_->width && height == now_->height) return "";
                 const auto filter = static_cast<PictureFilter>(to_int(numbers[2]));
-                const bool last = at_ + 1 == options_.kinds.size() && !options_.floats;
-                written_ = last && width == options_.width && height == options_.height;
-                if (!written_) next_->reshape(width, height, now_->channels);
-                resize_pixels(*now_, 0, 0, now_->width, now_->height, width, height, filter,
-                              written_ ? static_cast<std::uint8_t*>(result_) : next_->row(0));
-                if (!written_) swap();
+                if (ends_at(width, height)) {
+                    PictureResult result = last();
+                    resize_pixels(*now_, 0, 0, now_->width, now_->height, width, height, filter, result.unchanged(),
+                                  &result);
+                    return "";
+                }
+                next_->reshape(width, height, now_->channels);
+                resize_pixels(*now_, 0, 0, now_->width, now_->height, width, height, filter, next_->row(0));
+                swap();
                 return "";
             }
             case PictureOp::flip:
@@ -227,17 +250,10 @@ class PictureJob {
         return "";
     }
 
-    void write() {
-        if (options_.floats)
-            write_floats(*now_, options_.mean, options_.scale, options_.planes, static_cast<float*>(result_));
-        else
-            std::memcpy(result_, now_->row(0), now_->size());
-    }
-
     const PictureBatchOptions& options_;
     const double* numbers_;
     void* const result_;
-    bool written_ = false;  // whether the last operation wrote there
+    bool written_ = false;  // whether the result is complete
     std::size_t at_ = 0;
     Pixels *now_, *next_;
 };

@@ -11,7 +11,7 @@ namespace feedline {
 
 namespace {
 
-bool in_avx2() {
+[[maybe_unused]] bool in_avx2() {
 #ifdef FEEDLINE_X86
     return cpu().avx2;
 #else

@@ -11,20 +11,26 @@
 
 namespace feedline {
 
-void Pixels::reshape(int w, int h, int c) {
-    const std::size_t size = std::size_t(w) * std::size_t(h) * std::size_t(c);
-    // With more bytes than pixels have, as vector loads read beyond the last one.
-    if (size + kSlack > capacity_) {
-        memory_.reset(new std::uint8_t[size + kSlack]);
-        capacity_ = size + kSlack;
+// With more bytes than pixels have, as vector loads read beyond the last one.
+void Pixels::reserve(std::size_t size) {
+    if (size + kSlack + kUnalignedBytes > capacity_) {
+        memory_.reset(new std::uint8_t[size + kSlack + kUnalignedBytes]);
+        capacity_ = size + kSlack + kUnalignedBytes;
     }
+    before_ = std::size_t(unaligned(memory_.get()) - memory_.get());
+}
+
+void Pixels::reshape(int w, int h, int c) {
     width = w, height = h, channels = c;
-    before_ = 0, pitch_ = stride();
+    reserve(size());
+    pitch_ = stride();
 }
 
 void Pixels::reshape_loose(int w, int h, int c, std::size_t before, std::size_t pitch) {
-    reshape(static_cast<int>(pitch / std::size_t(c)), h, c);
-    width = w, before_ = before;
+    width = w, height = h, channels = c;
+    pitch_ = (pitch + kUnalignedBytes - 1) / kUnalignedBytes * kUnalignedBytes;
+    reserve(pitch_ * std::size_t(h));
+    before_ += before;
 }
 
 // ---- turning ------------------------------------------------------------------------------------------------
@@ -140,24 +146,55 @@ void pad_pixels(const Pixels& in, int left, int top, int right, int bottom, Pict
     }
 }
 
-void write_floats(const Pixels& pixels, const std::vector<float>& mean, const std::vector<float>& scale, bool planes,
-                  float* out) {
-    const std::size_t channels = std::size_t(pixels.channels), n = pixels.size() / channels;
+// ---- results ------------------------------------------------------------------------------------------------
+
+PictureResult::PictureResult(const PictureBatchOptions& options, void* out, bool mirrored, bool upside_down)
+    : options_(options),
+      out_(out),
+      mirrored_(mirrored),
+      upside_down_(upside_down),
+      channels_(options.color == PictureColor::grey ? 1 : 3) {
+    if (mirrored) line_.resize(std::size_t(options.width) * channels_ + kSlack);
+    if (!options.floats) return;
 #ifdef FEEDLINE_X86
-    if (channels == 3 && cpu().avx2) return write_floats_avx2(pixels.row(0), n, mean.data(), scale.data(), planes, out);
+    if (channels_ == 3 && cpu().avx2) return;
 #endif
-    float tables[3][256];
-    for (std::size_t c = 0; c < channels; ++c)
-        for (int v = 0; v < 256; ++v) tables[c][v] = (float(v) - mean[c]) * scale[c];
-    const std::uint8_t* p = pixels.row(0);
-    if (channels == 1) {
-        for (std::size_t i = 0; i < n; ++i) out[i] = tables[0][p[i]];
-    } else if (planes) {
-        float *r = out, *g = out + n, *b = out + 2 * n;
-        for (std::size_t i = 0; i < n; ++i, p += 3) r[i] = tables[0][p[0]], g[i] = tables[1][p[1]], b[i] = tables[2][p[2]];
-    } else {
-        for (std::size_t i = 0; i < 3 * n; i += 3)
-            for (std::size_t c = 0; c < 3; ++c) out[i + c] = tables[c][p[i + c]];
+    tables_.resize(256 * channels_);
+    for (std::size_t c = 0; c < channels_; ++c)
+        for (std::size_t v = 0; v < 256; ++v) tables_[256 * c + v] = (float(v) - options.mean[c]) * options.scale[c];
+}
+
+std::uint8_t* PictureResult::unchanged() const {
+    return mirrored_ || upside_down_ || options_.floats ? nullptr : static_cast<std::uint8_t*>(out_);
+}
+
+void PictureResult::take(int y, const std::uint8_t* row) noexcept {
+    const std::size_t width = std::size_t(options_.width), at = std::size_t(upside_down_ ? options_.height - 1 - y : y);
+    if (mirrored_) {
+        mirror_row(row, width, channels_, line_.data());
+        row = line_.data();
+    }
+    const std::size_t first = at * width * (options_.floats && options_.planes ? 1 : channels_);
+    if (options_.floats)
+        write_floats(row, static_cast<float*>(out_) + first);
+    else
+        std::memcpy(static_cast<std::uint8_t*>(out_) + first, row, width * channels_);
+}
+
+void PictureResult::write_floats(const std::uint8_t* row, float* out) const {
+    const std::size_t width = std::size_t(options_.width);
+    const std::size_t plane = options_.planes ? width * std::size_t(options_.height) : 0;
+    if (tables_.empty()) {
+#ifdef FEEDLINE_X86
+        write_floats_avx2(row, width, options_.mean.data(), options_.scale.data(), plane, out);
+#endif
+        return;
+    }
+    const std::size_t across = plane != 0 ? 1 : channels_, to_next = plane != 0 ? plane : 1;
+    for (std::size_t c = 0; c < channels_; ++c) {
+        const float* table = tables_.data() + 256 * c;
+        float* to = out + c * to_next;
+        for (std::size_t x = 0; x < width; ++x) to[x * across] = table[row[x * channels_ + c]];
     }
 }
 

@@ -254,7 +254,7 @@ void spread_weights(Weights& weights, int results, std::vector<std::int32_t>& la
 }
 
 void resize_with(Memory& memory, const Pixels& in, double x0, double y0, double x1, double y1, PictureFilter filter,
-                 int width, int height, std::uint8_t* out) {
+                 int width, int height, std::uint8_t* out, PictureRows* taken_by) {
     Weights &across = memory.across, &down = memory.down;
     const int channels = in.channels;
     const std::size_t n = in.stride();
@@ -287,7 +287,7 @@ void resize_with(Memory& memory, const Pixels& in, double x0, double y0, double 
         else
             add_rows(rows, down.of(y), down.taps, 0, n, sums);
         // Variants write some bytes after a row. They may be in the next row, but not after the last one.
-        const bool near_end = std::size_t(height - 1 - y) * stride < kSlack;
+        const bool near_end = out == nullptr || std::size_t(height - 1 - y) * stride < kSlack;
         std::uint8_t* to = near_end ? memory.end.data() : out + std::size_t(y) * stride;
         if (!across.many.empty())
             add_many_columns(sums, across, width, channels, to);
@@ -301,17 +301,20 @@ void resize_with(Memory& memory, const Pixels& in, double x0, double y0, double 
 #endif
         else
             add_columns(sums, across, width, channels, to);
-        if (near_end) std::memcpy(out + std::size_t(y) * stride, to, stride);
+        if (out == nullptr)
+            taken_by->take(y, to);
+        else if (near_end)
+            std::memcpy(out + std::size_t(y) * stride, to, stride);
     }
 }
 
 }  // namespace
 
 void resize_pixels(const Pixels& in, double x0, double y0, double x1, double y1, int width, int height,
-                   PictureFilter filter, std::uint8_t* out) {
+                   PictureFilter filter, std::uint8_t* out, PictureRows* rows) {
     static thread_local Memory kept;
     Memory& memory = kept;  // looked up once
-    resize_with(memory, in, x0, y0, x1, y1, filter, width, height, out);
+    resize_with(memory, in, x0, y0, x1, y1, filter, width, height, out, rows);
     if (memory.bytes() > kMaxIdleBytes) memory = Memory();
 }
 

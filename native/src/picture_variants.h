@@ -25,9 +25,10 @@ void add_columns_avx2(const std::int16_t* in, const int* first, const std::int32
 // A row of n pixels of three channels from right to left. Reads and writes up to one byte after them.
 void mirror_row_avx2(const std::uint8_t* from, std::size_t n, std::uint8_t* to);
 
-// (value - mean) * scale of n pixels of three channels, channels first if `planes`. Reads up to 8 bytes after them.
-void write_floats_avx2(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale, bool planes,
-                       float* out);
+// (value - mean) * scale of n pixels of three channels. plane: floats from a channel to the next, or 0 if channels come
+// last. Reads up to 8 bytes after the pixels.
+void write_floats_avx2(const std::uint8_t* pixels, std::size_t n, const float* mean, const float* scale,
+                       std::size_t plane, float* out);
 
 // Changes of colours of n pixels of three channels, of which number `red` (0 or 2) is red. They change the first of
 // them and return their number. Portable code does the others. blend: n levels.

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "record_bytes.h"
+#include "system.h"
 
 namespace feedline {
 
@@ -197,7 +198,7 @@ void RecordIOIndexer::next(std::size_t records, std::vector<RecordIOEntry>& out)
         if (after - begin <= kDense && at_ + kAhead / 2 > advised_ && at_ < size_) {
             const std::uint64_t from = std::max(advised_, at_);
             advised_ = from + kAhead;
-            posix_fadvise(descriptor_, static_cast<off_t>(from), static_cast<off_t>(kAhead), POSIX_FADV_WILLNEED);
+            begin_reading(descriptor_, from, kAhead);
         }
     }
 }

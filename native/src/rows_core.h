@@ -52,7 +52,7 @@ public:
             if (fields[s].ragged) push(out.streams[s].offsets, 0);
             // Room for all samples at once, if they fit, as moving written data is expensive.
             else if (bytes_[s] != 0 && rows <= std::min(limit, kReserve) / bytes_[s])
-                out.streams[s].values.grow(rows * bytes_[s] + 1);  // one more, see `samples`
+                out.streams[s].values.recycle(rows * bytes_[s] + 1);  // one more, see `samples`
         }
     }
 

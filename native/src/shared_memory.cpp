@@ -8,12 +8,14 @@
 #include <system_error>
 #include <utility>
 
+#include "system.h"
+
 namespace feedline {
 
 std::shared_ptr<SharedMemory> SharedMemory::map(int fd, std::size_t size, bool copy_on_write) {
-    // Populating a private mapping would copy every page.
-    const int flags = copy_on_write ? MAP_PRIVATE : MAP_SHARED | MAP_POPULATE;
-    void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+    // Making the pages of a private mapping present would copy each of them.
+    void* const data = copy_on_write ? mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0)
+                                     : map_shared(fd, size);
     if (data == MAP_FAILED) throw std::system_error(errno, std::generic_category());
     return std::shared_ptr<SharedMemory>(new SharedMemory(static_cast<std::byte*>(data), size));
 }

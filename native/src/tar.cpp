@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "record_bytes.h"
+#include "system.h"
 
 namespace feedline {
 
@@ -352,7 +353,7 @@ void TarIndexer::walk(Bytes& bytes, std::size_t members, std::vector<TarEntry>& 
                 if (!stream_ && member.size <= kDense && member.next + kAhead / 2 > advised_ && member.next < size_) {
                     const std::uint64_t from = std::max(advised_, member.next);
                     advised_ = from + kAhead;
-                    posix_fadvise(descriptor_, static_cast<off_t>(from), static_cast<off_t>(kAhead), POSIX_FADV_WILLNEED);
+                    begin_reading(descriptor_, from, kAhead);
                 }
                 break;
             }

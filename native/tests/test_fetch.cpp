@@ -43,7 +43,7 @@ struct Scratch {
         close(fd);
         unlink(path.c_str());
     }
-    void evict() const { posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); }
+    void evict() const { open()->drop(0, bytes.size()); }
     std::shared_ptr<DiskFile> open(bool direct = true, bool ask = true) const {
         DiskFile::About about;
         about.path = path;
@@ -86,7 +86,7 @@ void test_ranges(Fetcher::Backend backend, bool direct) {
         const auto opened = file.open(direct);
         for (int round = 0; round < 60; ++round) {
             if (round % 4 == 0) file.evict();
-            if (round % 4 == 1) (void)!posix_fadvise(file.fd, 0, 1 << 20, POSIX_FADV_WILLNEED);
+            if (round % 4 == 1) file.open()->read_ahead(0, 1 << 20);
             std::vector<RangeWork::Range> ranges;
             for (int i = 0; i < 5; ++i) {
                 const std::uint64_t offset = random() % file.bytes.size();

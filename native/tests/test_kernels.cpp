@@ -88,8 +88,10 @@ static void test_cntk_numbers() {
         const auto first = static_cast<std::uint64_t>(below(1000));
         const auto count = static_cast<std::size_t>(below(1000));
         Exact<std::uint64_t> all(static_cast<std::size_t>(first) + count), part(count);
-        cntk_numbers(7, 0, all.size, all.get());
-        cntk_numbers(7, first, count, part.get());
+        CntkNumbers(7, 0).draw(all.size, all.get());
+        CntkNumbers numbers(7, first);
+        numbers.draw(count / 2, part.get());
+        numbers.draw(count - count / 2, part.get() + count / 2);
         CHECK(std::equal(part.get(), part.get() + count, all.get() + first));
     }
 }

@@ -2,7 +2,6 @@
 // once, by the process that has begun it. Meant for ASan + UBSan (`make sanitize`).
 #include "feedline/shared_memory.h"
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,9 +20,15 @@ using namespace feedline;
 constexpr std::size_t kSize = 8192;
 constexpr std::uint8_t kFree = 0, kTaken = 1, kForgotten = 2;
 
+static int shared_file() {
+    char path[] = "/tmp/feedline-shared-XXXXXX";
+    const int fd = mkstemp(path);
+    CHECK(fd >= 0 && unlink(path) == 0 && ftruncate(fd, kSize) == 0);
+    return fd;
+}
+
 static std::shared_ptr<SharedMemory> memory() {
-    const int fd = memfd_create("feedline-test", MFD_CLOEXEC);
-    CHECK(fd >= 0 && ftruncate(fd, kSize) == 0);
+    const int fd = shared_file();
     auto mapped = SharedMemory::map(fd, kSize);
     close(fd);
     return mapped;
@@ -52,8 +57,7 @@ static void test_owners_go_in_any_order() {
 }
 
 static void test_a_copy_on_write_mapping_keeps_what_is_written_to_it() {
-    const int fd = memfd_create("feedline-test", MFD_CLOEXEC);
-    CHECK(fd >= 0 && ftruncate(fd, kSize) == 0);
+    const int fd = shared_file();
     const auto shared = SharedMemory::map(fd, kSize), copied = SharedMemory::map(fd, kSize, true);
     close(fd);
     byte(shared, 3) = 5;

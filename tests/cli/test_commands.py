@@ -22,8 +22,10 @@ from feedline.cli import cost as costs
 from feedline.cli.app import COMMANDS
 from feedline.feed.timeline import BlockOrder, ChunkTable
 from feedline.runs.history import read_history
+from feedline.system import PORTABLE
 from feedline.testing import bytes_digest
 from tests.cli.shell import ENV, feedline, start
+from tests.linux import linux_only
 
 LENGTHS = [1, 2, 3, 3, 3, 40, 7, 1, 100, 12] * 20
 
@@ -223,6 +225,7 @@ def test_inspect_and_plan_show_the_cost_of_reading(tmp_path):
     assert "in the page cache" in feedline("plan", tmp_path / "large").stdout
 
 
+@linux_only("a page cache that can be emptied")
 def test_bench_cold(tmp_path):
     """Evicts the files first, feeds one sweep at most, compares with bare reads, and refuses data in memory."""
     x = np.random.default_rng(0).random((5000, 100), np.float32)
@@ -328,7 +331,7 @@ def test_bench_accounts_for_its_time(kind, request):
     assert found["share_of_copy"] == pytest.approx(
         found["delivered_bytes"] / found["seconds"] / found["copy_bytes_per_second"]
     )
-    assert found["private_bytes_peak"] > 0
+    assert PORTABLE or found["private_bytes_peak"] > 0
     assert found["time"]["gathering"] > 0
     assert found["time"]["planning"] > 0
     assert found["indexed"] in (False, kind == "ctf")
@@ -462,7 +465,7 @@ def test_wrong_usage():
 
 
 def test_version_and_help():
-    assert feedline("--version").stdout.strip() == f"feedline {fl.__version__}"
+    assert feedline("--version").stdout.strip().partition(" (")[0] == f"feedline {fl.__version__}"
     out = feedline("--help").stdout
     for command in ("inspect", "convert", "plan", "bench", "demo"):
         assert command in out

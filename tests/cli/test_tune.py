@@ -17,6 +17,7 @@ from feedline.cli.tune.corpora import AS_IS, MIXES_LESS, Corpora
 from feedline.cli.tune.loaders import Loaders
 from feedline.cli.tune.paired_search import UnavailableError
 from tests.cli.shell import ENV, feedline, naming, start
+from tests.linux import linux_only
 
 MINE = """
 import pathlib
@@ -150,7 +151,7 @@ def settings_of(subject):
 
 
 @pytest.mark.parametrize("name", ["words.ctf", "table.store", "rows.jsonl"])
-@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("cold", [False, pytest.param(True, marks=linux_only("a page cache that can be emptied"))])
 def test_every_setting_runs_and_so_does_its_program(folder, monkeypatch, tmp_path, name, cold):
     with corpora(folder, name, window="32k", cold=cold) as subject:
         subject.measure(subject.present, 0.01)

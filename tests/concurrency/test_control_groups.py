@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from feedline.concurrency.control_groups import usable_cores
+from feedline.system.control_groups import usable_cores
+from tests.linux import linux_only
+
+pytestmark = linux_only("control groups")
 
 
 @pytest.mark.parametrize(

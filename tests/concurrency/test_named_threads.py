@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from feedline.concurrency.named_threads import begin
+from tests.linux import linux_only
 
 
+@linux_only("names of threads")
 def test_the_system_knows_its_name():
     names = []
     thread = begin("heartbeat", lambda: names.append(Path("/proc/thread-self/comm").read_text().strip()))

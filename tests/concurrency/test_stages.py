@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.concurrency.conditions import activity_of, process_conditions
+from feedline.concurrency.conditions import process_conditions
 from feedline.concurrency.hooks import hook_name
 from feedline.concurrency.stages import FEEDS, STAGES, Durations, FeedStage, add_stages
+from feedline.system import activity_of
+from tests.linux import linux_only
 
 
 class Items:
@@ -204,6 +206,7 @@ def test_hooks_are_named():
     assert "lambda" in named or named == "tests"
 
 
+@linux_only("what other processes do")
 def test_processes_are_described_until_they_end():
     context = multiprocessing.get_context("fork")
     lock = context.Lock()

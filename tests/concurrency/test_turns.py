@@ -6,10 +6,12 @@ All share the generators of the process, so a defect shows as other numbers, cha
 from __future__ import annotations
 
 import functools
+import gc
 import random
 import signal
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -334,6 +336,28 @@ def test_a_child_forked_in_the_middle_of_a_batch_reads_in_any_thread():
 def nested(at):
     """User code that reads another loader between two draws."""
     return drawn(at), seeded(drawn, 2), compared(drawn, 3), drawn(at, 1)
+
+
+class Mark:
+    """The state of a generator."""
+
+
+def test_a_reading_that_ends_keeps_no_states():
+    """A cycle would keep those of every batch until the next collection of garbage."""
+    marks = [Mark()]
+    kept = weakref.ref(marks[0])
+    gc.disable()
+    try:
+        reading = turns_of.Reading(lambda: False)
+        turns.begin(reading, lambda: [marks.pop()])
+        assert reading.base is reading.root is reading
+        turns.inside.pop(reading)
+        turns.end(reading)
+        assert kept() is not None
+        del reading
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_ctrl_c_at_any_moment_gives_the_turn_back():

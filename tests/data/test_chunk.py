@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.value import SparseValue
 from feedline.errors import DataError
+from tests.linux import linux_only
 
 SCHEMA = Schema({"x": Stream(2, "int64"), "y": Stream(5, sparse=True), "b": Stream((), "bool")})
 
@@ -68,6 +69,7 @@ def test_pieces_are_the_chunk(n, nbytes, data):
     assert np.array_equal(np.concatenate([chunk["x"].rows[:0], *rows]), chunk["x"].rows)
 
 
+@linux_only("a table of all maps")
 def test_a_file_that_is_cut_is_reported(tmp_path):
     path = tmp_path / "rows"
     np.arange(40_000).tofile(path)

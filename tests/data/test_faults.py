@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
+from feedline import system
 from feedline.data import faults
 from feedline.errors import DataError
 
@@ -19,6 +20,7 @@ def file(request, tmp_path):
     path = tmp_path / request.param
     path.write_bytes(bytes(3 * PAGE))
     rows = np.memmap(path, np.uint8, "r")
+    system.note_map(rows.base, path)
     return path, rows.__array_interface__["data"][0], rows
 
 
@@ -35,6 +37,7 @@ def test_part_of_a_file_is_looked_up(tmp_path):
     path.write_bytes(bytes(3 * PAGE))
     with open(path, "rb") as opened:
         part = mmap.mmap(opened.fileno(), PAGE, access=mmap.ACCESS_READ, offset=2 * PAGE)
+    system.note_map(part, path, 2 * PAGE)
     address = np.frombuffer(part, np.uint8).__array_interface__["data"][0]
     assert faults.locate(address + 5) == (str(path), 2 * PAGE + 5)
 

@@ -16,7 +16,7 @@ from feedline.feed.conversion.convert import convert, open_corpus
 from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.formats.arrow.parquet import ParquetDeserializer
 from feedline.feed.formats.cntk.ctf_write import write_ctf
-from feedline.feed.formats.store import StoreDeserializer
+from feedline.feed.formats.store.store_reader import StoreDeserializer
 from feedline.feed.protocol import ChunkInfo, Deserializer, Unsized
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything

@@ -200,6 +200,7 @@ def test_small_minibatches_are_copied_in_the_call():
     """The threshold is in bytes, between a minibatch of tokens and one of images."""
     for width, used in ((16, False), (4096, True)):
         corpus = fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros((512, width), np.float32)))
+        never_together(corpus)
         for _ in range(6):
             corpus.next_minibatch(64)
         assert (copy_ahead_of(corpus).used > 0) == used

@@ -1,4 +1,4 @@
-"""Small minibatches that are copied together equal others, for any requests."""
+"""Minibatches that are planned together equal others, for any requests, however they are copied."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.assembly import ChunkSet
 from feedline.feed.reading import copy_together as together
 from tests.feed.test_copy_ahead import content, partitions, sizes, steps
-from tests.inside import copy_together_of, interrupt_taking, never_together, next_finished
+from tests.inside import (
+    copy_together_of,
+    interrupt_taking,
+    look_at_once,
+    never_together,
+    next_finished,
+    reader_of,
+)
 from tests.laws.corpora import CountedCorpus, worlds
 
 
@@ -21,6 +29,15 @@ from tests.laws.corpora import CountedCorpus, worlds
 def eager(monkeypatch):
     """However few there are."""
     monkeypatch.setattr(together, "_MIN_COUNT", 1)
+
+
+@pytest.fixture(params=["together", "singly", "ahead"])
+def copies(request, monkeypatch):
+    """Copied together, when they are requested, or ahead by a thread, whatever their size."""
+    if request.param != "together":
+        monkeypatch.setattr(together, "MAX_BYTES", 0)
+    if request.param == "ahead":
+        monkeypatch.setattr(together, "AHEAD_BYTES", 0)
 
 
 def alone(source):
@@ -65,6 +82,7 @@ def compare(on, off, size, asked):
         assert getattr(on.stats(), name) == getattr(off.stats(), name)
 
 
+@pytest.mark.usefixtures("copies")
 @pytest.mark.filterwarnings("ignore:a minibatch of .* leaves none:RuntimeWarning")
 @given(worlds(), sizes, steps, st.sampled_from(["global", "cntk"]), st.one_of(st.none(), st.integers(1, 150)))
 def test_together_is_alone(world, size, asked, filling, limit):
@@ -72,6 +90,7 @@ def test_together_is_alone(world, size, asked, filling, limit):
     compare(world.source(**changes), alone(world.source(**changes)), size, asked)
 
 
+@pytest.mark.usefixtures("copies")
 @given(st.integers(1, 9), steps, st.sampled_from(["repeat", "stop", "drop"]), st.integers(0, 30))
 def test_mixtures_with_jumps(size, asked, when_empty, jump):
     def source():
@@ -86,6 +105,7 @@ def test_mixtures_with_jumps(size, asked, when_empty, jump):
     compare(source(), alone(source()), size, asked)
 
 
+@pytest.mark.usefixtures("copies")
 @given(st.integers(1, 12), st.lists(partitions, min_size=1, max_size=8))
 def test_parts_of_ranks_in_turn(size, shares):
     def source():
@@ -96,6 +116,7 @@ def test_parts_of_ranks_in_turn(size, shares):
         assert told(on.next_minibatch(size, share)) == told(off.next_minibatch(size, share))
 
 
+@pytest.mark.usefixtures("copies")
 @given(worlds(order="feedline"), sizes, st.data())
 def test_unreadable_sequences_keep_their_meaning(world, size, data):
     world.bad = tuple(data.draw(st.sets(st.integers(0, world.total - 1), max_size=4)))
@@ -113,6 +134,7 @@ def test_unreadable_sequences_keep_their_meaning(world, size, data):
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.usefixtures("copies")
 def test_a_damaged_text_is_an_error_of_its_minibatch():
     """Only the copy sees it, and others were copied with it."""
     data = np.frombuffer(b"abc\xffefghijklmnopqrstuvwx", np.uint8)
@@ -126,6 +148,7 @@ def test_a_damaged_text_is_an_error_of_its_minibatch():
     assert source.position.sequence == 3
 
 
+@pytest.mark.usefixtures("copies")
 def test_layouts_do_not_depend_on_neighbours():
     """With a chunk of single samples among longer ones, a minibatch has offsets only if its own sequences need them."""
 
@@ -159,7 +182,7 @@ def test_most_minibatches_are_copied_together():
     assert copy_together_of(source).used > 650
 
 
-@pytest.mark.parametrize("settings", [{"read_ahead": 0}, {"transforms": [lambda s: s]}, {"frame_mode": True}])
+@pytest.mark.parametrize("settings", [{"transforms": [lambda s: s]}, {"frame_mode": True}])
 def test_where_it_must_not_be(settings):
     assert copy_together_of(tiny(**settings)) is None
 
@@ -190,10 +213,53 @@ def test_what_others_ask_for_is_not_copied_in_vain():
         assert copy_together_of(source).cursor is None
 
 
-def test_large_minibatches_are_not_copied_together():
-    source = tiny()
+@pytest.mark.parametrize("settings", [{}, {"read_ahead": 0}])
+@pytest.mark.parametrize("size", [8, 600])
+def test_minibatches_copied_one_by_one_share_no_memory(monkeypatch, size, settings):
+    monkeypatch.undo()
+    source = tiny(**settings)
+    before, shared = source.next_minibatch(size), 0
+    for _ in range(40):
+        minibatch = source.next_minibatch(size)
+        shared += owner_of(minibatch) is owner_of(before)
+        before = minibatch
+    assert copy_together_of(source).used > 20
+    assert (shared > 0) == (size == 8 and not settings)
+
+
+def owner_of(minibatch):
+    """The array that the rows of a minibatch are a view of, or these rows."""
+    owner = minibatch["x"].rows
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return owner
+
+
+@pytest.mark.parametrize("settings", [{}, {"read_ahead": 0}])
+def test_data_that_leaves_the_page_cache_is_noticed(monkeypatch, tmp_path, settings):
+    monkeypatch.setattr(together, "MAX_BYTES", 0)
+    monkeypatch.setattr(together, "AHEAD_BYTES", 0)
+    rows = np.arange(4000, dtype=np.float32)[:, None]
+    fl.convert(fl.ArrayDeserializer(x=rows), tmp_path / "store")
+    source, other = fl.MinibatchSource(fl.StoreDeserializer(tmp_path / "store"), **settings), alone(tiny_of(rows))
+    for step in range(12):
+        if step == 6:
+            assert copy_together_of(source).cursor is not None
+            monkeypatch.setattr(ChunkSet, "lacking", lambda *_, **__: 1)
+            look_at_once(source)
+        assert told(source.next_minibatch(8))[0] == told(other.next_minibatch(8))[0]
+        assert reader_of(source).stages == (step >= 6)
+
+
+def tiny_of(rows):
+    return fl.MinibatchSource(fl.ArrayDeserializer(x=rows))
+
+
+def test_huge_minibatches_are_planned_one_by_one(monkeypatch):
+    monkeypatch.undo()
+    source = fl.MinibatchSource(fl.ArrayDeserializer(x=np.zeros((32, 1 << 20), np.float32)))
     for _ in range(8):
-        source.next_minibatch(2000)
+        source.next_minibatch(2)
     assert copy_together_of(source).used == 0
 
 
@@ -219,10 +285,7 @@ def test_a_minibatch_that_is_kept_keeps_little():
         if step % 100 == 50:
             kept.append(minibatch)
     for minibatch in kept:
-        owner = minibatch["x"].rows
-        while owner.base is not None and isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        assert owner.nbytes <= 1.1 * together.MAX_BYTES
+        assert owner_of(minibatch).nbytes <= 1.1 * together.MAX_BYTES
 
 
 def test_arrays_are_their_minibatch_s_own():

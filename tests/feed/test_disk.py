@@ -10,6 +10,7 @@ import pytest
 
 import feedline as fl
 from feedline.feed.files import disk
+from tests.linux import linux_only
 
 MIB = 1 << 20
 
@@ -30,6 +31,7 @@ def file(tmp_path):
     return str(path)
 
 
+@linux_only("a page cache that tells what it holds")
 def test_the_page_cache_is_asked_and_emptied(file):
     """A file that was just written is cached. Evicted, it is not. With half of it read again, half of it is."""
     assert disk.resident([file]) == 1.0

@@ -12,6 +12,7 @@ import pytest
 
 import feedline as fl
 from feedline import _native
+from feedline.feed.files import disk
 from feedline.feed.reading import sequential_reader
 from feedline.feed.reading.fetching_reader import FetchingReader
 from feedline.testing import sequences_of
@@ -358,6 +359,32 @@ def test_what_a_jump_needs_does_not_share_the_disk_with_what_is_read_ahead(folde
     # Everything that the first minibatch needs was read before other requests.
     before = calls[: calls.index(("begin", begun[1]))]
     assert {unit for kind, unit in before if kind == "take"} == set(begun[0])
+
+
+def test_the_first_minibatch_of_a_whole_shuffle_reads_no_neighbours(folder):
+    """Later minibatches read them, since they stay in the page cache for the minibatches that need them."""
+    with source(folder, "whole") as feed:
+        reader_of(feed).forced = False
+        paths = feed.corpus.paths()
+        disk.evict(paths)
+        if disk.resident(paths) != 0:
+            pytest.skip("these files stay in the page cache: their file system is in memory, or does not tell")
+        feed.seek(fl.Position(0, 100, 100))
+        feed.next_minibatch(16)
+        assert disk.resident(paths) < 0.1  # with neighbours, a third
+
+
+def test_a_jump_in_order_requests_little_before_its_minibatch_is_delivered(folder, monkeypatch):
+    """The read-ahead begins with a group or two, and goes on with the minibatch after it."""
+    monkeypatch.setattr(sequential_reader, "GROUP_BYTES", 1 << 20)
+    calls = blocks_fetched(monkeypatch)
+    with source(folder, False) as feed:
+        feed.seek(fl.Position(0, 100, 100))
+        feed.next_minibatch(16)
+        requests = [kind for kind, _ in calls].count("begin")
+        feed.next_minibatch(16)
+    assert 2 <= requests <= 3  # of the minibatch, and a group or two after it
+    assert [kind for kind, _ in calls].count("begin") > requests
 
 
 def test_chunks_in_memory_are_looked_up_once_a_segment(tmp_path, monkeypatch):

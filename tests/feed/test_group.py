@@ -13,6 +13,10 @@ import time
 import numpy as np
 import pytest
 
+from tests.linux import linux_only
+
+pytestmark = linux_only("sockets with names without files")
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 

@@ -18,7 +18,6 @@ POSITIONAL = {
 #: Calls with more arguments in order, and why.
 CALLS = {
     "feed/assembly.py:self._gatherer.lacking",  # passes its own arguments on to the kernel
-    "feed/remote/pages.py:struct.pack",  # numbers of the format
     "feed/reading/io_stalls.py:_log.warning",  # arguments of the format
 }  # fmt: skip
 

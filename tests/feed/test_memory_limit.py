@@ -16,6 +16,9 @@ from feedline.feed.reading import decoding_reader
 from feedline.feed.reading.decoding_reader import DecodingReader
 from feedline.feed.reading.stats import Stats
 from feedline.feed.timeline import ChunkTable
+from tests.linux import linux_only
+
+pytestmark = linux_only("control groups")
 
 LIMIT = 256 << 20
 PYARROW = 32 << 20  # bytes more with it, of which it takes 20 to 30, differing from run to run

@@ -17,6 +17,9 @@ from feedline.feed.reading.fetching_reader import FetchingReader
 from feedline.feed.workers import limits
 from tests.feed.page_cache import MIB, evict, held
 from tests.inside import fetcher_memory, reader_of
+from tests.linux import linux_only
+
+pytestmark = linux_only("a page cache that tells what it holds")
 
 ROWS, WIDTH = 6000, 2000  # 48 MB, and a text of half as much
 WINDOW, AHEAD = 2 * MIB, MIB

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline.feed.workers import copied_memory
 from tests.forked import Forked
+from tests.linux import linux_only
 
 PLAIN = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(max_size=9)),
@@ -338,6 +339,7 @@ def test_forked_workers_stay_small():
     assert grown(shared) < grown(original) / 2
 
 
+@linux_only("figures of the pages of processes")
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_workers_that_copy_are_noticed_and_those_of_shared_data_are_not(method, monkeypatch):
     pytest.importorskip("torch", reason="torch is not installed")

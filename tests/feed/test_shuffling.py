@@ -17,9 +17,9 @@ import feedline as fl
 from feedline import _native
 from feedline.feed.conversion import shuffling
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.store import StoreDeserializer
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
+from feedline.feed.formats.store.store_reader import StoreDeserializer
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.feed.test_convert import Counted, Torn

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
-from feedline.feed.formats.store import StoreDeserializer
+from feedline.feed.formats.store.store_reader import StoreDeserializer
 from feedline.feed.protocol import Unsized, is_sized, num_chunks
 from tests.effort import examples, stride
 from tests.feed.formats.corpora import assert_same, corpora, everything

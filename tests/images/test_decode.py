@@ -192,6 +192,29 @@ def test_normalize_matches_its_formula():
     assert found.tobytes() == np.ascontiguousarray(expected.transpose(0, 3, 1, 2)).tobytes()
 
 
+@pytest.mark.parametrize("layout", [None, "CHW", "HWC"])
+@pytest.mark.parametrize("color", ["RGB", "grey"])
+@pytest.mark.parametrize(
+    "step", [images.CenterCrop((20, 30)), images.CenterCrop((9, 5)), images.Resize((17, 27))], ids=repr
+)
+def test_a_last_flip_and_floats_are_those_of_the_whole_picture(step, color, layout):
+    """Rows are flipped and become floats on their way from the decoder or from a resize to the minibatch."""
+    mean, std = ([0.4, 0.5, 0.6], [0.2, 0.3, 0.4]) if color == "RGB" else ([0.4], [0.2])
+    normalize = images.Normalize(mean, std, layout=layout or "HWC")
+    shift, factor = normalize.numbers(len(mean))
+    levels = rows(images.Decode("image", step, color=color))
+    for mirrored, upside_down in [(0, 0), (1, 0), (0, 1), (1, 1)]:
+        expected = levels[:, :: 1 - 2 * upside_down, :: 1 - 2 * mirrored]
+        steps = [step, images.Flip(float(mirrored), float(upside_down))]
+        if layout is not None:
+            expected = (expected.astype(np.float32) - shift) * factor
+            steps.append(normalize)
+        if layout == "CHW":
+            expected = expected.transpose(0, 3, 1, 2)
+        found = rows(images.Decode("image", *steps, color=color))
+        assert found.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
 def test_views_before_and_after():
     whole = rows(images.Decode("image", images.RandomCrop(24)))
     found = rows(images.Decode("image", images.RandomCrop(24), images.MultiView([[], images.Flip(1.0)])))

@@ -25,7 +25,7 @@ def waits(name):
     """Hold a store in a private Ray until killed; print the ids of all processes of that Ray."""
     store = fl.kvstore.create("dist_async", name=name)
     store.init("w", torch.zeros(1))
-    from feedline.interop.ray_supervisor import descendants
+    from feedline.system.descendants import descendants
 
     folder = os.environ["RAY_AUTH_TOKEN_PATH"].rpartition("/")[0]
     print(json.dumps({"processes": descendants(os.getpid()), "folder": folder}), flush=True)

@@ -417,7 +417,7 @@ def test_addresses():
 
 def test_it_listens_only_on_loopback(ours):
     """Checks every address on which a process of our Ray listens."""
-    from feedline.interop.ray_supervisor import descendants
+    from feedline.system.descendants import descendants
 
     sockets = set()
     for pid in [supervisor_of(ours), *descendants(supervisor_of(ours))]:

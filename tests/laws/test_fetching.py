@@ -17,6 +17,7 @@ from feedline.testing import assert_resumes, sequences_of
 from tests.effort import examples
 from tests.inside import look_at_once, reader_of
 from tests.laws.corpora import CountedCorpus
+from tests.linux import linux_only
 
 
 def has_io_uring():
@@ -182,6 +183,7 @@ def npy(folder):
     return fl.ArrayDeserializer(**{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"})
 
 
+@linux_only("a page cache that tells what it holds")
 @pytest.mark.parametrize("kind", ["store", "npy"])
 @pytest.mark.parametrize("shuffle", [False, "whole", fl.Window(bytes=1 << 20)])
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -203,6 +205,7 @@ def test_partly_in_the_page_cache(tmp_path, share, shuffle, kind):
             assert feed.stats().disk_bytes > lacking * largest.stat().st_size * 0.95
 
 
+@linux_only("a page cache that tells what it holds")
 @pytest.mark.parametrize("kind", ["store", "npy"])
 def test_a_shuffle_that_leaves_the_page_cache_is_fetched_from_then_on(tmp_path, kind):
     """And nothing is fetched any more once all is cached again."""

@@ -48,13 +48,15 @@ class Interrupt:
 
     def __init__(self, moment):
         self.left, self.where, self.calls, self.pid = moment, None, {}, os.getpid()
+        # Made once and kept: a method that only the interpreter holds is freed in its own call by `__exit__`.
+        self.tracer, self.profiler = self.trace, self.profile
 
     def __enter__(self):
         if self.where is None:
             # Python 3.12 reports opcodes only if some frame has requested them before.
             sys._getframe().f_trace_opcodes = True
-            sys.settrace(self.trace)
-            sys.setprofile(self.profile)
+            sys.settrace(self.tracer)
+            sys.setprofile(self.profiler)
 
     def __exit__(self, *_):
         sys.setprofile(None)

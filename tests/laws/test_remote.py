@@ -70,7 +70,7 @@ def world(tmp_path_factory):
         with pa.ipc.new_stream(str(root / "b" / "arrow" / f"{seed}.arrow"), rows.schema) as stream:
             stream.write_table(rows, max_chunksize=30)
     patch = pytest.MonkeyPatch()
-    patch.setattr(caches, "MIN_BYTES", 0)
+    patch.setattr(caches, "MIN_CACHE_BYTES", 0)
     patch.setattr(requests, "_FIRST_DELAY_S", 0.002)
     with ObjectStore(root) as store:
         yield store, root / "b"

@@ -168,6 +168,15 @@ def test_locate(counts, origin, narrow, data):
     assert (slot.tolist(), index.tolist()) == slow.locate(starts, t)
 
 
+@given(st.lists(st.integers(60, 120) | st.integers(0, 3), min_size=3, max_size=30), st.integers(0, 2**40))
+def test_locate_of_every_place(counts, origin):
+    """Slots of about the same size, which are found without a search, and slots that are not."""
+    starts = (np.concatenate([[0], np.cumsum(counts)]) + origin).tolist()
+    t = list(range(starts[0], starts[-1]))[::-1]
+    slot, index = _native.locate(ints(starts), ints(t))
+    assert (slot.tolist(), index.tolist()) == slow.locate(starts, t)
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.uint32])
 @pytest.mark.parametrize("starts", [[3, 5, 5, 9], [3, 9], [3]])
 def test_locate_refuses_places_outside(starts, dtype):
@@ -194,9 +203,10 @@ def test_locate_refuses_no_starts():
 
 
 def test_locate_of_unsorted_starts_stays_inside_them():
-    starts = ints([0, 2**62, -7, 11, 5, 10])
-    slot, _ = _native.locate(starts, ints(range(10)))
-    assert slot.max() < 5
+    for starts in [0, 2**62, -7, 11, 5, 10], [0, 20, 9, 11, 5, 60], [0, 20, 30, 40, 50, 0, 60]:
+        t = ints([place % starts[-1] for place in range(600)])
+        slot, _ = _native.locate(ints(starts), t)
+        assert slot.max() < len(starts) - 1
 
 
 # ---- CNTK 2.7

@@ -29,6 +29,8 @@ from tests.inside import write_metrics_often
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.linux import linux_only
+
 ITEMS = list(range(48))
 TORCH = "torch.utils.data.DataLoader"
 
@@ -87,6 +89,7 @@ class Figures:
 # ---- values ----------------------------------------------------------------------------------------------------
 
 
+@linux_only("figures of worker processes")
 def test_values_equal_the_record(leaves_nothing):
     recorder = Recorder()
     with fl.metrics(port=0) as export:

@@ -17,8 +17,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import feedline as fl  # noqa: E402
+from feedline.system import started_at  # noqa: E402
 from feedline.train import KeepBest, Saving  # noqa: E402
-from feedline.train import lock as module  # noqa: E402
 from feedline.train.lock import NAME, FolderLock, Holder  # noqa: E402
 from tests.forked import Forked  # noqa: E402
 from tests.train.test_session import Stop, StopsAfter, session  # noqa: E402
@@ -224,7 +224,7 @@ def without_locks(monkeypatch):
     [
         (lambda: {"process": dead()}, False),
         (lambda: {"process": os.getppid(), "began": 1}, False),
-        (lambda: {"process": os.getppid(), "began": module.started_at(os.getppid())}, True),
+        (lambda: {"process": os.getppid(), "began": started_at(os.getppid())}, True),
         (lambda: {"host": "another"}, True),
         (dict, True),
     ],

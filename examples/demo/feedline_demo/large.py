@@ -16,6 +16,7 @@ from typing import Any
 
 from feedline.cli.memory import memory
 from feedline.feed.files.disk import evict, resident, survey
+from feedline.system import KNOWS_PAGE_CACHE
 
 from .processes import end_with_parent
 from .words import open_source
@@ -31,21 +32,23 @@ def feed(path: str, seconds: float, seed: int, size: int) -> dict[str, Any]:
         ``peak_bytes``, bytes of private memory before the file was opened and at most since; and the disk's speed,
         ``disk_bytes_per_second``, with the feed's share of it: None where the page cache cannot be bypassed.
     """
-    base = memory().private
+    base = memory()
     with open_source(path, seed, 1, progress=_tell_indexing()) as source:
         stored = sum(info.bytes for info in source.corpus.chunks())
-        evict([path])
+        if KNOWS_PAGE_CACHE:
+            evict([path])
         before = resident([path])
-        peak, looked, began = memory().private, 0.0, time.perf_counter()
+        peak, looked, began = memory(), 0.0, time.perf_counter()
         while (now := time.perf_counter() - began) < seconds:
             if now - looked >= _LOOK_EVERY:
-                looked, peak = now, max(peak, memory().private)
+                looked, peak = now, peak.peak(memory())
                 print(
                     json.dumps({"done": max(now / seconds, source.position.samples / source.num_samples)}), flush=True
                 )
             if not source.next_minibatch(size):
                 break
         stats, held = source.stats(), memory()
+        peak = peak.peak(held)
         fed = round(stored * stats.samples / source.num_samples)
         disk = survey([path], stored // source.num_sequences)
         sequential = None if disk is None else disk.sequential
@@ -58,9 +61,9 @@ def feed(path: str, seconds: float, seed: int, size: int) -> dict[str, Any]:
             "resident_before": before,
             "disk_bytes_per_second": sequential,
             "share_of_disk": None if sequential is None else fed / now / sequential,
-            "base_bytes": base,
-            "peak_bytes": max(peak, held.private),
-            "growth_bytes": max(peak, held.private) - base,
+            "base_bytes": base.private,
+            "peak_bytes": peak.private,
+            "growth_bytes": peak.growth(base),
             "file_backed_bytes": held.file_backed,
             "held_peak_bytes": stats.peak_bytes,
         }

@@ -97,7 +97,8 @@ def _figures(outcome: Outcome) -> list[tuple[str, str]]:
 
 def from_the_disk(large: dict[str, Any]) -> str:
     """Say how fast the large file was fed, and which share of the disk's speed that is."""
-    before = f"{large['resident_before']:.0%} of it was in the page cache before"
+    share = large["resident_before"]
+    before = f"{'an unknown part' if share is None else f'{share:.0%}'} of it was in the page cache before"
     speed = f"{show_bytes(large['fed_bytes'] / large['seconds'])}/s"
     if large["disk_bytes_per_second"] is None:
         return f"{speed}; {before}; the file system allows no reads past the page cache, so its own speed is not known"

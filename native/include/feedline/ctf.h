@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "feedline/recycled_memory.h"
+
 namespace feedline {
 
 // Why a text is refused. The numbers are part of the interface, as quarantine files have them, so none is ever reused.
@@ -40,8 +42,7 @@ enum class CtfError : std::uint16_t {
     errors_exhausted = 49,  // one error more than allowed; expected: 0
 };
 
-// An array of bytes that grows by realloc, so that its pages cost nothing before they are written. Its memory can be
-// passed to an owner that calls free().
+// An array of bytes that grows. Its pages cost nothing before they are written.
 struct CtfBytes {
     std::uint8_t* data = nullptr;
     std::size_t size = 0;
@@ -52,7 +53,14 @@ struct CtfBytes {
     CtfBytes& operator=(CtfBytes&& other) noexcept;
     ~CtfBytes();
     void grow(std::size_t extra);  // room for at least `extra` bytes after size; throws std::bad_alloc
-    std::uint8_t* release();       // trims, and passes ownership to the caller
+    // The same in an empty array, which gets the memory of an earlier chunk if it is large.
+    void recycle(std::size_t room);
+    void trim() noexcept;  // frees the room after size, if it is not recycled memory
+
+private:
+    void free_memory() noexcept;
+
+    RecycledMemory::Piece piece_{};  // the memory if it is recycled
 };
 
 // A sequence in an index file.

@@ -45,8 +45,8 @@ class Pixels {
 
     // Sets the size. The pixels are then undefined. Throws std::bad_alloc.
     void reshape(int w, int h, int c);
-    // The same with `before` bytes before the first pixel, and `pitch` bytes from row to row. `before` and the bytes of
-    // a row must fit into `pitch`.
+    // The same with `before` bytes before the first pixel of each row, and at least `pitch` bytes from row to row.
+    // `before` and the bytes of a row must fit into `pitch`.
     void reshape_loose(int w, int h, int c, std::size_t before, std::size_t pitch);
     std::uint8_t* row(int y) { return memory_.get() + before_ + std::size_t(y) * pitch_; }
     const std::uint8_t* row(int y) const { return memory_.get() + before_ + std::size_t(y) * pitch_; }
@@ -56,8 +56,20 @@ class Pixels {
     std::size_t capacity() const { return capacity_; }  // bytes allocated
 
   private:
+    void reserve(std::size_t size);
+
     std::unique_ptr<std::uint8_t[]> memory_;
     std::size_t capacity_ = 0, before_ = 0, pitch_ = 0;
+};
+
+// Takes the rows of a picture as they are decoded or resized, from top to bottom, while they are in a near cache.
+class PictureRows {
+  public:
+    // 32 bytes after the row may be read.
+    virtual void take(int y, const std::uint8_t* row) noexcept = 0;
+
+  protected:
+    ~PictureRows() = default;
 };
 
 // A region of a picture, in its pixels.
@@ -74,9 +86,9 @@ const char* jpeg_version();
 // region is the whole picture. The same bits as decoding the whole picture and cropping, except for 4:1:0 with
 // shrink > 1, where libjpeg-turbo skips lines differently. Returns "", or the fault in words. CMYK becomes RGB without
 // profiles, from Adobe's inverted values. At most 100 scans of a progressive picture are read. `loose`: rows of `out`
-// may have gaps between them, which saves a copy. Throws std::bad_alloc.
+// may have gaps between them, which saves a copy. With `rows`, they take the pixels, not `out`. Throws std::bad_alloc.
 std::string decode_jpeg(const std::uint8_t* data, std::size_t n, PictureColor color, Region region, int shrink,
-                        Pixels& out, bool loose = false);
+                        Pixels& out, bool loose = false, PictureRows* rows = nullptr);
 
 // ---- operations --------------------------------------------------------------------------------------------
 
@@ -104,9 +116,9 @@ Region stored_region(Region upright, int orientation, int width, int height);
 
 // Resamples the box (x0, y0, x1, y1) of a picture, in pixels with fractions, to width x height: separable, rows first,
 // 14 bits for weights, 22 if there are more than 64 of them, and 6 fractional bits between the passes. Borders are
-// repeated. out: height * width * in.channels bytes. Throws std::bad_alloc.
+// repeated. out: height * width * in.channels bytes, or null if `rows` take the result. Throws std::bad_alloc.
 void resize_pixels(const Pixels& in, double x0, double y0, double x1, double y1, int width, int height,
-                   PictureFilter filter, std::uint8_t* out);
+                   PictureFilter filter, std::uint8_t* out, PictureRows* rows = nullptr);
 
 // ---- batches -----------------------------------------------------------------------------------------------
 

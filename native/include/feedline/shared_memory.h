@@ -18,8 +18,8 @@ namespace feedline {
 // A mapping of shared memory, readable and writable. Unmapped with the last reference.
 class SharedMemory {
 public:
-    // Maps `size` bytes of the descriptor `fd`, which may be closed afterwards. The pages are already present, except
-    // with `copy_on_write`: then what is written to it stays in this mapping. Throws std::system_error.
+    // Maps `size` bytes of the descriptor `fd`, which may be closed afterwards. On Linux the pages are already present,
+    // except with `copy_on_write`: then what is written to it stays in this mapping. Throws std::system_error.
     static std::shared_ptr<SharedMemory> map(int fd, std::size_t size, bool copy_on_write = false);
     ~SharedMemory();
     SharedMemory(const SharedMemory&) = delete;

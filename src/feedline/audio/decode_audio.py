@@ -7,13 +7,13 @@ damaged recording is an unreadable sequence.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
 
+from feedline import system
 from feedline.audio.resample import resampled, soxr
 from feedline.audio.sound_files import HINT, SoundSegment, read_recording, soundfile
 from feedline.audio.sound_streams import Samples, sound_value
@@ -221,7 +221,7 @@ def _opened(source: bytes | str) -> Iterator[tuple[BinaryIO, str | None, SoundSe
     """
     if isinstance(source, bytes):
         # A file in memory, from which libsndfile reads without Python.
-        with open(os.memfd_create("feedline-sound", os.MFD_CLOEXEC), "r+b", 0) as file:
+        with open(system.anonymous_file("feedline-sound"), "r+b", 0) as file:
             file.write(source)
             file.seek(0)
             yield file, None, None

@@ -8,17 +8,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline._native import recycled
 from feedline.data import Schema, Stream
-from feedline.data.recycled import MIN_BYTES, Recycled
 from feedline.data.value import DenseValue
 from feedline.errors import SchemaError
 
 Samples: TypeAlias = NDArray[np.float32]
 """Sound: float32 (samples,) or (samples, channels)."""
-
-_memory = Recycled()
-_buffers = Recycled(spares=32)
-_RECYCLED = range(128 << 10, 8 << 20)  # bytes of a recording: the allocator reuses smaller ones, larger ones are rare
 
 
 def check_sound(schema: Schema, stream: str, where: str, *, mono: bool = False) -> None:
@@ -44,7 +40,7 @@ def sound_value(recordings: Sequence[Samples], stream: Stream) -> DenseValue:
     """Return recordings as a value of one sequence each."""
     ends = np.cumsum([0] + [len(samples) for samples in recordings], dtype=np.int64)
     count = int(ends[-1])
-    rows = _memory.empty((_rounded(count), *stream.shape), stream.dtype)[:count]
+    rows = recycled.empty((count, *stream.shape), stream.dtype)
     if recordings:
         np.concatenate(recordings, out=rows)
     return DenseValue(rows, ends)
@@ -55,15 +51,4 @@ def sound_buffer(samples: int, channels: int) -> Samples:
 
     New memory for recordings that are kept until their minibatch is complete takes a fifth of the time to decode them.
     """
-    sample_bytes = 4 * channels
-    if samples * sample_bytes not in _RECYCLED:
-        return np.empty((samples, channels), np.float32)
-    rows = max(_rounded(samples), -(-MIN_BYTES // sample_bytes))
-    buffer: Samples = _buffers.empty((rows, channels), np.float32)[:samples]
-    return buffer
-
-
-def _rounded(samples: int) -> int:
-    """Return a number that is greater by an eighth at most, so that memory of about one size can be used again."""
-    step = 1 << max(0, samples.bit_length() - 4)
-    return -(-samples // step) * step
+    return recycled.empty((samples, channels), np.float32)

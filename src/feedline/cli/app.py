@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from feedline import _native
 from feedline._version import __version__
 from feedline.cli.console import guard, print_failure, print_json
 from feedline.cli.schemas import schema
+from feedline.system import PORTABLE
 
 # Help of each command in `feedline --help`: the first words of the command's help, which a test compares.
 COMMANDS = {
@@ -79,7 +81,8 @@ def _of_another_call() -> None:
 
 def _show_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"feedline {__version__}")
+        parts = ["portable"] * PORTABLE + ["portable core"] * _native.PORTABLE
+        typer.echo(" ".join(["feedline", __version__, *([f"({', '.join(parts)})"] if parts else [])]))
         raise typer.Exit
 
 

@@ -28,10 +28,10 @@ from feedline.cli.console import (
     stdout,
 )
 from feedline.cli.corpus import Opened, open_path
-from feedline.cli.memory import memory
+from feedline.cli.memory import ResidentMemory, memory
 from feedline.feed.files.disk import evict, resident, survey
 from feedline.feed.protocol import Deserializer, RandomAccess, can
-from feedline.feed.remote.stores import is_address
+from feedline.feed.remote.address_text import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _COPY_BYTES, _COPY_SECONDS = 64 << 20, 0.5
@@ -85,7 +85,7 @@ def bench(
     assert path is not None
     if cold and is_address(path):
         raise UsageError("expected a path with --cold, got an address: set XDG_CACHE_HOME to an empty folder instead")
-    before = memory().private
+    before = memory()
     opened = open_path(path, stream, chunk_size, schema)
     with contextlib.closing(opened.corpus):
         shuffle = parse_window(window, opened.corpus)
@@ -94,14 +94,14 @@ def bench(
             opened.corpus, seed=seed, shuffle=shuffle, threads=threads, partition=(0, 1), max_sweeps=1 if cold else None
         ) as source:
             result = measure(opened, source, size, seconds, before, log)
-        if began_cold is not None:
+        if cold:
             result["cold"] = _compared_with_disk(opened.corpus, began_cold, result)
     result["threads"] = threads
     print_result(result, json, _print)
 
 
-def _evict(corpus: Deserializer) -> float:
-    """Evict the corpus from the page cache, and return the share that is still resident."""
+def _evict(corpus: Deserializer) -> float | None:
+    """Evict the corpus from the page cache. Return the share that is still resident, None if it is unknown."""
     files = corpus.paths()
     if not files:
         raise ValueError(f"expected data in files with --cold, got {corpus.name}, which is in memory")
@@ -109,7 +109,7 @@ def _evict(corpus: Deserializer) -> float:
     return resident(files)
 
 
-def _compared_with_disk(corpus: Deserializer, began: float, figures: dict[str, Any]) -> dict[str, Any]:
+def _compared_with_disk(corpus: Deserializer, began: float | None, figures: dict[str, Any]) -> dict[str, Any]:
     """Return the disk's speed, and the feed's share of it. None if the file system does not support direct I/O."""
     infos = corpus.chunks()
     piece = sum(info.bytes for info in infos) // max(1, sum(info.sequences for info in infos))
@@ -157,21 +157,21 @@ class Stopwatch:
 
 
 def measure(
-    opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int, log: Path | None
+    opened: Opened, source: MinibatchSource, size: int, seconds: float, before: ResidentMemory, log: Path | None
 ) -> dict[str, Any]:
     """Feed for ``seconds``, and return figures in JSON types, times in seconds, speeds in units per second."""
     if log is None:
-        return _measure(opened, source, size, seconds, private_before, None)
+        return _measure(opened, source, size, seconds, before, None)
     about = {"path": opened.corpus.name, "format": opened.format, "size": size}
     with contextlib.closing(BenchLog(log, source, seconds, about)) as lines:
-        result = _measure(opened, source, size, seconds, private_before, lines)
+        result = _measure(opened, source, size, seconds, before, lines)
         figures = {name: value for name, value in result.items() if name not in ("time", *about)}
         lines.end({PARTS[name]: spent for name, spent in result["time"].items() if spent}, figures)
     return result
 
 
 def _measure(
-    opened: Opened, source: MinibatchSource, size: int, seconds: float, private_before: int, log: BenchLog | None
+    opened: Opened, source: MinibatchSource, size: int, seconds: float, before: ResidentMemory, log: BenchLog | None
 ) -> dict[str, Any]:
     # Everything between the order and the arrays passes through these, copies made ahead included.
     planned = Stopwatch(source._ahead, "take", "refill")
@@ -189,8 +189,7 @@ def _measure(
             if now >= seconds:
                 break
             if now - looked > _LOOK_EVERY_S:
-                looked, current = now, memory()
-                peak = type(peak)(max(peak.private, current.private), max(peak.file_backed, current.file_backed))
+                looked, peak = now, peak.peak(memory())
                 show(round(now), round(seconds))
             minibatch = source.next_minibatch(size)
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
@@ -230,7 +229,7 @@ def _measure(
         "chunks_read": stats.chunks_read,
         "held_bytes": stats.held_bytes,
         "peak_held_bytes": stats.peak_bytes,
-        "private_bytes_growth": peak.private - private_before,
+        "private_bytes_growth": peak.growth(before),
         "private_bytes_peak": peak.private,
         "file_backed_bytes_peak": peak.file_backed,
         "cores": os.cpu_count(),
@@ -240,7 +239,8 @@ def _measure(
 def _print_cold(cold: dict[str, Any]) -> None:
     console = stdout()
     console.print("\nfrom the disk", style="bold")
-    console.print(f"  {100 * cold['resident_before']:.0f} % of the data was in the page cache before")
+    if cold["resident_before"] is not None:
+        console.print(f"  {100 * cold['resident_before']:.0f} % of the data was in the page cache before")
     if cold["sequential_bytes_per_second"] is None:
         console.print("  there is no direct I/O on this file system to compare with")
         return

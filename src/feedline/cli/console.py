@@ -229,8 +229,10 @@ def _declared_option(advice: re.Match[str]) -> str:
     return f"pass {option} to fill them, with :mask also to get"
 
 
-def show_bytes(n: float) -> str:
-    """Format a number of bytes: ``1.5 GB``."""
+def show_bytes(n: float | None) -> str:
+    """Format a number of bytes: ``1.5 GB``. None is unknown."""
+    if n is None:
+        return "unknown"
     for unit in ("B", "kB", "MB", "GB"):
         if abs(n) < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"

@@ -16,7 +16,7 @@ from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.open_corpus import open_corpus
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer
-from feedline.feed.remote.stores import is_address
+from feedline.feed.remote.address_text import is_address
 
 _GUESSED = ("csv", "jsonl", "tfrecord", "ctf")  # formats whose streams are inferred from the data
 

@@ -78,7 +78,8 @@ def say_cost(figures: dict[str, Any]) -> str:
 
 
 def _disk(figures: dict[str, Any]) -> str:
-    share = f"{math.floor(100 * figures['resident'])} % of {show_bytes(figures['bytes'])} in the page cache"
+    resident = "an unknown part" if figures["resident"] is None else f"{math.floor(100 * figures['resident'])} %"
+    share = f"{resident} of {show_bytes(figures['bytes'])} in the page cache"
     if figures["sequential"] is None:
         return f"{share}; the file system does not support direct I/O"
     return (

@@ -1,30 +1,33 @@
-"""The memory of this process, as Linux counts it."""
+"""The memory of this process."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import NamedTuple
+
+from feedline import system
 
 
 class ResidentMemory(NamedTuple):
-    """Resident bytes of a process.
+    """Resident bytes of a process. None where the system does not tell.
 
     Attributes:
-        private: anonymous and shared pages (RssAnon + RssShmem), which must stay in memory.
-        file_backed: pages of mapped files (RssFile), which the kernel can reclaim.
+        private: anonymous and shared pages, which must stay in memory.
+        file_backed: pages of mapped files, which the kernel can reclaim.
     """
 
-    private: int
-    file_backed: int
+    private: int | None
+    file_backed: int | None
+
+    def peak(self, later: ResidentMemory) -> ResidentMemory:
+        """Return the larger figures of two moments."""
+        pairs = zip(self, later, strict=True)
+        return ResidentMemory(*(None if a is None or b is None else max(a, b) for a, b in pairs))
+
+    def growth(self, before: ResidentMemory) -> int | None:
+        """Return the bytes by which the private memory has grown."""
+        return None if self.private is None or before.private is None else self.private - before.private
 
 
 def memory() -> ResidentMemory:
-    """Return the current memory of this process.
-
-    Raises:
-        OSError: there is no /proc (not Linux).
-    """
-    status = Path("/proc/self/status").read_text()
-    sizes = {name: int(kib) << 10 for name, kib in re.findall(r"^(Rss\w+):\s+(\d+) kB$", status, re.MULTILINE)}
-    return ResidentMemory(sizes["RssAnon"] + sizes["RssShmem"], sizes["RssFile"])
+    """Return the current memory of this process."""
+    return ResidentMemory(*(system.resident_bytes() or (None, None)))

@@ -35,7 +35,7 @@ from feedline.feed.packed_documents import PackedDocuments
 from feedline.feed.packing.unevenness import mean_of
 from feedline.feed.plan import PlannedMinibatch
 from feedline.feed.protocol import Deserializer, sources_of
-from feedline.feed.remote.stores import is_address
+from feedline.feed.remote.address_text import is_address
 from feedline.feed.source import DEFAULT_MINIBATCH_SIZE, MinibatchSource
 
 _SHOWN_IDS = 12

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+_monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.12
+
 
 def hook_name() -> str:
     """Return the name of the hook of this thread, such as ``"pydevd"``. Empty without a hook."""
     hook = sys.gettrace() or sys.getprofile()
     if hook is not None:
         return _name_of(hook)
-    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
-    if monitoring is None:
+    if _monitoring is None:
         return ""
-    tools = [tool for tool in range(6) if monitoring.get_tool(tool) is not None and monitoring.get_events(tool)]
-    return str(monitoring.get_tool(tools[0])) if tools else ""
+    tools = [tool for tool in range(6) if _monitoring.get_tool(tool) is not None and _monitoring.get_events(tool)]
+    return str(_monitoring.get_tool(tools[0])) if tools else ""
 
 
 def _name_of(hook: Any) -> str:

@@ -6,10 +6,10 @@ block only where that was decided.
 
 from __future__ import annotations
 
-import _thread
-import contextlib
 import threading
 from collections.abc import Callable
+
+from feedline import system
 
 
 class NamedThread(threading.Thread):
@@ -26,7 +26,7 @@ class NamedThread(threading.Thread):
 
     def run(self) -> None:
         """Name the thread in the system, and make the call."""
-        name_in_system(self.name)
+        system.name_thread(self.name)
         super().run()
 
     def end(self, timeout_s: float) -> None:
@@ -40,9 +40,3 @@ def begin(name: str, call: Callable[[], object], *, waited: bool = False) -> Nam
     thread = NamedThread(name, call, waited=waited)
     thread.start()
     return thread
-
-
-def name_in_system(name: str) -> None:
-    """Name this thread in the operating system, which shows 15 bytes of it."""
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{_thread.get_native_id()}/comm", "wb") as file:
-        file.write(name.encode())

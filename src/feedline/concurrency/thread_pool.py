@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
-from feedline.concurrency.named_threads import name_in_system
+from feedline import system
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -199,7 +199,7 @@ class Threads:
 
 
 def _work(jobs: queue.SimpleQueue[Job[Any] | None], running: set[Job[Any]]) -> None:
-    name_in_system(NAME)  # `threading` does not know these threads at all
+    system.name_thread(NAME)  # `threading` does not know these threads at all
     while (job := jobs.get()) is not None:
         running.add(job)
         job.run()

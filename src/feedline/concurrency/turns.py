@@ -46,22 +46,37 @@ class Reading:
         again: whether it has to be repeated, as it may contain random numbers of another reading.
         nests: whether the reason is a reading within it that should have been alone.
         before: previous reading of this thread, or None.
-        base: the outermost reading of this thread.
         outer: the reading that this one is a part of, in this thread or lent by another thread, or None.
-        root: the outermost reading that this one is a part of.
         lent: the loader whose threads may read as a part of this one, or None.
     """
 
-    __slots__ = ("again", "alone", "base", "before", "drawn", "lent", "marks", "nests", "outer", "root", "seeds")
+    __slots__ = ("_base", "_root", "again", "alone", "before", "drawn", "lent", "marks", "nests", "outer", "seeds")
 
     def __init__(self, seeds: Callable[[], bool]) -> None:
         self.seeds, self.alone, self.again, self.nests = seeds, False, False, False
         self.marks: list[tuple[int, Any]] = []
         self.drawn: list[Any] = []
         self.before = _thread.reading
-        self.base = self.root = self
+        # None: this one. A cycle would keep the marks, some 10 KB a batch, until the next collection of garbage.
+        self._base: Reading | None = None
+        self._root: Reading | None = None
         self.outer: Reading | None = None
         self.lent: object | None = None
+
+    @property
+    def base(self) -> Reading:
+        """The outermost reading of this thread."""
+        return self._base or self
+
+    @property
+    def root(self) -> Reading:
+        """The outermost reading that this one is a part of."""
+        return self._root or self
+
+    def place(self, inner: Reading | None, outer: Reading | None) -> None:
+        """Note the reading of this thread around this one, and the reading that this one is a part of, if any."""
+        self.outer = outer
+        self._base, self._root = inner and inner.base, outer and outer.root
 
     def clashes(self, peer: Reading) -> bool:
         """Return whether the two readings exclude each other."""
@@ -107,11 +122,21 @@ class Turns:
             look: function that returns the states of the generators.
         """
         _thread.reading = reading
+        with self.lock:
+            if not self.inside and not self.queue:  # as usual
+                reading.alone = reading.seeds()
+                self._enter(reading, look())
+                return
         try:
             self.queue[reading] = None
             self._wait(lambda late: self._begins(reading, look, late))
         finally:
             self.queue.pop(reading, None)
+
+    def _enter(self, reading: Reading, states: list[Any]) -> None:
+        self._begun = number = self._begun + 1
+        reading.marks = [(number, state) for state in states]
+        self.inside[reading] = None
 
     def _begins(self, reading: Reading, look: Callable[[], list[Any]], late: bool) -> bool:
         with self.lock:
@@ -128,9 +153,7 @@ class Turns:
                 return False
             for mine, theirs in affected:
                 mine.again = mine.nests = theirs.again = True
-            self._begun += 1
-            reading.marks = [(self._begun, state) for state in look()]
-            self.inside[reading] = None
+            self._enter(reading, look())
             return True
 
     def _place(self, reading: Reading) -> None:
@@ -139,8 +162,7 @@ class Turns:
         outer = inner
         if inner is None and _thread.serves is not None:
             outer = next((lender for lender in list(self.inside) if lender.lent is _thread.serves), None)
-        reading.base = reading if inner is None else inner.base
-        reading.outer, reading.root = outer, reading if outer is None else outer.root
+        reading.place(inner, outer)
 
     def _is_next(self, reading: Reading) -> bool:
         """Return whether no earlier waiting reading excludes it."""
@@ -176,12 +198,12 @@ class Turns:
     def take_back(self, reading: Reading, lent: object | None = None) -> None:
         """Wait until no other thread reads as a part of a reading, unless it is still ``lent``."""
         reading.lent = lent
-        if lent is None:
+        if lent is None and self._has_parts(reading):
             self._wait(lambda _: not self._has_parts(reading))
 
     def _has_parts(self, reading: Reading) -> bool:
         with self.lock:
-            return any(peer.outer is reading for peer in list(self.inside))
+            return len(self.inside) > 1 and any(peer.outer is reading for peer in list(self.inside))
 
     def restored(self, reading: Reading) -> None:
         """Note for its peers that a reading has restored generators that they may have drawn from. The lock is held.

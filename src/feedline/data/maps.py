@@ -1,16 +1,17 @@
-"""Mapped files and their addresses, from the kernel's table of this process's maps.
+"""Mapped files and their addresses, from the system's table of this process's maps.
 
-The table covers every map, including the user's. A look-up costs a few tenths of a millisecond. Nothing is cached.
+On Linux the table covers every map, including the user's. Elsewhere it covers those that feedline has made, and memory
+maps of NumPy that were passed to it. A look-up costs a few tenths of a millisecond. Nothing is cached.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from typing import NamedTuple
 
-_ESCAPED = (("\\012", "\n"), ("\\134", "\\"))  # in the kernel's table
+from feedline import system
+
 _DELETED = " (deleted)"
 
 
@@ -55,20 +56,7 @@ class Maps:
     """
 
     def __init__(self, shared: bool = False) -> None:
-        self._entries: list[_MapsLine] = []
-        with (
-            contextlib.suppress(OSError),  # without the table, no file is known
-            open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file,
-        ):
-            for line in file:
-                # first-last permissions offset device inode path
-                if shared and line[line.index(" ") + 4] != "s":
-                    continue
-                fields = line.rstrip("\n").split(maxsplit=5)
-                if len(fields) == 6 and fields[5].startswith("/"):
-                    first, last = (int(bound, 16) for bound in fields[0].split("-"))
-                    entry = _MapsLine(first, last, fields[1].endswith("s"), int(fields[2], 16), _unescape(fields[5]))
-                    self._entries.append(entry)
+        self._entries = [_MapsLine(*entry) for entry in system.file_maps(shared)]
 
     def locate(self, address: int) -> MappedByte | None:
         """Return the byte of a file that is mapped at ``address``. None if there is none, or it is unknown."""
@@ -108,9 +96,3 @@ class Maps:
         if address + count > base + size:
             return None
         return MappedRange(entry.path, size, same[low].offset, base, (about.st_dev, about.st_ino))
-
-
-def _unescape(path: str) -> str:
-    for written, meant in _ESCAPED if "\\" in path else ():
-        path = path.replace(written, meant)
-    return path

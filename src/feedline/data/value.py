@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from feedline import _native
+from feedline._native import recycled
 from feedline.data.faults import locate
 from feedline.data.schema import Schema, Stream
 from feedline.errors import DataError, SchemaError, install_line
@@ -499,7 +500,7 @@ class DenseValue(Value):
     def joined_with(self, values: Sequence[DenseValue], offsets: NDArray[np.int64] | None) -> DenseValue:
         """Return one value of these sequences and the sequences of ``values``, with ``offsets`` for all of them, or
         None for one sample each."""
-        return DenseValue(np.concatenate([self.rows, *(value.rows for value in values)]), offsets)
+        return DenseValue(recycled.concatenate([self.rows, *(value.rows for value in values)]), offsets)
 
     def _content(self) -> tuple[NDArray[Any], ...]:
         return (self.rows,)

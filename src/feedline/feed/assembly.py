@@ -6,6 +6,10 @@ gatherer copies all streams of the chosen sequences, without the GIL.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +38,12 @@ class ChunkSet:
         self._ragged = [False] * len(schema)
         self._top = self._sequences = self._bytes = self.copied_bytes = 0
         self.sequence_bytes = 0.0
+        self._release = weakref.finalize(self, _native.release_memory)
+        self._release.atexit = False
+
+    def release(self) -> None:
+        """Free the memory that waits for further minibatches, and that of the delivered ones once they are gone."""
+        self._release()
 
     def add(self, chunk: Chunk) -> int:
         """Add a chunk and return its slot. The chunk's arrays are referenced, not copied."""
@@ -117,7 +127,7 @@ class ChunkSet:
         Raises:
             BadEntriesError, DataError: as `gather`.
         """
-        return self._count_copied(values_of(self._makers, staged.gather(which)))
+        return self._values(staged.gather(which))
 
     def adopt(self, staged: _native.Staged, run: int, of: int, first: int, count: int) -> int:
         """Add a staged run as a chunk and return its slot.
@@ -162,7 +172,7 @@ class ChunkSet:
         if len(index) == 0:
             ragged = zip(self.schema.items(), self._ragged, strict=True)
             return {name: Value.empty(stream, r) for (name, stream), r in ragged}
-        return self._count_copied(values_of(self._makers, self._gatherer.gather(slots, index)))
+        return self._values(self._gatherer.gather(slots, index))
 
     def gather_parts(
         self, slots: NDArray[np.uint32], index: NDArray[np.int64], ends: NDArray[np.int64]
@@ -197,9 +207,9 @@ class ChunkSet:
         Raises:
             DataError: as `gather`.
         """
-        return self._count_copied(values_of(self._makers, copy.result()))
+        return self._values(copy.result())
 
-    def _count_copied(self, values: dict[str, Value]) -> dict[str, Value]:
-        for value in values.values():
-            self.copied_bytes += value.nbytes
-        return values
+    def _values(self, arrays: Sequence[tuple[Any, ...]]) -> dict[str, Value]:
+        """Return the arrays of a gatherer as values, and count their bytes."""
+        self.copied_bytes += sum([array.nbytes for parts in arrays for array in parts if array is not None])
+        return values_of(self._makers, arrays)

@@ -33,8 +33,8 @@ from feedline.feed.reading.cache_policy import CachePolicy, Mask, runs
 from feedline.feed.reading.next_uses import NextUses
 from feedline.feed.reading.reader_factory import choose_reader, order_of
 from feedline.feed.reading.stats import Stats
-from feedline.feed.remote.object_cache import MIN_BYTES, CachedObject, PageRange, coalesce_extents, parts_of
-from feedline.feed.remote.pages import PAGE_BYTES
+from feedline.feed.remote.object_cache import CachedObject, PageRange, coalesce_extents, parts_of
+from feedline.feed.remote.pages import MIN_CACHE_BYTES, PAGE_BYTES
 from feedline.feed.remote.requests import IN_FLIGHT
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Timeline
@@ -266,7 +266,7 @@ def _plan_whole(corpus: RemoteCorpus, cluster: Cluster, order: str | Arcs, kept:
         cluster=[fetched.times(cluster.nodes)],
         first_window=fetched,
         peak_bytes=kept_bytes,
-        smallest_cache_bytes=max(MIN_BYTES, kept_bytes),
+        smallest_cache_bytes=max(MIN_CACHE_BYTES, kept_bytes),
         waits=_waits([], cluster, [0]),
         hiding_step_s=None if cluster.bandwidth is None else 0.0,
     )
@@ -355,7 +355,7 @@ class _PlannedRun:
             cluster=[total[number] for number in numbers],
             first_window=windows[0].traffic,
             peak_bytes=peak * PAGE_BYTES,
-            smallest_cache_bytes=max(MIN_BYTES, -(-smallest * PAGE_BYTES // _MIB) * _MIB),
+            smallest_cache_bytes=max(MIN_CACHE_BYTES, -(-smallest * PAGE_BYTES // _MIB) * _MIB),
             waits=_waits(windows, cluster, numbers),
             hiding_step_s=_hiding_step(last, cluster),
         )

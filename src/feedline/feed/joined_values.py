@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline._native import recycled
 from feedline.data import Value
 from feedline.data.value import BytesValue, DenseValue, SparseValue
 from feedline.data.windowed import WindowedRows
@@ -52,15 +53,15 @@ def join_values(values: list[Value]) -> Value:
         parts = [value for value in values if isinstance(value, SparseValue)]
         return SparseValue(
             _stitch([value.indptr for value in parts]),
-            np.concatenate([value.indices for value in parts]),
-            np.concatenate([value.values for value in parts]),
+            recycled.concatenate([value.indices for value in parts]),
+            recycled.concatenate([value.values for value in parts]),
             first.classes,
             offsets,
         )
     if isinstance(first, BytesValue):
         strings = [value for value in values if isinstance(value, BytesValue)]
-        bounds, data = _stitch([value.bounds for value in strings]), np.concatenate([value.data for value in strings])
-        return BytesValue(bounds, data, offsets, text=first.text)
+        data = recycled.concatenate([value.data for value in strings])
+        return BytesValue(_stitch([value.bounds for value in strings]), data, offsets, text=first.text)
     assert isinstance(first, DenseValue)
     return first.joined_with([value for value in values[1:] if isinstance(value, DenseValue)], offsets)
 

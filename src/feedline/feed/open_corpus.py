@@ -10,11 +10,10 @@ from feedline.data import Stream
 from feedline.errors import SchemaError
 from feedline.feed.arguments import Remote, refuse_replaced
 from feedline.feed.formats.detect import recognise
-from feedline.feed.formats.remote_corpus import Stores, check_streams, open_addresses, through
+from feedline.feed.formats.opening import Stores, check_streams, through
 from feedline.feed.formats.widening import SchemaRule
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, whole_number
-from feedline.feed.remote.placeholders import without_file
-from feedline.feed.remote.stores import is_address
+from feedline.feed.remote.address_text import is_address, without_file
 
 What = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A path, a pattern, or a list of these."""
@@ -105,6 +104,9 @@ def open_corpus(
     declared: dict[str, Any] = dict(streams or {})
     with through(stores):
         if is_address(what):
+            # Files on disk need no code for object stores.
+            from feedline.feed.formats.remote_corpus import open_addresses
+
             corpus: Deserializer = open_addresses(without_file(what), declared, memory, schema)
         else:
             form, paths = recognise(without_file(what))

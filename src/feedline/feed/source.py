@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from feedline.concurrency.reentrancy import refusal
 from feedline.concurrency.stages import FEEDS
@@ -25,9 +25,6 @@ from feedline.feed import states
 from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import Arcs, Quarantine, quarantine_of, refuse_replaced
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.composed.document_cuts import DocumentCuts
-from feedline.feed.composed.join import Join
-from feedline.feed.composed.mixture_order import MixtureOrder
 from feedline.feed.composed.skipping import Paths, Skipping
 from feedline.feed.device import mover
 from feedline.feed.files.remote import by_ranges, materialize
@@ -40,7 +37,6 @@ from feedline.feed.packing.rule import rule_of
 from feedline.feed.packing.unevenness import Unevenness
 from feedline.feed.packing.whole import Whole
 from feedline.feed.partition import FixedShare, Partition, PartitionLike, on_this_machine, partition_of
-from feedline.feed.plan import PlannedMinibatch, count_left, plan_minibatches
 from feedline.feed.progress_bar import Progress
 from feedline.feed.protocol import Deserializer, Ordered, check_seed, finish_of, is_sized, sources_of, whole_number
 from feedline.feed.quarantine import QuarantineFile
@@ -57,6 +53,11 @@ from feedline.feed.reading.stats import Stats
 from feedline.feed.spans import Minibatches, upto
 from feedline.feed.timeline import ChunkTable, Timeline, UnsizedOrder, Window, WindowPlan
 from feedline.feed.transforms import Map, Transform
+
+# What only some sources need is imported where they do: opening a small file takes little more than imports.
+if TYPE_CHECKING:
+    from feedline.feed.composed.mixture_order import MixtureOrder
+    from feedline.feed.plan import PlannedMinibatch
 
 DEFAULT_MINIBATCH_SIZE = 256
 
@@ -141,7 +142,7 @@ class MinibatchSource:
         read_ahead: int | None = None,
     ) -> None:
         if isinstance(corpus, (list, tuple)) and any(isinstance(part, Deserializer) for part in corpus):
-            corpus = corpus[0] if len(corpus) == 1 else Join(*corpus)
+            corpus = corpus[0] if len(corpus) == 1 else _joined(corpus)
         if not isinstance(corpus, Deserializer):
             if not isinstance(corpus, (str, Path)):
                 refuse(corpus, "MinibatchSource")
@@ -188,9 +189,11 @@ class MinibatchSource:
         cut = partition.cutting()
         if cut is not None and (frame_mode or truncation_length is not None):
             raise ValueError("expected whole sequences to cut, got frame_mode or truncation_length")
-        cuts = None if cut is None else DocumentCuts(cut, self.schema, corpus)
-        self._cuts = cuts is not None
-        if cuts is not None:
+        cuts, self._cuts = None, cut is not None
+        if cut is not None:
+            from feedline.feed.composed.document_cuts import DocumentCuts
+
+            cuts = DocumentCuts(cut, self.schema, corpus)
             self.schema = cuts.schema
         self._stats = Stats()
         self._meter = CallMeter(self._stats)
@@ -236,8 +239,15 @@ class MinibatchSource:
         plain = looks and isinstance(self._packer, Whole) and not changed
         sources = None if corpus.capability(Ordered) is None else functools.partial(sources_of, corpus)
         self._copy_together = (
-            CopyTogether(self._axis, chunks=chunks, reader=self._reader, schema=self.schema, sources=sources)
-            if plain and read_ahead != 0
+            CopyTogether(
+                self._axis,
+                chunks=chunks,
+                reader=self._reader,
+                schema=self.schema,
+                sources=sources,
+                budget_bytes=budget_bytes,
+            )
+            if plain
             else None
         )
         self._delivery = Delivery(
@@ -279,6 +289,15 @@ class MinibatchSource:
     def _timeline(self) -> Timeline:
         return self._axis.timeline
 
+    @property
+    def _mixture(self) -> MixtureOrder | None:
+        """The order of a mixture. None for other corpora."""
+        if self.corpus.capability(Ordered) is None:
+            return None
+        from feedline.feed.composed.mixture_order import MixtureOrder
+
+        return self._timeline if isinstance(self._timeline, MixtureOrder) else None
+
     # ---- reading ----------------------------------------------------------------------------------
 
     def next_minibatch(self, size: int, partition: PartitionLike | None = None) -> Minibatch:
@@ -318,30 +337,48 @@ class MinibatchSource:
             if type(size) is not int or not 1 <= size <= self._largest:
                 size = self._check_size(size)
             index, count = self._partition.resolve(partition)
-            self._note_sharing(count)
+            if count > 1:
+                self._note_sharing(count)
             if self._group_is_open:
                 self._join_group()
             cursor, copies = self._cursor, self._copy_together
+            meter, measured, taken = self._meter, False, None
             if copies is not None and cursor is not None and cursor == copies.cursor:
                 if size == copies.size and count == 1:
-                    stats = self._stats
-                    minibatch, after = copies.take(self._place.position.label_samples)
-                    if finish is not None:
-                        finish(minibatch)
-                    if copies.is_empty:
-                        began = time.perf_counter()
-                        if self._upcoming is not None:
-                            self._reader.read_on(self._upcoming)
-                        copies.refill(after, size, minibatch.num_sequences)
-                        stats.note_call(began)
+                    if copies.copies_singly:
+                        meter.left -= 1
+                        measured = meter.left <= 0
+                        if measured:
+                            meter.begin()
+                    taken = copies.take(self._place.position.label_samples)
+                else:
+                    copies.drop()
+            if copies is not None and taken is not None:
+                stats = self._stats
+                minibatch, after = taken
+                if measured:
+                    meter.gathered()
+                if finish is not None:
+                    finish(minibatch)
+                    if measured:
+                        meter.moved()
+                if measured:
+                    meter.end()
+                if copies.is_empty:
+                    began = time.perf_counter()
+                    if self._upcoming is not None:
+                        self._reader.read_on(self._upcoming)
+                    copies.refill(after, size, minibatch.num_sequences)
+                    stats.note_call(began)
+                    if copies.copies_singly:
+                        stats.plan_seconds += stats.ended - began
+                    else:
                         stats.gather_seconds += stats.ended - began
-                    stats.minibatches += 1
-                    stats.sequences += minibatch.num_sequences
-                    stats.samples += minibatch.num_samples
-                    self._cursor = after
-                    return minibatch
-                copies.drop()
-            meter = self._meter
+                stats.minibatches += 1
+                stats.sequences += minibatch.num_sequences
+                stats.samples += minibatch.num_samples
+                self._cursor = after
+                return minibatch
             meter.left -= 1
             measured = meter.left <= 0
             if measured:
@@ -383,9 +420,12 @@ class MinibatchSource:
                 self._reader.keep([window, *self._ahead.windows()], self._upcoming)
             elif self._upcoming is not None:
                 self._reader.read_on(self._upcoming)
-            self._ahead.refill(after, size, index, count, minibatch.num_sequences)
             if copies is not None and count == 1:
                 copies.refill(after, size, minibatch.num_sequences)
+            if copies is None or copies.is_empty:
+                self._ahead.refill(after, size, index, count, minibatch.num_sequences)
+            else:
+                self._ahead.drop()
             # A rank does not know whether the others could read theirs, and must not end before them.
             if not minibatch.num_sequences and count == 1:
                 self._check_barren(plan.start)
@@ -544,6 +584,8 @@ class MinibatchSource:
             )
         if until is None and self.is_infinite:
             raise TypeError("a source without an end has no length; pass max_sweeps or max_samples, or until= a span")
+        from feedline.feed.plan import count_left
+
         size = self._check_size(size)
         index, count = self._partition.peek(partition)
         return count_left(self._axis, self._packer, self._here(), until, size=size, index=index, count=count)
@@ -575,6 +617,8 @@ class MinibatchSource:
                 "chunk_info: the next sequences are known only once their window is read; implement "
                 "`UserDeserializer.chunk_info`, or convert the corpus to a store"
             )
+        from feedline.feed.plan import plan_minibatches
+
         size = self._check_size(size)
         index, count = self._partition.peek(partition)
         if start is not None:
@@ -783,8 +827,8 @@ class MinibatchSource:
             TypeError: the corpus is no mixture, or a weight is no number.
             ValueError: the place is not after the next border of blocks, or a weight is out of range.
         """
-        standing, timeline = self._standing(), self._timeline
-        if not isinstance(timeline, MixtureOrder):
+        standing, timeline = self._standing(), self._mixture
+        if timeline is None:
             raise TypeError("expected a Mixture to change its weights, got a corpus that has none")
         changed, at = timeline.with_weights(standing.position[:2], weights, at)
         self._jump(standing._replace(timeline=changed))
@@ -849,12 +893,12 @@ class MinibatchSource:
     def stats(self) -> Stats:
         """Return figures of reading, memory and delivery so far in this process. For a mixture also the share of each
         corpus, and for several ranks how uneven their work was in the last minibatch."""
-        timeline, uneven, latest = self._timeline, self._unevenness, self._latest
+        mixture, uneven, latest = self._mixture, self._unevenness, self._latest
         if uneven is not None:
             self._stats.balance = uneven.name
             if latest is not None and uneven.is_cheap and not self._closed:
                 self._stats.unevenness = uneven.of(self._axis, *latest)
-        self._stats.corpora = timeline.shares(*self.position[:2]) if isinstance(timeline, MixtureOrder) else {}
+        self._stats.corpora = {} if mixture is None else mixture.shares(*self.position[:2])
         self._stats.asked_bytes = self._reader.asked_bytes
         return self._stats
 
@@ -879,6 +923,7 @@ class MinibatchSource:
             self._leave()
             self._reader.close()
             self.corpus.close()
+            self._chunks.release()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -899,6 +944,12 @@ class MinibatchSource:
             how = f"shuffled by {window!r}" if window is not None else "shuffled as a whole"
         rows = "\n".join(repr(self.schema).splitlines()[1:])
         return f"MinibatchSource({self.corpus.name}, {how}, seed {self._seed}, at {self.position!r})\n{rows}"
+
+
+def _joined(corpora: Sequence[Deserializer]) -> Deserializer:
+    from feedline.feed.composed.join import Join
+
+    return Join(*corpora)
 
 
 def _memory_bytes() -> int:

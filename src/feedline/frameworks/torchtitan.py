@@ -20,7 +20,7 @@ from torchtitan.components.dataloader import BaseDataLoader
 
 from feedline.data import Minibatch, Position, Stream
 from feedline.errors import SchemaError, StateError
-from feedline.feed.composed import Packed
+from feedline.feed.composed.packed import Packed
 from feedline.feed.composed.texts.chat_template import ChatTemplate
 from feedline.feed.composed.texts.library_tokenizer import library_tokenizer
 from feedline.feed.composed.texts.tokenized import TOOLS, TRAINED, Tokenized
@@ -28,7 +28,7 @@ from feedline.feed.formats.detect import format_name
 from feedline.feed.formats.jsonl import JSONLinesDeserializer
 from feedline.feed.open_corpus import open_corpus
 from feedline.feed.protocol import Deserializer, is_sized
-from feedline.feed.remote.stores import is_address
+from feedline.feed.remote.address_text import is_address
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import Window
 

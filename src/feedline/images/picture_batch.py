@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import _native
+from feedline._native import recycled
 from feedline.concurrency.shared_jobs import SharedJobs
 from feedline.data import Value
-from feedline.data.recycled import Recycled
 from feedline.data.value import DenseValue
 from feedline.errors import DataError
 from feedline.feed.transforms import DrawKeys, Transformed
@@ -29,7 +29,6 @@ GREY = decoders.COLORS.index("grey")
 
 _log = logging.getLogger("feedline")
 _reported_refused: list[int] = []  # not empty once the warning was logged in this process
-_memory = Recycled()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +257,7 @@ class PictureWork:
         self, encoded: Encoded, pixels: dict[int, Pixels], program: Program, shape: tuple[int, ...], **output: Any
     ) -> tuple[NDArray[Any], Any]:
         decoding = self._decoding
-        out = _memory.empty((len(self._decodable), *shape), np.uint8 if output.get("mean") is None else np.float32)
+        out = recycled.empty((len(self._decodable), *shape), np.uint8 if output.get("mean") is None else np.float32)
         if not len(out):
             return out, None
         batch = _native.PictureBatch(

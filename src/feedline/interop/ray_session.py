@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from feedline import system
 from feedline.interop import private_ray
 from feedline.interop.private_ray import PrivateRay, check_installed, reads_too_early
 
@@ -95,7 +96,7 @@ def join() -> RaySession:
             ray.init(address="local", include_dashboard=False, configure_logging=False)
             return RaySession(ray, False)
         if private is None:
-            private = _private = PrivateRay(cpus=len(os.sched_getaffinity(0)))
+            private = _private = PrivateRay(cpus=system.allowed_cores())
             _private_pid = os.getpid()
         return RaySession(_initialise(private.address, private.settings), True)
 

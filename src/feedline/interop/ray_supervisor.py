@@ -13,9 +13,9 @@ this file by its path, without feedline's imports, to keep the process small.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
+import runpy
 import select
 import shutil
 import signal
@@ -23,9 +23,9 @@ import sys
 import time
 from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER = 36
 #: Seconds between checks that the parent lives.
 LOOK_S = 1.0
+_SYSTEM = runpy.run_path(str(Path(__file__).resolve().parents[1] / "system" / "descendants.py"))
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     parent = os.getppid()
     settings = json.loads(sys.argv[1])
     # Orphans among Ray's processes become children of this one, so that they can be found.
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _SYSTEM["adopt_orphans"]()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -69,6 +69,8 @@ def start(folder: Path, memory_bytes: int, cpus: int) -> str:
 
 def end() -> None:
     """Shut Ray down, and end its remaining processes."""
+    descendants = _SYSTEM["descendants"]
+    descendants(os.getpid())  # as some become orphans now
     if "ray" in sys.modules:
         with contextlib.suppress(Exception):
             sys.modules["ray"].shutdown()
@@ -84,21 +86,6 @@ def end() -> None:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the ids of all descendants of a process. A subreaper has adopted the orphans."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The name, in parentheses, may contain any character.
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-    pids = list(children.get(pid, []))
-    for child in pids:  # grows
-        pids += children.get(child, [])
-    return pids
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ A new tensor over NumPy memory costs about a microsecond. Only this module of th
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
@@ -21,18 +22,14 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"torch is not installed; run: {install_line('torch')}") from error
 
 LAYOUTS = ("padded", "packed", "nested", "csr")
-
-# torch warns once per process that CSR tensors are in beta. Users of sparse streams can do nothing about it, so provoke
-# the warning here and suppress it.
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    torch.eye(1).to_sparse_csr()
+# Layouts in which dense sequences of one sample each are their rows.
+_AS_ROWS = (None, "padded", "packed")
 
 
 def export(value: Value, device: Any = None, layout: str | None = None, pin_memory: bool = False) -> Any:
     """See `Value.torch`."""
-    if device is None and layout is None and not pin_memory and type(value) is DenseValue and value.one_sample_each:
-        return _share(value.rows)  # the most frequent call for small minibatches
+    if device is None and layout in _AS_ROWS and not pin_memory and type(value) is DenseValue and value.one_sample_each:
+        return share(value.rows)  # the most frequent call for small minibatches
     if isinstance(value, BytesValue):
         return _strings(value, device, layout or "list", pin_memory)
     return _export(value, device, layout or ("csr" if value.is_sparse else "padded"), pin_memory)
@@ -56,11 +53,11 @@ def _strings(value: BytesValue, device: Any, layout: str, pin_memory: bool) -> A
 
 def _export(value: Value, device: Any, layout: str, pin_memory: bool) -> torch.Tensor:
     if layout == "padded":
-        tensor = _share(value.padded())
+        tensor = share(value.padded())
     elif layout == "packed":
-        tensor = _share(value.dense().rows)
+        tensor = share(value.dense().rows)
     elif layout == "nested":
-        tensor = torch.nested.nested_tensor_from_jagged(_share(value.dense().rows), _share(value.offsets))
+        tensor = torch.nested.nested_tensor_from_jagged(share(value.dense().rows), share(value.offsets))
     elif layout == "csr":
         tensor = _csr(value)
     else:
@@ -73,7 +70,8 @@ def _export(value: Value, device: Any, layout: str, pin_memory: bool) -> torch.T
     return tensor if device is None else tensor.to(device, non_blocking=pin_memory)
 
 
-def _share(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def share(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a tensor over the memory of an array, or over a copy if torch could not use it."""
     # torch warns about read-only memory, as it cannot mark tensors read-only. A mapped file must never be written
     # through a tensor. Nor does it support other byte orders or negative strides.
     flags = array.flags
@@ -83,16 +81,26 @@ def _share(array: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+@functools.cache
+def _silence_csr() -> None:
+    """Provoke torch's warning that CSR tensors are in beta, which comes once per process, and suppress it. Users of
+    sparse streams can do nothing about it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.eye(1).to_sparse_csr()
+
+
 def _csr(value: Value) -> torch.Tensor:
+    _silence_csr()
     if isinstance(value, SparseValue):
         # check_invariants off: torch would reject indices in the order of the data, although its kernels sum duplicates
         # and none needs sorted columns.
         return torch.sparse_csr_tensor(
-            _share(value.indptr),
-            _share(value.checked_indices().astype(np.int64)),
-            _share(value.values),
+            share(value.indptr),
+            share(value.checked_indices().astype(np.int64)),
+            share(value.values),
             size=(value.num_samples, value.classes),
             check_invariants=False,
         )
     assert isinstance(value, DenseValue)
-    return _share(value.rows.reshape(value.num_samples, math.prod(value.shape))).to_sparse_csr()
+    return share(value.rows.reshape(value.num_samples, math.prod(value.shape))).to_sparse_csr()

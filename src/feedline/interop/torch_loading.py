@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import inspect
 import threading
@@ -143,6 +144,8 @@ def seed_of_rank_0(seed: int) -> int:
 _ending = PerProcess(threading.RLock)
 atexit.register(lambda: _ending.get().acquire())
 
+_State = ctypes.c_char * torch.default_generator.get_state().nbytes
+
 
 class GlobalGenerator:
     """torch's global CPU generator, which can be compared, restored and seeded."""
@@ -150,7 +153,8 @@ class GlobalGenerator:
     def mark(self) -> Any:
         """Return its current state."""
         with _ending.get():
-            return torch.default_generator.get_state().numpy().tobytes()
+            state = torch.default_generator.get_state()
+            return _State.from_address(state.data_ptr()).raw  # in half the time of an array's `tobytes`
 
     def changed(self, mark: Any) -> bool:
         """Return whether its state differs from ``mark``."""

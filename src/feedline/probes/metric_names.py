@@ -246,8 +246,9 @@ def values_of(record: RankRecord) -> Iterator[MetricValue]:
         for stage_name, stage in feed.stages.items():
             yield from _figures(STAGE_METRICS, stage, (name, stage_name))
     conditions = record.conditions
-    yield MetricValue(_CPU, ("user",), conditions.cpu_seconds - conditions.system_seconds)
-    yield MetricValue(_CPU, ("system",), conditions.system_seconds)
+    if conditions.cpu_seconds is not None and conditions.system_seconds is not None:
+        yield MetricValue(_CPU, ("user",), conditions.cpu_seconds - conditions.system_seconds)
+        yield MetricValue(_CPU, ("system",), conditions.system_seconds)
     yield from _figures(PROCESS_METRICS, conditions, ())
     yield from _figures(REQUEST_METRICS, record, ())
 

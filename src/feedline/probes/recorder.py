@@ -15,12 +15,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from feedline import system
 from feedline.concurrency.conditions import (
     Conditions,
-    activity_of,
-    io_conditions,
     machine_conditions,
     process_conditions,
+    thread_conditions,
 )
 from feedline.concurrency.hooks import hook_name
 from feedline.concurrency.stages import FEEDS
@@ -64,12 +64,12 @@ class Recorder:
         process = process_conditions(os.getpid())
         if process is not None and process.swapped_bytes:  # it may be freed before the record
             self._swapped_bytes = max(self._swapped_bytes, process.swapped_bytes)
-        self._looking = io_conditions("/proc/thread-self")
+        self._looking = thread_conditions()
         for number, figures in enumerate(self._feeds):
             pids = _pids_of(figures)
             if pids:
                 getattr(figures, "computing", 0.0)  # of torch's workers, which may end before the record
-                self._activity.setdefault(number, Counter()).update(filter(None, map(activity_of, pids)))
+                self._activity.setdefault(number, Counter()).update(filter(None, map(system.activity_of, pids)))
 
     @property
     def rank(self) -> int:
@@ -138,6 +138,8 @@ class Recorder:
         process = process_conditions(os.getpid())
         for part in [*([] if process is None else [process.since(self._looking)]), *self._workers.values()]:
             conditions = conditions.plus(part)
+        if conditions.swapped_bytes is None:
+            return conditions
         return replace(conditions, swapped_bytes=max(conditions.swapped_bytes, self._swapped_bytes))
 
     def _look_at_workers(self) -> None:

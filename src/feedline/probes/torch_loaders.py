@@ -60,7 +60,9 @@ class TorchLoaderFigures:
         """Processor time of its workers, or of this thread in ``next``."""
         if self.workers:
             living = filter(None, (process_conditions(worker.pid) for worker in self.workers))
-            self._living_s = max(self._living_s, sum(worker.cpu_seconds for worker in living))  # some may have ended
+            self._living_s = max(
+                self._living_s, sum(worker.cpu_seconds or 0.0 for worker in living)
+            )  # some may have ended
         return self._here_s + self._ended_s + self._living_s
 
     @property

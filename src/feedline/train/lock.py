@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from feedline import system
 from feedline.concurrency.processes import is_running
 from feedline.errors import StateError
 from feedline.interop.tensor_file import is_file_at
@@ -56,7 +57,7 @@ class Holder(NamedTuple):
     @classmethod
     def this(cls) -> Holder:
         """This process."""
-        return cls(socket.gethostname(), os.getpid(), started_at(os.getpid()))
+        return cls(socket.gethostname(), os.getpid(), system.started_at(os.getpid()))
 
     @property
     def alive(self) -> bool:
@@ -65,7 +66,7 @@ class Holder(NamedTuple):
             return True
         if not is_running(self.process):
             return False
-        return None in (self.began, started_at(self.process)) or self.began == started_at(self.process)
+        return None in (self.began, system.started_at(self.process)) or self.began == system.started_at(self.process)
 
     def __str__(self) -> str:
         suffix = " (this one)" if self == Holder.this() else ""
@@ -172,16 +173,6 @@ def _read(handle: int) -> Holder | None:
         return None
     valid = isinstance(holder.host, str) and type(holder.process) is int and 0 < holder.process < 1 << 31
     return holder if valid else None
-
-
-def started_at(process: int) -> int | None:
-    """Return the start time of a process of this host."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            # The name, in parentheses, may contain any character. The time is the 20th field after it.
-            return int(file.read().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
 
 
 _locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()

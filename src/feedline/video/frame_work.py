@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from feedline._native import recycled
 from feedline.concurrency.shared_jobs import SharedJobs
 from feedline.data import Value
-from feedline.data.recycled import Recycled
 from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import DataError
 from feedline.feed.formats.unreadable import reraise_if_transient
@@ -34,7 +34,6 @@ from feedline.video.packets import list_packets_of_clip
 HINT = 'pass on_error="skip" to the source to skip such sequences and list them'
 
 _AT_ONCE_BYTES = 64 << 20  # of frames that are decoded for later
-_memory = Recycled()
 _PLACE = re.compile(r"^\w+, \S+:\d+, ")  # in the code of torchcodec
 _FAILURES = (RuntimeError, ValueError, IndexError, WrongFrameError)  # of torchcodec, and ours
 
@@ -86,7 +85,7 @@ class FrameWork:
     def _empty_rows(self, count: int) -> Any:
         steps = self._decoding.steps
         if self._decoding.device is None:
-            return _memory.empty((count, *steps.shape), steps.dtype)
+            return recycled.empty((count, *steps.shape), steps.dtype)
         return [None] * count
 
     def begin(self) -> None:

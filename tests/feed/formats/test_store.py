@@ -22,8 +22,9 @@ from feedline import _native
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.errors import DataError, FeedlineError, SchemaError
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.store import MANIFEST, StoreDeserializer, StoreWriter
-from feedline.feed.formats.store.manifest import Manifest
+from feedline.feed.formats.store.manifest import MANIFEST, Manifest
+from feedline.feed.formats.store.store_reader import StoreDeserializer
+from feedline.feed.formats.store.writer import StoreWriter
 from tests.effort import examples, stride
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.warm import run
@@ -190,7 +191,7 @@ MEASURE = """
     import sys
     import numpy as np
     from feedline.feed.assembly import ChunkSet
-    from feedline.feed.formats.store import StoreDeserializer
+    from feedline.feed.formats.store.store_reader import StoreDeserializer
     import pyarrow
 
     def private():
@@ -372,7 +373,7 @@ FULL = """
     import numpy as np
     from feedline.data import Schema, Stream, Value
     from feedline.errors import DataError
-    from feedline.feed.formats.store import StoreWriter
+    from feedline.feed.formats.store.writer import StoreWriter
     limit = int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     lengths = np.tile([0, 2], 5000)

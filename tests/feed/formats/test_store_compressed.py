@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import feedline as fl
 from feedline import _native
 from feedline.feed.formats.arrays import ArrayDeserializer
-from feedline.feed.formats.store import StoreDeserializer, compressed
+from feedline.feed.formats.store import compressed
 from feedline.feed.formats.store.manifest import MANIFEST, Manifest
+from feedline.feed.formats.store.store_reader import StoreDeserializer
 from feedline.feed.protocol import can
 from tests.effort import examples
 from tests.feed.formats.corpora import assert_same, corpora, everything

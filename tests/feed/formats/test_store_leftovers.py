@@ -17,6 +17,7 @@ from feedline.errors import DataError
 from feedline.feed.formats.store import staging as workplace
 from tests.feed.formats.corpora import everything
 from tests.feed.formats.test_store import write
+from tests.linux import linux_only
 
 SCHEMA = fl.Schema({"x": fl.Stream((), "int64")})
 KILLED = """
@@ -216,6 +217,7 @@ def test_writers_leave_no_descriptors(tmp_path, leaves_nothing):
             fl.StoreWriter(tmp_path / "no" / f"b{i}", SCHEMA)
 
 
+@linux_only("names of a start of the machine")
 def test_the_machine_has_a_name_and_a_start(monkeypatch, tmp_path):
     here = machine(tmp_path)
     monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")

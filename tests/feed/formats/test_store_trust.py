@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.data.faults import BadEntriesError
-from feedline.feed.formats.store import MANIFEST
-from feedline.feed.formats.store.manifest import Manifest
+from feedline.feed.formats.store.manifest import MANIFEST, Manifest
 from feedline.feed.timeline import block_order
 from tests.effort import examples
 from tests.feed.formats.test_store import forge, put, write

@@ -556,11 +556,11 @@ def test_a_page_that_is_lost_under_the_map(shards, monkeypatch):
         return preadv(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", failing)
-    monkeypatch.setattr("feedline.feed.formats.unreadable._POPULATE_READ", -2)
+    monkeypatch.setattr("feedline.system.linux._POPULATE_READ", -2)
     complete = fl.TarDeserializer(path, jpg=BYTES, chunk_size=1 << 30).read(0)
     assert not complete.errors  # as on a kernel that does not know how
     corpus = fl.TarDeserializer(path, jpg=BYTES, chunk_size=1 << 30)
-    monkeypatch.setattr("feedline.feed.formats.unreadable.errno.EINVAL", -1)
+    monkeypatch.setattr("feedline.system.linux.errno.EINVAL", -1)
     chunk = corpus.read(0)
     assert 0 < len(chunk.errors) < 9
     assert all("Input/output error" in error.what for error in chunk.errors.values())

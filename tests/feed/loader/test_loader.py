@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import feedline as fl
 from feedline.feed.loader import order
+from feedline.feed.loader.fetch import WorkUnit
 from tests.effort import examples
 from tests.feed.elsewhere import Elsewhere
 from tests.laws.items import Plain, content
@@ -956,3 +957,23 @@ def test_a_corpus_without_sizes_is_refused_when_the_loader_is_made():
 
     with pytest.raises(ValueError, match="knows the sizes of its chunks"):
         fl.DataLoader(Unsized())
+
+
+SENT = np.array([7, 1, 2**40])
+
+
+@pytest.mark.parametrize(
+    ("indices", "keys"),
+    [(SENT, SENT), (SENT, 5), (SENT, SENT + 1), (SENT.astype(np.int32), 5), ([3, "a"], SENT), ("a", "a"), (b"a", 1)],
+    ids=["the indices", "a number", "an array", "another dtype", "a list", "single", "bytes"],
+)
+def test_a_unit_arrives_as_it_was_sent(indices, keys):
+    """Indices of our orders travel as bytes, those of users as they are."""
+    unit = WorkUnit(2**64 - 1, 3, indices, keys, spare=9, start=4)
+    arrived = pickle.loads(pickle.dumps(unit, 5))
+    assert (arrived.keys is arrived.indices) == (keys is indices)
+    assert repr(arrived) == repr(unit)
+    for field, value in zip(arrived, unit, strict=True):
+        assert type(field) is type(value)
+        assert np.array_equal(field, value)
+        assert getattr(field, "dtype", None) == getattr(value, "dtype", None)

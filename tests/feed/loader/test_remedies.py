@@ -148,6 +148,7 @@ def test_a_slow_dataset(slow):
 def test_a_dataset_that_keeps_all_cores_busy(monkeypatch):
     """One worker, where the process may use one core. The second sweep of all has no start."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     with fl.DataLoader(Planted(computing=8), batch_size=1, num_workers=1) as loader:
         assert len([*loader, *loader]) == 48
         stats = loader.stats()
@@ -158,6 +159,7 @@ def test_a_dataset_that_keeps_all_cores_busy(monkeypatch):
 
 def test_a_slow_collate_fn(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     told = advised(Planted(), collate_fn=lambda items: Planted(computing=30)[len(items)], num_workers=1)
     assert "make collate_fn cheaper" in told.lower()
 

@@ -13,7 +13,9 @@ import pytest
 
 import feedline as fl
 from feedline.concurrency.turns import turns
+from feedline.feed.loader import global_generators
 from feedline.feed.loader import sample_seeds as seeding
+from feedline.feed.loader.global_generators import all_generators
 from tests.laws.items import content
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -321,15 +323,20 @@ def test_another_bit_generator_is_its_owner_s():
         np.random.set_bit_generator(old)
 
 
-def test_every_draw_is_noticed():
+@pytest.mark.parametrize("by", ["memory", "functions"])
+def test_every_draw_is_noticed(by, monkeypatch):
     """From any state, whole rounds of the generator included, and the number that was put aside alone."""
+    for name in ("python_memory", "normal_memory"):
+        assert getattr(global_generators, name)() is not None
+        if by == "functions":
+            monkeypatch.setattr(global_generators, name, lambda: None)
     draws = [
         [random.random, lambda: random.gauss(0, 1), lambda: random.getrandbits(624 * 32)],
         [np.random.random, np.random.standard_normal, lambda: np.random.bytes(624 * 4)],
         [lambda: torch.rand(()), lambda: torch.randn(1), lambda: torch.rand(624), lambda: torch.randn(64)],
     ]
     kept = states()
-    for generator, kinds in zip(seeding.globals_(), draws, strict=True):
+    for generator, kinds in zip(all_generators(), draws, strict=True):
         for number in range(40):
             mark = generator.mark()
             assert not generator.changed(mark)

@@ -19,6 +19,7 @@ from feedline.feed.loader.staged import StagedExecutor
 from tests.effort import examples
 from tests.feed.page_cache import evict
 from tests.inside import executor_of, fetch_mapped_files
+from tests.linux import linux_only
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -103,6 +104,7 @@ def test_resumes_with_batches_on_their_way(folder, monkeypatch, shuffle):
     same(found + list(iterator), expected)
 
 
+@linux_only("a table of all maps")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_tensors_and_subsets_over_files(folder, monkeypatch, shuffle):
     """However the arrays are wrapped: their memory decides."""

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline as fl
+from feedline.feed.remote.address_text import without_credentials
 from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.object_cache import CachedObject
 from feedline.feed.remote.requests import Patience
-from feedline.feed.remote.stores import ObjectInfo, fault_of, without_credentials
+from feedline.feed.remote.stores import ObjectInfo, fault_of
 from tests.effort import examples
 from tests.feed.remote.conftest import delivered
 from tests.servers.web import WebServer

@@ -29,7 +29,7 @@ ROWS = 750
 
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch):
-    monkeypatch.setattr(caches, "MIN_BYTES", 0)
+    monkeypatch.setattr(caches, "MIN_CACHE_BYTES", 0)
     monkeypatch.setattr(remote, "_NEARBY", 16 * KIB)  # else the walk over the heads fetches all of files so small
 
 

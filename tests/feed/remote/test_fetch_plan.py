@@ -50,7 +50,7 @@ def bucket():
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Allow caches of a megabyte, and no hedged requests, which a busy machine would cause."""
-    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_CACHE_BYTES", MIB)
     monkeypatch.setattr(requests, "_MIN_SAMPLES", 1 << 30)
 
 

@@ -15,6 +15,7 @@ from feedline.feed.remote import object_cache as caches
 from tests.docs.pages import ROOT
 from tests.feed.remote.test_object_cache import MIB, rows
 from tests.inside import wait_for_groups
+from tests.linux import linux_only
 from tests.namespaces import joined
 from tests.ranks import run
 from tests.servers.object_store import ObjectStoreProcess
@@ -35,7 +36,7 @@ def test_arcs_fetch_one_copy_and_shares_by_position_one_for_each_node(
     store, opened, files, tmp_path, monkeypatch, order, least, most
 ):
     """A chunk that an arc's border cuts is read by two nodes, and pages at both ends of chunks are rounded."""
-    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_CACHE_BYTES", MIB)
     sources = [
         fl.MinibatchSource(
             opened("*.parquet", cache=tmp_path / str(node), cache_bytes=2 * MIB),
@@ -74,6 +75,7 @@ def read_in_groups(rank, how, folder, steps):
         return ids, source.stats().shared_minibatches
 
 
+@linux_only("sockets with names without files")
 def test_groups_of_ranks_on_a_machine_fetch_one_copy_together(store, files, tmp_path):
     """One rank of each group reads. The groups have a cache in common, for pages that chunks of both lie in."""
     sequences, steps = FILES * GROUPS * 4, FILES * GROUPS * 4 // 50

@@ -23,6 +23,7 @@ from feedline.feed.remote.holders import CacheHolder
 from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages
 from tests.feed.remote.conftest import delivered
 from tests.feed.remote.test_faults import archive
+from tests.linux import linux_only
 from tests.servers.object_store import ObjectStore
 from tests.servers.web import WebServer
 
@@ -47,7 +48,7 @@ TOTAL = sum(len(rows(seed)) for seed in range(FILES))
 @pytest.fixture
 def small(monkeypatch):
     """Allow caches of a megabyte."""
-    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_CACHE_BYTES", MIB)
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ def test_an_object_replaced_by_one_of_the_same_size_is_another(store, opened):
 
 
 def test_objects_that_nobody_uses_make_room_first(store, opened, filled, tmp_path, monkeypatch):
-    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_CACHE_BYTES", MIB)
     store.put("b/old.parquet", rows(9))
     old = opened("old.parquet", cache_bytes=TOTAL)
     delivered(old, max_sweeps=1)
@@ -169,6 +170,7 @@ def test_a_full_disk_keeps_what_it_can_and_delivers_all(mounted, store, opened, 
         assert MIB < corpus.placeholders.cache.kept_bytes < 3 * MIB
 
 
+@linux_only("files that are opened again by their descriptors")
 def test_a_cache_deleted_under_a_run_is_missed_by_nobody(store, opened, filled, tmp_path):
     corpus = opened("*.parquet")
     source = fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4)
@@ -235,7 +237,7 @@ def test_a_kill_while_leaving_leaves_nothing_for_good(opened, filled, tmp_path, 
 
 
 def run(url, options, folder, budget, index, count, results, together):
-    caches.MIN_BYTES = MIB
+    caches.MIN_CACHE_BYTES = MIB
     corpus = fl.open_corpus(url, remote=fl.Remote(cache=folder, cache_bytes=budget, storage_options=options))
     source = fl.MinibatchSource(
         corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4, partition=(index, count), read_ahead=MIB
@@ -277,7 +279,7 @@ FETCHER = """
 import sys, json
 import feedline as fl
 from feedline.feed.remote import object_cache as caches
-caches.MIN_BYTES = 1 << 20
+caches.MIN_CACHE_BYTES = 1 << 20
 url, options, folder, budget = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 corpus = fl.open_corpus(url, remote=fl.Remote(folder, budget, options))
 source = fl.MinibatchSource(corpus, seed=3, shuffle=fl.Window(chunks=4), max_sweeps=4)
@@ -326,7 +328,7 @@ def test_killed_at_any_moment_it_leaves_no_wrong_page_and_fetches_none_twice(tmp
 
 
 def test_two_corpora_over_one_object_keep_it_while_either_is_open(store, opened, filled, monkeypatch):
-    monkeypatch.setattr(caches, "MIN_BYTES", MIB)
+    monkeypatch.setattr(caches, "MIN_CACHE_BYTES", MIB)
     first, second = opened("0.parquet", cache_bytes=2 * TOTAL), opened("0.parquet", cache_bytes=2 * TOTAL)
     delivered(second, max_sweeps=1)  # which closes it
     cache = first.placeholders.cache

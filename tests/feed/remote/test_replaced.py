@@ -38,7 +38,7 @@ OLD, NEW = numbers(1), numbers(2)
 def small():
     """Allow caches of a megabyte."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(caches, "MIN_BYTES", MIB)
+        patch.setattr(caches, "MIN_CACHE_BYTES", MIB)
         yield
 
 

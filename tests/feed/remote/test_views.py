@@ -21,7 +21,7 @@ KIB = 1 << 10
 
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch):
-    monkeypatch.setattr(caches, "MIN_BYTES", 0)
+    monkeypatch.setattr(caches, "MIN_CACHE_BYTES", 0)
 
 
 def streams(seed: int = 1, rows: int = 900) -> dict:

@@ -138,7 +138,7 @@ class Gate:
 def segments() -> int:
     """Pieces of feedline's shared memory that this process maps."""
     with open("/proc/self/maps") as file:
-        return sum("memfd:feedline" in line for line in file)
+        return sum("/feedline-" in line or "memfd:feedline" in line for line in file)
 
 
 def alive(pid: int) -> bool:

@@ -7,6 +7,8 @@ import functools
 import pytest
 
 from feedline.feed.workers import limits
+from feedline.system import control_groups
+from tests.linux import linux_only
 
 MIB = 1 << 20
 VERSIONS = {
@@ -15,6 +17,7 @@ VERSIONS = {
 }
 
 
+@linux_only("control groups")
 @pytest.mark.parametrize("version", [1, 2])
 def test_page_cache_of_a_group_counts_as_free(tmp_path, monkeypatch, version):
     line, name, limit, usage, prefix = VERSIONS[version]
@@ -26,6 +29,6 @@ def test_page_cache_of_a_group_counts_as_free(tmp_path, monkeypatch, version):
     (group / usage).write_text(f"{70 * MIB}\n")
     cached = {"inactive_file": 20 * MIB, "active_file": 30 * MIB}
     (group / "memory.stat").write_text("".join(f"{prefix}{key} {size}\n" for key, size in cached.items()))
-    monkeypatch.setattr(limits, "folders", functools.partial(limits.folders, system=tmp_path))
+    monkeypatch.setattr(control_groups, "folders", functools.partial(control_groups.folders, system=tmp_path))
     assert limits.available() == 80 * MIB
     assert "20.0 MiB of 100.0 MiB used" in limits.situation()

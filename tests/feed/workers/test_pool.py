@@ -219,6 +219,30 @@ def test_what_came_in_between_looking_and_listening_is_not_waited_for(either):
     assert not listens(either, lambda: False)
 
 
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_threads_that_close_a_pool_at_once_close_it_once(kind):
+    """A second close of a descriptor would hit whatever has its number by then."""
+    for _ in range(8):
+        pool = Pool(Task(), 2, kind=kind)
+        pool.submit(("sleep", 0.2, 0))  # still running, so that each closes it in two steps
+        raised, together = [], threading.Barrier(4)
+
+        def close(pool=pool, raised=raised, together=together):
+            together.wait(30)
+            try:
+                pool.backend.close(0.01)
+            except OSError as error:
+                raised.append(error)
+
+        threads = [threading.Thread(target=close) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert not raised
+        pool.close()
+
+
 def test_closing_frees_who_waits(either, gate):
     ticket = either.submit(gate.unit())
     gate.held()

@@ -239,7 +239,7 @@ def small_chunks() -> None:
     """Allow small caches, and let text and archives have chunks of few pages, before anything is opened."""
     from feedline.feed.remote import object_cache
 
-    object_cache.MIN_BYTES = LEAST
+    object_cache.MIN_CACHE_BYTES = LEAST
     for kind in (fl.TarDeserializer, fl.JSONLinesDeserializer):
         kind.__init__.__kwdefaults__["chunk_size"] = 150_000  # type: ignore[misc]
 

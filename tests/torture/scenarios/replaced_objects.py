@@ -29,7 +29,7 @@ class ReplacedObjects(Scenario):
     def run(self, case: Case) -> None:
         from feedline.feed.remote import object_cache
 
-        object_cache.MIN_BYTES = LEAST
+        object_cache.MIN_CACHE_BYTES = LEAST
         rng, rows = case.rng, case.rng.randrange(1200, 2400)
         with WebServer({"/x.npy": numbers(0, rows)}) as web:
             web.etag = rng.random() < 0.3

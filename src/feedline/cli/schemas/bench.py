@@ -30,14 +30,14 @@ class ColdFeed(TypedDict):
     """The feed and the disk, with ``--cold``.
 
     Attributes:
-        resident_before: share of the data that stayed in the page cache, 0 to 1.
+        resident_before: share of the data that stayed in the page cache, 0 to 1. None if the system does not tell.
         sequential_bytes_per_second: bytes per second of the disk, in order. None if the file system has no direct I/O.
         random_sequences_per_second: sequences per second of the disk, at random places. None likewise.
         share_of_sequential: speed of the feed divided by the speed of the disk, in order. None likewise.
         share_of_random: speed of the feed divided by the speed of the disk, at random places. None likewise.
     """
 
-    resident_before: float
+    resident_before: float | None
     sequential_bytes_per_second: float | None
     random_sequences_per_second: float | None
     share_of_sequential: float | None
@@ -74,7 +74,8 @@ class BenchDocument(TypedDict):
         chunks_read: number of chunks that were read.
         held_bytes: bytes of chunks in memory at the end.
         peak_held_bytes: maximum of the bytes of chunks in memory.
-        private_bytes_growth: bytes of private memory at the peak, less those before the corpus was opened.
+        private_bytes_growth: bytes of private memory at the peak, less those before the corpus was opened. None, as the
+            next two, if the system does not tell.
         private_bytes_peak: maximum of the bytes of private memory.
         file_backed_bytes_peak: maximum of the bytes of mapped files in memory.
         cores: number of cores.
@@ -108,9 +109,9 @@ class BenchDocument(TypedDict):
     chunks_read: int
     held_bytes: int
     peak_held_bytes: int
-    private_bytes_growth: int
-    private_bytes_peak: int
-    file_backed_bytes_peak: int
+    private_bytes_growth: int | None
+    private_bytes_peak: int | None
+    file_backed_bytes_peak: int | None
     cores: int | None
     threads: int
     cold: NotRequired[ColdFeed]

@@ -137,10 +137,11 @@ class LargeFile(TypedDict):
         seconds: seconds of feeding.
         samples: number of samples that were fed.
         fed_bytes: bytes of the file that were fed.
-        resident_before: share of the file that stayed in the page cache, 0 to 1.
+        resident_before: share of the file that stayed in the page cache, 0 to 1. None if the system does not tell.
         disk_bytes_per_second: bytes per second of the disk. None if the file system has no direct I/O.
         share_of_disk: speed of the feed divided by the speed of the disk. None likewise.
-        base_bytes: bytes of private memory before the file was opened.
+        base_bytes: bytes of private memory before the file was opened. None, as the next three, if the system does not
+            tell.
         peak_bytes: maximum of the bytes of private memory since.
         growth_bytes: the difference of both.
         file_backed_bytes: bytes of mapped files in memory at the end.
@@ -152,13 +153,13 @@ class LargeFile(TypedDict):
     seconds: float
     samples: int
     fed_bytes: int
-    resident_before: float
+    resident_before: float | None
     disk_bytes_per_second: float | None
     share_of_disk: float | None
-    base_bytes: int
-    peak_bytes: int
-    growth_bytes: int
-    file_backed_bytes: int
+    base_bytes: int | None
+    peak_bytes: int | None
+    growth_bytes: int | None
+    file_backed_bytes: int | None
     held_peak_bytes: int
 
 

@@ -128,14 +128,14 @@ class ReadingCost(TypedDict):
 
     Attributes:
         bytes: bytes of the files.
-        resident: share of them in the page cache, 0 to 1.
+        resident: share of them in the page cache, 0 to 1. None if the system does not tell.
         sequential: bytes per second of the disk, in order. None if the file system has no direct I/O.
         random: sequences per second of the disk, at random places. None if the file system has no direct I/O.
         orders: the cost of each order.
     """
 
     bytes: int
-    resident: float
+    resident: float | None
     sequential: float | None
     random: float | None
     orders: ReadingOrders

@@ -25,7 +25,7 @@ from feedline.feed.composed.lm_batches import Unpacking
 from feedline.feed.composed.windows.time_windows import TimeWindows
 from feedline.feed.files.media_address import MediaAddress
 from feedline.feed.protocol import Deserializer, finish_of
-from feedline.feed.remote.stores import is_address
+from feedline.feed.remote.address_text import is_address
 from feedline.feed.source import MinibatchSource
 from feedline.feed.transforms import DrawKeys
 from feedline.runs import page

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from feedline import system
 from feedline.cli.arguments import DEFAULT_CHUNK_SIZE, parse_columns, parse_count, parse_streams, parse_window
 from feedline.cli.bench import copy_speed
 from feedline.cli.console import show_bytes
 from feedline.cli.corpus import Opened, open_path
 from feedline.cli.tune.paired_search import Setting, UnavailableError
 from feedline.cli.window_page import distance_of
-from feedline.concurrency.control_groups import usable_cores
 from feedline.data import Stream
 from feedline.errors import FeedlineError
 from feedline.feed.arguments import Remote
@@ -35,10 +35,11 @@ from feedline.feed.formats.cntk.ctf import CTFDeserializer
 from feedline.feed.open_corpus import open_corpus
 from feedline.feed.protocol import Deserializer, Ordered, RandomAccess, can, is_sized
 from feedline.feed.reading.reader_factory import DEFAULT_WINDOW, order_of
+from feedline.feed.remote.address_text import is_address
 from feedline.feed.remote.placeholders import DEFAULT_BYTES
-from feedline.feed.remote.stores import is_address
 from feedline.feed.source import MinibatchSource
 from feedline.feed.timeline import ChunkTable, Window
+from feedline.system import usable_cores
 
 AS_IS, STORE = "as it is", "store"
 MIXES_LESS = "mixes less than the present setting"
@@ -163,8 +164,9 @@ class Corpora:
         span = self._stored_bytes
         if timeline.window is not None:
             span = int(span / self._windows_of(corpus, timeline.window.to_json()))
-        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        most_bytes = min(self._stored_bytes - 1, free_bytes // 2)  # the next window is in memory, too
+        # Free bytes, of which the next window takes half. Where they are unknown, half of all memory counts as free.
+        free_bytes = system.available_bytes() or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        most_bytes = min(self._stored_bytes - 1, free_bytes // 2)
         spans = (span // 4, 2 * span, 4 * span)
         return windows + [Window(bytes=nbytes) for nbytes in spans if 1 << 20 <= nbytes <= most_bytes]
 

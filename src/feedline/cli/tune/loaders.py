@@ -13,9 +13,9 @@ from pathlib import Path
 
 from feedline.cli.bench_loader import forever, make_loader
 from feedline.cli.tune.paired_search import Setting, UnavailableError
-from feedline.concurrency.control_groups import usable_cores
 from feedline.errors import DataError
 from feedline.feed.loader import DataLoader
+from feedline.system import usable_cores
 
 _SEND_S = 3e-4  # seconds that a batch costs the loop when it comes from another process
 _DEFAULTS: Setting = {"workers": "auto", "prefetch_factor": None}

@@ -12,9 +12,3 @@ into minibatches. `tokenized` and `picture_tokens` make the tokens of texts and 
 
 `subset` has a part of a corpus, `filtered` chooses one by content, and `key_folds` divides sequences by their keys.
 """
-
-from feedline.feed.composed.bucketed import Bucketed
-from feedline.feed.composed.mixture import Mixture
-from feedline.feed.composed.packed import Packed
-
-__all__ = ["Bucketed", "Mixture", "Packed"]

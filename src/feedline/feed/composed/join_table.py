@@ -28,7 +28,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import _native
+from feedline import _native, system
 from feedline.errors import DataError
 from feedline.feed.files.cache_files import open_cached
 from feedline.feed.files.change_detection import Watched
@@ -153,6 +153,7 @@ class JoinTable:
             if header is None:
                 raise DataError(f"expected a valid resolved join, got one damaged while it was written: {self._name}")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            system.note_map(mapped, self.path)
             self._watched = Watched(mapped, status, self.path)
         rows = header.sequences * header.width
         self.count, self._has_primary = header.sequences, header.width == len(self._parts)
@@ -260,7 +261,7 @@ def _map_numbers(file: BinaryIO, count: int, dtype: str = "<i8") -> Ints:
     if count == 0:
         return np.empty(0, dtype)
     # Allocated, not sparse: a fault on a mapping of a full disk would kill the process.
-    os.posix_fallocate(file.fileno(), 0, 8 * count)
+    system.allocate(file.fileno(), 8 * count)
     return np.frombuffer(mmap.mmap(file.fileno(), 8 * count), dtype)
 
 

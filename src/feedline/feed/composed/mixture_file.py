@@ -22,8 +22,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.remote_corpus import open_addresses
 from feedline.feed.protocol import Deserializer
-from feedline.feed.remote.placeholders import without_file
-from feedline.feed.remote.stores import is_address, scheme_of
+from feedline.feed.remote.address_text import is_address, scheme_of, without_file
 
 T = TypeVar("T")
 

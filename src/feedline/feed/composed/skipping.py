@@ -11,10 +11,6 @@ import numpy as np
 
 from feedline.data import Chunk
 from feedline.errors import DataError
-from feedline.feed.composed.concat import Concat
-from feedline.feed.composed.join import Join
-from feedline.feed.composed.packed import Packed
-from feedline.feed.composed.texts.tokenized import Tokenized
 from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.formats.unreadable import no_values
 from feedline.feed.protocol import (
@@ -166,6 +162,11 @@ class Skipping(Forwarding, RandomAccess, Sliceable, Mapped, Fetchable):
 def lists(corpus: Deserializer) -> Iterator[Ints]:
     """Yield the ordinals that a corpus leaves out, then the ordinals that its parts leave out. No digest covers
     them."""
+    from feedline.feed.composed.concat import Concat  # most sources need none of these
+    from feedline.feed.composed.join import Join
+    from feedline.feed.composed.packed import Packed
+    from feedline.feed.composed.texts.tokenized import Tokenized
+
     if isinstance(corpus, Skipping):
         yield corpus.listed
     if isinstance(corpus, (Forwarding, Packed, Tokenized)):

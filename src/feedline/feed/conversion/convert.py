@@ -26,19 +26,20 @@ from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.detect import SUFFIXES
-from feedline.feed.formats.store import StoreDeserializer, StoreWriter, stream_columns
+from feedline.feed.formats.store import stream_columns
 from feedline.feed.formats.store.compressed import CODECS
 from feedline.feed.formats.store.journal import Journal
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.object_store_target import ObjectStoreFolder
 from feedline.feed.formats.store.staging import clear_leftovers
+from feedline.feed.formats.store.store_reader import StoreDeserializer
 from feedline.feed.formats.store.targets import LocalFolder, Target
+from feedline.feed.formats.store.writer import StoreWriter
 from feedline.feed.open_corpus import names_files, open_corpus
 from feedline.feed.progress_bar import Progress, Report, showing
 from feedline.feed.protocol import CHUNK_MEMORY, Deserializer, Ordered, is_sized, num_chunks, whole_number
-from feedline.feed.remote.placeholders import without_file
+from feedline.feed.remote.address_text import is_address, without_credentials, without_file
 from feedline.feed.remote.requests import Patience
-from feedline.feed.remote.stores import is_address, without_credentials
 
 _PIECE_BYTES = 4 << 20
 

@@ -19,9 +19,10 @@ from feedline.feed.files.paths import INDEX_SUFFIX, PathLike
 from feedline.feed.formats.remote_corpus import RemoteCorpus
 from feedline.feed.open_corpus import What, open_corpus
 from feedline.feed.protocol import Deserializer, Indexed
+from feedline.feed.remote.address_text import is_address, without_credentials
 from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.requests import Patience
-from feedline.feed.remote.stores import Store, is_address, without_credentials
+from feedline.feed.remote.stores import Store
 from feedline.feed.remote.uploads import Uploads
 
 _Writers = dict[str, Callable[[BinaryIO], None]]

@@ -24,12 +24,12 @@ from feedline.feed.assembly import ChunkSet
 from feedline.feed.conversion.unfinished import DONE, unfinished
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.records import read_record, write_record
-from feedline.feed.formats.store import StoreDeserializer, StoreWriter
 from feedline.feed.formats.store.combine import combine
 from feedline.feed.formats.store.manifest import Manifest
 from feedline.feed.formats.store.staging import StagingFolder
+from feedline.feed.formats.store.store_reader import StoreDeserializer
 from feedline.feed.formats.store.targets import Target
-from feedline.feed.formats.store.writer import COMPRESSED_CHUNK_BYTES
+from feedline.feed.formats.store.writer import COMPRESSED_CHUNK_BYTES, StoreWriter
 from feedline.feed.progress_bar import Report
 from feedline.feed.protocol import read_slice
 from feedline.feed.quarantine import ListedError

@@ -31,12 +31,6 @@ from feedline.feed.files.paths import open_file, open_regular, read_at, status_o
 from feedline.feed.files.remote import remote_of
 from feedline.feed.files.streaming import blocks
 
-COMPRESSED_SUFFIXES = (".gz", ".zst", ".zstd")
-"""Suffixes of compressed files, after their own."""
-
-TAR_SUFFIXES = (".tar", ".tgz", *(f".tar{suffix}" for suffix in COMPRESSED_SUFFIXES))
-"""Suffixes of tar archives, compressed or not."""
-
 SPAN_BYTES = 2 << 20
 """Minimum bytes of text between points."""
 

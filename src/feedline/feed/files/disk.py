@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import _native
+from feedline import _native, system
 from feedline.concurrency.named_threads import begin
 from feedline.errors import DataError
 
@@ -32,14 +32,15 @@ class Survey(NamedTuple):
 
     Attributes:
         bytes: total size of the files.
-        resident: share of them in the page cache, 0 to 1, an estimate for more than 4096 pages.
+        resident: share of them in the page cache, 0 to 1, an estimate for more than 4096 pages. None if the system
+            does not tell.
         sequential: bytes per second in large reads. None if the file system does not support direct I/O.
         random: reads per second, of ``piece`` bytes at random places. None likewise.
         piece: bytes of a random read.
     """
 
     bytes: int
-    resident: float
+    resident: float | None
     sequential: float | None
     random: float | None
     piece: int
@@ -68,7 +69,7 @@ def survey(files: Sequence[str], piece: int, seconds: float = 1.0) -> Survey | N
         descriptors: list[int] = []
         try:
             for path in files:
-                descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_NONBLOCK))
+                descriptors.append(system.open_direct(path))
                 opened.callback(os.close, descriptors[-1])
         except OSError:
             return Survey(total, _resident(files, sizes), None, None, piece)
@@ -81,17 +82,23 @@ def evict(files: Sequence[str]) -> None:
     """Ask the kernel to drop ``files`` from the page cache. It keeps mapped pages.
 
     Raises:
-        DataError: a file cannot be opened.
+        DataError: a file cannot be opened, or the system has no such request.
     """
     for path in files:
+        if not system.KNOWS_PAGE_CACHE:
+            raise DataError(
+                "expected a system whose page cache can be asked to drop a file, such as Linux, got another one",
+                path=path,
+                hint="measure without evicting, or after the machine was restarted",
+            )
         with _open(path) as descriptor:
             with contextlib.suppress(OSError):
                 os.fsync(descriptor)  # dirty pages would stay
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            system.drop_cached(descriptor)
 
 
-def resident(files: Sequence[str]) -> float:
-    """Return the share of the bytes of ``files`` that the page cache holds, 0 to 1.
+def resident(files: Sequence[str]) -> float | None:
+    """Return the share of the bytes of ``files`` that the page cache holds, 0 to 1. None if the system does not tell.
 
     Raises:
         DataError: a file cannot be opened.
@@ -100,7 +107,9 @@ def resident(files: Sequence[str]) -> float:
     return _resident(files, sizes) if sizes.sum() else 1.0
 
 
-def _resident(files: Sequence[str], sizes: NDArray[np.int64]) -> float:
+def _resident(files: Sequence[str], sizes: NDArray[np.int64]) -> float | None:
+    if not system.KNOWS_PAGE_CACHE or _native.PORTABLE:
+        return None
     cached, total = 0.0, int(sizes.sum())
     for path, size in zip(files, sizes.tolist(), strict=True):
         if not size:

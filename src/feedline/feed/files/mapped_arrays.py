@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from feedline.data.maps import MappedRange, Maps
 from feedline.feed.files.paths import open_regular
 from feedline.feed.files.remote import RemoteObject, object_at
-from feedline.feed.files.truncation_guard import base_of
+from feedline.feed.files.truncation_guard import base_of, noted_base_of
 
 # Foreign memory, such as the memory of a tensor, is looked up from this size on, as a look-up takes a millisecond.
 _WORTH_A_LOOK_BYTES = 256 << 20
@@ -78,7 +78,7 @@ def _map_object(path: str | os.PathLike[str], dtype: np.dtype[Any], *how: Any) -
     with open_regular(path, 0) as file:
         array: NDArray[Any] = np.memmap(file, dtype, "r", *how)
     remote_object.mapped = True
-    base, byte = base_of(array), how[0] if how else 0
+    base, byte = noted_base_of(array), how[0] if how else 0
     _maps[base] = remote_object, array.ctypes.data - byte
     # Rows that are not contiguous may be anywhere in the file.
     begin = max(0, remote_object.size - _END_BYTES) if array.flags.c_contiguous else 0
@@ -111,6 +111,8 @@ def mapped_ranges(arrays: Iterable[NDArray[Any]]) -> list[MappedRange]:
     foreign = [array for array in arrays if array.nbytes and array.flags.c_contiguous and may_be_mapped(array)]
     if not foreign:
         return []
+    for array in foreign:
+        noted_base_of(array)
     maps = Maps(shared=True)
     ranges = (maps.range_at(array.ctypes.data, array.nbytes) for array in foreign)
     return list(dict.fromkeys(mapped_range for mapped_range in ranges if mapped_range is not None))

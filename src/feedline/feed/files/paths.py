@@ -20,6 +20,12 @@ from feedline.errors import DataError, shown_path
 from feedline.feed.files import remote
 
 PathLike = str | os.PathLike[str]
+COMPRESSED_SUFFIXES = (".gz", ".zst", ".zstd")
+"""Suffixes of compressed files, after their own."""
+
+TAR_SUFFIXES = (".tar", ".tgz", *(f".tar{suffix}" for suffix in COMPRESSED_SUFFIXES))
+"""Suffixes of tar archives, compressed or not."""
+
 INDEX_SUFFIX = ".feedline-index"
 
 

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import _native
+from feedline import _native, system
 from feedline.errors import DataError
+from feedline.feed.files.remote import object_at
 
 _SEAL_BYTES = 8
 # More than the last page, as tar archives end in up to 10 KiB of zeros. A seal of zeros costs a look at the maps of the
@@ -34,6 +35,7 @@ def map_whole(file: BinaryIO, path: Path, size: int) -> tuple[mmap.mmap, list[ND
         mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise DataError(f"expected a file that can be mapped: {error}", path=str(path)) from error
+    note_file(mapped, path)
     return mapped, seals_of([np.frombuffer(mapped, np.uint8)])
 
 
@@ -47,7 +49,7 @@ def seals_of(arrays: Iterable[NDArray[Any]]) -> list[NDArray[np.uint8]]:
     """
     maps = {}
     for array in arrays:
-        base = base_of(array)
+        base = noted_base_of(array)
         if isinstance(base, mmap.mmap) and memoryview(base).readonly and len(base) >= _SEAL_BYTES:
             maps[id(base)] = base
     return [seal_of(np.frombuffer(base, np.uint8)) for base in maps.values()]
@@ -58,6 +60,24 @@ def base_of(array: Any) -> Any:
     while isinstance(array, (np.ndarray, memoryview)):
         array = array.obj if isinstance(array, memoryview) else array.base
     return array
+
+
+def noted_base_of(array: Any) -> Any:
+    """Return `base_of` an array, after noting its file if it is a memory map of NumPy or a view of one."""
+    base = base_of(array)
+    while isinstance(base, mmap.mmap) and isinstance(array, (np.ndarray, memoryview)):
+        under: Any = array.obj if isinstance(array, memoryview) else array.base
+        if under is base and isinstance(array, np.memmap):
+            first = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+            note_file(base, array.filename, first, shared=array.mode != "c")
+        array = under
+    return base
+
+
+def note_file(mapped: mmap.mmap, path: str | Path | None, first: int = 0, shared: bool = True) -> None:
+    """Note the file of a map, see `system.note_map`. Of a remote file, that is a file in the cache."""
+    remote = None if path is None else object_at(path)
+    system.note_map(mapped, path if remote is None else remote.place(), first, shared)
 
 
 def seal_of(data: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -19,17 +19,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feedline.errors import DataError
-from feedline.feed.files.compressed_text import COMPRESSED_SUFFIXES, TAR_SUFFIXES, head_of, packing_of
-from feedline.feed.files.paths import INDEX_SUFFIX, PathLike, list_files, list_places, looking, open_regular
-from feedline.feed.formats.arrow.file import FILE_MAGIC, STREAM_MAGIC
-from feedline.feed.formats.arrow.hugging_face import is_arrow_dataset
-from feedline.feed.formats.cntk.cbf import HEAD as CBF_HEAD
-from feedline.feed.formats.detect_images import is_base64, is_image_folder, is_map
+from feedline.feed.files.paths import (
+    COMPRESSED_SUFFIXES,
+    INDEX_SUFFIX,
+    TAR_SUFFIXES,
+    PathLike,
+    list_files,
+    list_places,
+    looking,
+    open_regular,
+)
 from feedline.feed.formats.detect_shards import INDEX, is_litdata, is_mds
-from feedline.feed.formats.detect_tfrecord import is_tfrecord
-from feedline.feed.formats.format import Format, installed_formats
-from feedline.feed.formats.hdf5_zarr.zarr_store import is_zarr, is_zarr_zip
-from feedline.feed.formats.speech.detect_speech import is_lhotse, is_nemo, is_shar, is_tarred
+from feedline.feed.formats.format import Format, import_object, installed_formats
+from feedline.feed.formats.magic_numbers import ARROW_FILE, ARROW_STREAM, CBF
 from feedline.feed.formats.store.manifest import MANIFEST
 
 _HEAD_BYTES = 512  # bytes that are read of the head of a file
@@ -51,11 +53,11 @@ def _is_npz(path: Path, head: bytes) -> bool:
 
 
 def _is_arrow(path: Path, head: bytes) -> bool:
-    if head.startswith(FILE_MAGIC):
+    if head.startswith(ARROW_FILE):
         return True
     # A stream begins with its schema: marker, size of the metadata, offset of its root. Tokens may look like a marker.
     length, root = (int.from_bytes(head[at : at + 4], "little") for at in (4, 8))
-    return head.startswith(STREAM_MAGIC) and length % 8 == root % 4 == 0 and 4 <= root < length < 1 << 26
+    return head.startswith(ARROW_STREAM) and length % 8 == root % 4 == 0 and 4 <= root < length < 1 << 26
 
 
 def _is_ctf(path: Path, head: bytes) -> bool:
@@ -98,6 +100,13 @@ def _is_json_lines(path: Path, head: bytes) -> bool:
 
 _HERE = "feedline.feed.formats."
 _NUMPY = f"{_HERE}numpy_files:open_files"
+
+
+def _later(reference: str) -> Callable[..., bool]:
+    """Return a function of this folder that is imported when it is called: most data are of an earlier format."""
+    return lambda *arguments: bool(import_object(_HERE + reference)(*arguments))
+
+
 FORMATS: tuple[Format, ...] = (
     Format(
         "store",
@@ -115,21 +124,33 @@ FORMATS: tuple[Format, ...] = (
         "zarr",
         "a Zarr store",
         f"{_HERE}hdf5_zarr.zarr:ZarrDeserializer",
-        matches_file=lambda path, head: head.startswith(_ZIP) and is_zarr_zip(_names_in_zip(path)),
-        matches_folder=is_zarr,  # before the formats that search all subfolders, as a store may have a million files
+        matches_file=lambda path, head: (
+            head.startswith(_ZIP) and import_object(f"{_HERE}hdf5_zarr.zarr_store:is_zarr_zip")(_names_in_zip(path))
+        ),
+        matches_folder=_later(
+            "hdf5_zarr.zarr_store:is_zarr"
+        ),  # before the formats that search all subfolders, as a store may have a million files
         multiple_files=True,
     ),
     Format(
-        "image folder", "a folder of classes", f"{_HERE}images:ImageFolderDeserializer", matches_folder=is_image_folder
+        "image folder",
+        "a folder of classes",
+        f"{_HERE}images:ImageFolderDeserializer",
+        matches_folder=_later("detect_images:is_image_folder"),
     ),
     Format(
         "image map",
         "an image map",
         f"{_HERE}images:open_map",
-        matches_file=is_map,
+        matches_file=_later("detect_images:is_map"),
         lister=f"{_HERE}images:files_in_map",
     ),
-    Format("base64 images", "a base64 file", f"{_HERE}images:Base64ImageDeserializer", matches_file=is_base64),
+    Format(
+        "base64 images",
+        "a base64 file",
+        f"{_HERE}images:Base64ImageDeserializer",
+        matches_file=_later("detect_images:is_base64"),
+    ),
     Format(
         "mixture",
         "a mixture's description",
@@ -166,7 +187,7 @@ FORMATS: tuple[Format, ...] = (
         "an Arrow file",
         f"{_HERE}arrow.arrow:ArrowDeserializer",
         matches_file=_is_arrow,
-        matches_folder=is_arrow_dataset,
+        matches_folder=_later("arrow.hugging_face:is_arrow_dataset"),
         folder_contains="*.arrow",
         multiple_files=True,
         ignores_other_files=True,
@@ -222,8 +243,8 @@ FORMATS: tuple[Format, ...] = (
         "lhotse",
         "a manifest of Lhotse",
         f"{_HERE}speech.lhotse:LhotseDeserializer",
-        matches_file=is_lhotse,
-        matches_folder=is_shar,
+        matches_file=_later("speech.detect_speech:is_lhotse"),
+        matches_folder=_later("speech.detect_speech:is_shar"),
         multiple_files=True,
         may_be_compressed=True,
     ),
@@ -231,8 +252,8 @@ FORMATS: tuple[Format, ...] = (
         "nemo",
         "a manifest of NeMo",
         f"{_HERE}speech.nemo:NeMoDeserializer",
-        matches_file=is_nemo,
-        matches_folder=is_tarred,
+        matches_file=_later("speech.detect_speech:is_nemo"),
+        matches_folder=_later("speech.detect_speech:is_tarred"),
         multiple_files=True,
         may_be_compressed=True,
         lister=f"{_HERE}speech.nemo:files_in_manifest",
@@ -251,7 +272,7 @@ FORMATS: tuple[Format, ...] = (
         "cbf",
         "a CBF file",
         f"{_HERE}cntk.cbf:open_files",
-        matches_file=_begins_with(CBF_HEAD),
+        matches_file=_begins_with(CBF),
         multiple_files=True,
         suffixes=(".cbf",),
     ),
@@ -285,7 +306,7 @@ FORMATS: tuple[Format, ...] = (
         "tfrecord",
         "a TFRecord file",
         f"{_HERE}tfrecord:TFRecordDeserializer",
-        matches_file=is_tfrecord,
+        matches_file=_later("detect_tfrecord:is_tfrecord"),
         multiple_files=True,
         suffixes=(".tfrecord", ".tfrecords"),
         may_be_compressed=True,
@@ -505,6 +526,8 @@ def _warn_ignored_files(folder: Path, fmt: Format) -> None:
 
 
 def _file_format(path: Path) -> Format:
+    from feedline.feed.files.compressed_text import head_of, packing_of  # a folder has no text
+
     with looking(path), open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
         text_head = head_of(file, _HEAD_BYTES) if packing_of(head) else None

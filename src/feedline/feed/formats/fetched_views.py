@@ -19,8 +19,7 @@ from feedline.feed.files.remote import object_at
 from feedline.feed.formats.unreadable import read_error
 from feedline.feed.joined_values import map_arrays
 from feedline.feed.protocol import Deserializer, Extent, MappedFile, Piece, RandomAccess, Unread, can
-from feedline.feed.remote.object_cache import MIN_BYTES
-from feedline.feed.remote.pages import PAGE_BYTES
+from feedline.feed.remote.pages import MIN_CACHE_BYTES, PAGE_BYTES
 
 _MAX_GAP_BYTES = 4096  # largest gap between arrays that are fetched as one extent
 
@@ -62,7 +61,7 @@ def check_room_for_bounds(sizes: Sequence[int], paths: Sequence[str], name: str,
             f"expected a cache with room for the {needed} bytes of offsets of the sequences in {streams} streams, got "
             f"one of {room_bytes} bytes",
             path=name,
-            hint=f"raise the cache_bytes of fl.Remote to {max_needed + MIN_BYTES}, or read fewer streams",
+            hint=f"raise the cache_bytes of fl.Remote to {max_needed + MIN_CACHE_BYTES}, or read fewer streams",
         )
 
 

@@ -81,7 +81,7 @@ class Format(NamedTuple):
         options = {"schema": schema} if is_union(schema) else {}
         if options and not self.unites_schemas:
             raise ValueError(f"expected a format whose files have schemas for schema='union', got {self.description}")
-        opener: Callable[..., Deserializer] = _import_object(self.opener)
+        opener: Callable[..., Deserializer] = import_object(self.opener)
         is_class = isinstance(opener, type)
         try:
             if is_class:
@@ -105,11 +105,11 @@ class Format(NamedTuple):
         """
         if self.lister is None:
             return []
-        lister: Callable[[str], list[str]] = _import_object(self.lister)
+        lister: Callable[[str], list[str]] = import_object(self.lister)
         return lister(path)
 
 
-def _import_object(reference: str) -> Any:
+def import_object(reference: str) -> Any:
     """Import ``"module:function"`` or ``"module:Class"``."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)

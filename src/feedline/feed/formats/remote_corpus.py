@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from feedline.data import Chunk, Stream
-from feedline.errors import DataError, SchemaError, shown_path
-from feedline.feed.arguments import Remote
+from feedline.data import Chunk
+from feedline.errors import DataError, shown_path
 from feedline.feed.files.paths import PathLike, open_file
 from feedline.feed.files.remote import by_ranges, check_room, materialize, object_at, preadv
 from feedline.feed.formats.detect import recognise
 from feedline.feed.formats.fetched_views import extents_of, fetched_chunk, may_lack_parts
 from feedline.feed.formats.format import Format
+from feedline.feed.formats.opening import check_streams, remote_settings
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.object_store_target import is_unfinished_store
 from feedline.feed.formats.widening import SchemaRule
@@ -41,36 +38,10 @@ from feedline.feed.protocol import (
     select_by_chunk,
     verified,
 )
+from feedline.feed.remote.address_text import without_credentials
 from feedline.feed.remote.placeholders import Lookup, Placeholders, look_up, look_up_listed
 from feedline.feed.remote.requests import Patience
-from feedline.feed.remote.stores import without_credentials
 from feedline.feed.wrapper import Forwarding
-
-
-@dataclass
-class Stores:
-    """How addresses are opened, see `open_corpus`.
-
-    Attributes:
-        remote: see `open_corpus`.
-        used: whether an address was opened.
-    """
-
-    remote: Remote
-    used: bool = False
-
-
-_stores: contextvars.ContextVar[Stores | None] = contextvars.ContextVar("_stores", default=None)
-
-
-@contextlib.contextmanager
-def through(stores: Stores) -> Iterator[None]:
-    """Return a context in which addresses are opened through ``stores``, even addresses in the files of a mixture."""
-    token = _stores.set(stores)
-    try:
-        yield
-    finally:
-        _stores.reset(token)
 
 
 def open_addresses(
@@ -82,9 +53,7 @@ def open_addresses(
         DataError: there are no objects, a store does not deliver them, or they are damaged.
         SchemaError: a stream is missing or not as declared.
     """
-    stores = _stores.get() or Stores(Remote())
-    stores.used = True
-    remote = stores.remote
+    remote = remote_settings()
     lookup = look_up(what, remote.storage_options or {}, Patience.until(remote.deadline_s), remote.cache)
     _refuse_unfinished(lookup)
     return _open_objects(lookup, remote.cache, remote.cache_bytes, memory_bytes, dict(streams), schema=schema)
@@ -109,16 +78,6 @@ def _refuse_unfinished(lookup: Lookup) -> None:
                 path=without_credentials(f"{root}/{pattern}".rstrip("/")),
                 hint="wait for fl.convert to end, or repeat the call that wrote it",
             )
-
-
-def check_streams(declared: Mapping[str, Any]) -> None:
-    """Check that streams are declared as `Stream`. Only CSV also takes names of columns.
-
-    Raises:
-        SchemaError: a stream is declared as something else.
-    """
-    if wrong := [name for name, what in declared.items() if not isinstance(what, Stream)]:
-        raise SchemaError(f"expected a feedline.Stream for stream `{wrong[0]}`, got {declared[wrong[0]]!r}")
 
 
 def _open_objects(

@@ -21,8 +21,7 @@ from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.scattered import ScatteredBytes, without_gaps
 from feedline.data.value import BytesValue
 from feedline.errors import DataError, SchemaError
-from feedline.feed.files.compressed_text import TAR_SUFFIXES
-from feedline.feed.files.paths import PathLike, read_at
+from feedline.feed.files.paths import TAR_SUFFIXES, PathLike, read_at
 from feedline.feed.formats import number_files
 from feedline.feed.formats.indexed.file_index import Cache, IndexKind
 from feedline.feed.formats.indexed.indexed_corpus import check_memory

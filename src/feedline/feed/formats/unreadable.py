@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from collections.abc import Callable, Collection, Sequence
 
@@ -13,8 +12,6 @@ from feedline.data import Chunk, Schema, Value
 from feedline.data.chunk import LazyErrors
 from feedline.errors import DataError
 from feedline.feed.protocol import Ints, Unread
-
-_POPULATE_READ = 22  # Linux's MADV_POPULATE_READ
 
 
 def read_error(failure: Unread, path: str, sequence: int) -> DataError:
@@ -70,21 +67,6 @@ def mark_gaps(
         for i in np.flatnonzero((begin < high) & (end > low)).tolist():
             chunk.errors[i] = read_error(Unread(error, max(low, int(begin[i]))), path, first + i)
     return chunk
-
-
-def populate(mapped: mmap.mmap, begin: int, end: int) -> None:
-    """Map the pages of a range of bytes in one call, as copying would cause a page fault every few pages.
-
-    Raises:
-        OSError: a page cannot be read.
-    """
-    page = begin // mmap.PAGESIZE * mmap.PAGESIZE
-    try:
-        if end > begin:
-            mapped.madvise(_POPULATE_READ, page, end - page)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # older kernels lack this advice
-            raise
 
 
 def no_values(schema: Schema, ragged: Collection[str], count: int) -> dict[str, Value]:

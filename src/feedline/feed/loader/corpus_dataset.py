@@ -7,13 +7,14 @@ A `MinibatchSource` reads each sweep, with its order, windows and partition. ``b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import functools
+import importlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from feedline.data import Minibatch, Position
-from feedline.data.value import BytesValue
+from feedline.data.value import BytesValue, DenseValue
 from feedline.errors import SchemaError, StateError
-from feedline.feed.composed.document_cuts import FLAT
 from feedline.feed.loader import collate as collating
 from feedline.feed.loader.batches import Batches
 from feedline.feed.loader.executors import Executor, InProcessExecutor
@@ -59,6 +60,8 @@ class CorpusBatches(Batches):
         finish = finish_of(corpus)
         self._flat = set() if finish is None else set(finish.flat)
         if options.own_partition.partition.cutting() is not None:
+            from feedline.feed.composed.document_cuts import FLAT
+
             self._flat.update(FLAT)
         self._balance()  # refuses a rule that this corpus has no lengths for
         self._order_state: dict[str, Any] = {}  # the order in the state that was loaded, if any
@@ -269,10 +272,12 @@ class _Sweep:
         source.repartition(Partition(resolved, share.partition.roles))  # there are roles only with a mesh
         self._batches, self._source, self._size = batches, source, batches.global_size(pair)
         self._stats = source.stats()  # kept, as each call counts the sequences of each corpus of a mixture
+        self._after: Position | None = None  # the position after the last minibatch. None: ask the source
 
     def read(self) -> tuple[Position, float, float, Minibatch]:
         """Return the position before the next minibatch, the seconds waited and read until then, and the minibatch."""
-        before, waited, read = self._source.position, self._stats.wait_seconds, self._stats.read_seconds
+        before = self._after or self._source.position
+        waited, read = self._stats.wait_seconds, self._stats.read_seconds
         return before, waited, read, self._source.next_minibatch(self._size)
 
     def to_batch(self, read: tuple[Position, float, float, Minibatch]) -> tuple[Planned, Fetched]:
@@ -285,7 +290,8 @@ class _Sweep:
         drop_last = self._batches.options.drop_last
         if not minibatch or (drop_last and minibatch.sweep_end and minibatch.global_samples < self._size):
             raise StopIteration
-        after, stats = self._source.position, self._stats
+        self._after, stats = self._source.position, self._stats
+        after = self._after
         stop = after.sequence
         if after.sweep != before.sweep:
             assert self._places is not None  # a corpus without end has no next sweep
@@ -326,8 +332,10 @@ def _by_stream(minibatch: Minibatch, layout: str, flat: Collection[str]) -> dict
     torch = collating.torch_side()
     batch: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
-    for name, value in minibatch.items():
-        if isinstance(value, BytesValue):
+    for name, value in minibatch.values_by_name.items():
+        if torch is not None and type(value) is DenseValue and value.one_sample_each:
+            batch[name] = _share()(value.rows)  # the most frequent one, in any layout
+        elif isinstance(value, BytesValue):
             batch[name] = value.tolist()  # as torch collates strings
         elif value.is_sparse:
             batch[name] = value if torch is None else value.torch()
@@ -344,6 +352,13 @@ def _by_stream(minibatch: Minibatch, layout: str, flat: Collection[str]) -> dict
             )
         batch["lengths"] = lengths
     return batch
+
+
+@functools.cache
+def _share() -> Callable[[Any], Any]:
+    """Return the function that makes a tensor of an array. Found by name, as importing it takes long."""
+    share: Callable[[Any], Any] = importlib.import_module("feedline.interop.torch").share
+    return share
 
 
 def _items(minibatch: Minibatch) -> list[dict[str, Any]]:

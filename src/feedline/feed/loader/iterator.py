@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from feedline import _native
 from feedline.concurrency.reentrancy import refusal
 from feedline.errors import DataError, install_line
 from feedline.feed.loader import collate as collating
@@ -81,7 +82,8 @@ class LoaderIterator(_Base):
             if torch is None:
                 raise ModuleNotFoundError(f"device= requires torch; run {install_line('torch')}")
             self._transfer = torch.Transfer(options.device)
-        self._followed = False  # whether the next sweep has been begun, or cannot be
+        # Whether the next sweep has been begun, or cannot be.
+        self._followed = not isinstance(self._executor, PoolExecutor)
         self._inside: int | None = None  # the thread inside `__next__`
         # The stages of a batch, each of which holds at most one.
         self._received: tuple[Planned, Fetched] | None = None
@@ -120,7 +122,8 @@ class LoaderIterator(_Base):
                 self._draws.draw_for(self._yielded + 1)
             if self._yielded:
                 self._shown(self._yielded)
-                self._begin_next()
+                if not self._followed:
+                    self._begin_next()
             if self._hand is None:
                 try:
                     if self._transfer is None or not self._transfer.asynchronous:
@@ -187,7 +190,7 @@ class LoaderIterator(_Base):
     def _begin_next(self) -> None:
         """Once the workers have all batches of this sweep, begin the next one, if nothing can change it."""
         executor, draws, sweeps = self._executor, self._draws, self._sweeps
-        if self._followed or not isinstance(executor, PoolExecutor) or not executor.all_in_flight:
+        if not isinstance(executor, PoolExecutor) or not executor.all_in_flight:
             return
         if draws is not None and not draws.ended:  # its seed depends on them
             return
@@ -302,6 +305,7 @@ class LoaderIterator(_Base):
         place = ResumePoint(ended.sweep + 1, memo=sampling.after(sampler, ended.memo))
         self._executor.close()
         self._epoch.close()
+        _native.release_memory()
         self._shown.close()  # an interrupt here comes before the end of the sweep, not after it
         progress.place, self._ended = place, True
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from feedline.concurrency.control_groups import usable_cores
 from feedline.errors import shown
 from feedline.feed.argument_errors import refuse
 from feedline.feed.arguments import BatchByLength, Quarantine, Weighted, quarantine_of
@@ -29,6 +28,7 @@ from feedline.feed.partition import FixedShare, IndexAndCount, PartitionLike, pa
 from feedline.feed.progress_bar import Progress, expect_progress
 from feedline.feed.protocol import Deserializer, check_seed, says_where_batches_end, whole_number
 from feedline.feed.timeline import Window
+from feedline.system import usable_cores
 
 if TYPE_CHECKING:
     from feedline.feed.transforms import Transform

@@ -5,9 +5,9 @@
 afterwards in the process of the training loop.
 
 Seeding costs 1 to 4 µs per sample and generator, so only generators in use are seeded. The states of the others are
-compared before and after each batch, which costs 0.1 ms in total, most of it for NumPy's. In a worker process, where
-nobody else draws, the state after a batch is the state before the next. The first batch that draws from a generator is
-read again with seeding, and from then on each sample is seeded.
+compared before and after each batch. In a worker process, where nobody else draws, the state after a batch is the
+state before the next. The first batch that draws from a generator is read again with seeding, and from then on each
+sample is seeded.
 
 All threads share these generators, so batches that seed them run one at a time, in `turns`. In workers' threads
 torch's functions use a per-thread generator, as the training loop may draw from the global one at any moment.
@@ -15,20 +15,15 @@ torch's functions use a per-thread generator, as the training loop may draw from
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import random
-import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.random  # takes 5 ms. NumPy would import it at its first use, in the first batch
-from numpy.typing import NDArray
 
 from feedline import _native
 from feedline.concurrency.turns import Reading, turns
+from feedline.feed.loader.global_generators import Global, all_generators, check_twister, torch_if_imported
 
 T = TypeVar("T")
 
@@ -38,8 +33,6 @@ ITEM, BATCH, COLLATE, SAMPLER, WORKER = 4, 5, 6, 7, 8
 
 SweepKey = tuple[int, int]
 """The key of all random numbers of a sweep: a seed, and the number of the sweep under it."""
-
-_MT_WORDS = 624
 
 
 class _Thread(threading.local):
@@ -75,118 +68,6 @@ def sample_rng() -> np.random.Generator:
     return cached[1]
 
 
-class Global(Protocol):
-    """A global generator that can be compared, restored and seeded."""
-
-    def mark(self) -> Any:
-        """Return its state now."""
-
-    def changed(self, mark: Any) -> bool:
-        """Return whether its state differs from ``mark``."""
-        return bool(self.mark() != mark)
-
-    def restore(self, mark: Any) -> None:
-        """Restore its state at ``mark``."""
-
-    def seed(self, number: int) -> None:
-        """Seed it."""
-
-    def save(self) -> dict[str, Any] | None:
-        """Return its state in JSON types, or None if the user has replaced it and must save it."""
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        """Set it to a saved state.
-
-        Raises:
-            KeyError, TypeError, ValueError: the state is invalid.
-        """
-
-
-def globals_() -> list[Global]:
-    """Return all generators that user code may draw from; torch's only if torch is imported."""
-    torch = torch_if_imported()
-    generators: list[Global] = [_Python(), _NumPy()]
-    return generators if torch is None else [*generators, torch.GlobalGenerator()]
-
-
-class _Python(Global):
-    """The global generator of `random`."""
-
-    def mark(self) -> Any:
-        return random.getstate()
-
-    def restore(self, mark: Any) -> None:
-        random.setstate(mark)
-
-    def seed(self, number: int) -> None:
-        random.seed(number)
-
-    def save(self) -> dict[str, Any] | None:
-        _, words, normal = random.getstate()
-        return {"words": np.array(words[:-1], "<u4").tobytes().hex(), "at": words[-1], "normal": normal}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        words, at, normal = _twister(saved)
-        random.setstate((3, (*words.tolist(), at), normal))
-
-
-class _NumPy(Global):
-    """The global generator of `numpy.random`, if it is a Mersenne Twister.
-
-    Any other was set by the user, who has to seed it.
-    """
-
-    def mark(self) -> Any:
-        """Return (words as bytes, position, whether a normal number is cached, the number), or None for another
-        generator."""
-        state: Any = np.random.get_state(legacy=False)
-        if state["bit_generator"] != "MT19937":
-            return None
-        return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
-
-    def restore(self, mark: Any) -> None:
-        if mark is not None:
-            words, *fields = mark
-            np.random.set_state(("MT19937", np.frombuffer(words, np.uint32), *fields))
-
-    def seed(self, number: int) -> None:
-        if self._is_twister():
-            np.random.seed(number & 0xFFFFFFFF)
-
-    def save(self) -> dict[str, Any] | None:
-        mark = self.mark()
-        if mark is None:
-            return None
-        words, at, cached, normal = mark
-        words = np.frombuffer(words, np.uint32).astype("<u4").tobytes().hex()
-        return {"words": words, "at": int(at), "normal": float(normal) if cached else None}
-
-    def load(self, saved: Mapping[str, Any]) -> None:
-        words, at, normal = _twister(saved)
-        if self._is_twister():
-            np.random.set_state(("MT19937", words, at, int(normal is not None), normal or 0.0))
-
-    @staticmethod
-    def _is_twister() -> bool:
-        bits: Any = np.random  # NumPy's stubs lack the function
-        return type(bits.get_bit_generator()) is np.random.MT19937
-
-
-def _twister(saved: Mapping[str, Any]) -> tuple[NDArray[np.uint32], int, float | None]:
-    """Return the words, the index and the cached normal number of a saved Mersenne Twister.
-
-    Raises:
-        KeyError, TypeError, ValueError: the state is invalid.
-    """
-    words, at = np.frombuffer(bytes.fromhex(saved["words"]), "<u4").astype(np.uint32), saved["at"]
-    if words.shape != (_MT_WORDS,) or type(at) is not int or not 0 <= at <= _MT_WORDS:
-        raise ValueError(f"expected {_MT_WORDS} words of a generator and an index, got {len(words)}, {at!r:.80}")
-    normal = saved["normal"]
-    if normal is not None and type(normal) is not float:
-        raise TypeError(f"expected a cached normal number, or null, got {normal!r:.80}")
-    return words, at, normal
-
-
 class Seeding:
     """Seeds the generators that user code draws from. There is one per process, or per loader with threads.
 
@@ -198,7 +79,7 @@ class Seeding:
 
     def __init__(self, *, restore: bool, threads: bool = False, seeded: bool = False) -> None:
         self._restore = restore
-        self._all = globals_()
+        self._all = all_generators()
         torch = torch_if_imported()
         self._own = torch.own_generator if torch is not None and threads else None
         if self._own is not None:
@@ -216,19 +97,24 @@ class Seeding:
         while True:
             done, result = self._attempt(key, work)
             if done:
-                return cast(T, result)
+                value: T = result
+                return value
 
     def _attempt(self, key: SweepKey, work: Callable[[At], T]) -> tuple[bool, Any]:
         """Return (whether everything drawn was seeded, the result of ``work``)."""
-        reading, names = Reading(lambda: bool(self._seeded or self._nests)), _thread.names
+        reading, names = Reading(self._seeds), _thread.names
         seeded: list[Global] = []
         result, error = None, None
         try:
             turns.begin(reading, self._look)
             seeded = self._seeded if reading.alone else []
             try:
-                with contextlib.nullcontext() if self._own is None else self._own(_own):
-                    result = work(_Seeds(key, seeded) if seeded else At(key))
+                at = _Seeds(key, seeded) if seeded else At(key)
+                if self._own is None:
+                    result = work(at)
+                else:
+                    with self._own(_own):
+                        result = work(at)
             except Exception as raised:  # numbers that were not seeded may have caused it
                 error = raised
         finally:
@@ -246,6 +132,10 @@ class Seeding:
         if error is not None:
             raise error
         return True, result
+
+    def _seeds(self) -> bool:
+        """Return whether a reading that begins now seeds generators."""
+        return bool(self._seeded or self._nests)
 
     def _look(self) -> list[Any]:
         """Return the state of each generator, or None if it need neither be compared nor restored."""
@@ -284,7 +174,7 @@ class GlobalStates:
     since."""
 
     def __init__(self) -> None:
-        self._all = dict(zip(_NAMES, globals_(), strict=False))
+        self._all = dict(zip(_NAMES, all_generators(), strict=False))
         self.begin()
 
     def begin(self) -> None:
@@ -329,23 +219,18 @@ class GlobalStates:
             if not isinstance(saved, Mapping):
                 raise TypeError(f"expected a state of {name} as a mapping, got {saved!r:.80}")
             if name != "torch":
-                _twister(saved)
+                check_twister(saved)
             elif torch is not None:
                 torch.check_generator_state(saved["state"])
 
 
-_NAMES = ("random", "numpy", "torch")  # in the order of `globals_`
+_NAMES = ("random", "numpy", "torch")  # in the order of `all_generators`
 
 
 def seed_process(number: int) -> None:
     """Seed all global generators of a worker process."""
-    for generator in globals_():
+    for generator in all_generators():
         generator.seed(number)
-
-
-def torch_if_imported() -> Any:
-    """Return `interop.torch_loading` if torch is imported: otherwise nobody draws from its generators."""
-    return importlib.import_module("feedline.interop.torch_loading") if sys.modules.get("torch") is not None else None
 
 
 class At:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline._native import recycled
 from feedline.data import Schema, Value
 from feedline.data.value import DenseValue
 from feedline.feed.joined_values import copy_value, in_sequences, join_values
@@ -166,6 +167,6 @@ def _concatenate(ranges: list[tuple[Value, int, int]], offsets: Ints) -> Value:
     """Concatenate the rows a..b-1 of each value, split by ``offsets``."""
     dense = [value.rows[a:b] for value, a, b in ranges if isinstance(value, DenseValue)]
     if dense:
-        return DenseValue(np.concatenate(dense), offsets)
+        return DenseValue(recycled.concatenate(dense), offsets)
     parts = [in_sequences(value, None).slice(a, b) for value, a, b in ranges]
     return in_sequences(copy_value(parts[0]) if len(parts) == 1 else join_values(parts), offsets)

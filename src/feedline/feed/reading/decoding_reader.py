@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,12 +34,14 @@ from feedline.feed.protocol import (
     require,
 )
 from feedline.feed.reading.io_stalls import BLOCKS, NOT_AHEAD, Waits
-from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher
 from feedline.feed.reading.reader import MIN_AHEAD_BYTES, Selecting, Slots, Upcoming
 from feedline.feed.reading.stats import Stats
 from feedline.feed.reading.windows import WindowReader
 from feedline.feed.timeline import ChunkTable
 from feedline.feed.workers.limits import available, figure, fits_page_cache, give_back, situation
+
+if TYPE_CHECKING:
+    from feedline.feed.reading.ranges import RangeFetcher
 
 # Memory that decoding a chunk takes besides its stored bytes, as a multiple of its decoded size: arrays grow.
 _DECODING_FACTOR = 3
@@ -287,6 +290,8 @@ class DecodingReader(WindowReader, Selecting):
         return 2**63 if self._stored is None else int(self._stored.sum())
 
     def _new_ranges(self) -> RangeFetcher:
+        from feedline.feed.reading.ranges import ROOM_BYTES, RangeFetcher  # with the cache of object stores
+
         return RangeFetcher(self._corpus, self._total, min(ROOM_BYTES, self._budget_bytes))
 
     def _release(self, needed: set[int]) -> None:

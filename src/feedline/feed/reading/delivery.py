@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from feedline.data.faults import BadEntriesError
 from feedline.data.minibatch import Origins
 from feedline.errors import DataError
 from feedline.feed.assembly import ChunkSet
-from feedline.feed.composed.document_cuts import DocumentCuts
 from feedline.feed.joined_values import join_values
 from feedline.feed.packing.axis import Axis, SegmentSlice, sweeps_of
 from feedline.feed.packing.packer import Plan
@@ -36,14 +35,16 @@ from feedline.feed.reading.copy_ahead import BegunAhead
 from feedline.feed.reading.lengths import frame_error
 from feedline.feed.reading.reader import Reader, Selecting, Staging
 from feedline.feed.reading.stats import Stats
-from feedline.feed.sharing.group import Group, address_of
 from feedline.feed.timeline import Segment
 from feedline.feed.timeline.elements import ended_parts
 from feedline.feed.transforms import Begun, DrawKeys, Map, Transform
 from feedline.feed.transforms.transform import Transformed
 
-Mask = NDArray[np.bool_]
+if TYPE_CHECKING:
+    from feedline.feed.composed.document_cuts import DocumentCuts
+    from feedline.feed.sharing.group import Group
 
+Mask = NDArray[np.bool_]
 
 # Gathered sequences: the values of the readable sequences by stream, their ordinals, and a mask of them among the
 # requested sequences (None if all are readable). A plain tuple, as one is made for every minibatch.
@@ -115,6 +116,8 @@ class Delivery:
             skipped = None if self._skip is None else sorted(self._skip)
             stages = self._transforms[: self._shared_stages]
             content = (corpus_digest, self._corpus.schema.digest, self._seed, self._frame_mode, skipped, *stages)
+            from feedline.feed.sharing.group import Group, address_of
+
             address = address_of(ranks, content)
             self._group = None if address is None else Group(address, self._schemas[self._shared_stages])
         return self._group is not None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from feedline.feed.protocol import Deserializer, RandomAccess, is_sized
-from feedline.feed.remote.stores import is_address
+from feedline.feed.remote.address_text import is_address
 from feedline.feed.timeline import Window
 from feedline.feed.timeline.elements import Timeline
 

@@ -172,6 +172,9 @@ class FetchingReader(MappedReader, Staging):
         chunks = np.searchsorted(starts, ordinals, side="right") - 1
         return self._in_views(chunks, ordinals - starts[chunks])
 
+    def watch(self, slots: Slots, index: Ints) -> None:
+        """Do nothing: `take` checks whole blocks, far ahead."""
+
     def stage(self, slots: Slots, index: Ints) -> _native.Staged:
         """See `Staging.stage`."""
         return self._chunks.stage(self._disk(), slots, index, None, self._parts_to_keep())

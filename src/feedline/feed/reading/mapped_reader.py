@@ -49,7 +49,7 @@ class MappedReader(Reader):
         if segment.held is not self._views:
             if not self._maps_all(segment):
                 return self._locate(segment.plan.chunks[segment.place[a:b]], segment.index[a:b])
-            segment.slots, segment.taken = self._locate(segment.plan.chunks[segment.place], segment.index)
+            segment.slots, segment.taken = self._locate(segment.plan.chunks.take(segment.place), segment.index)
             segment.held = self._views
         assert segment.slots is not None
         assert segment.taken is not None

@@ -117,6 +117,10 @@ class Staging(abc.ABC):
         """Whether sequences should be staged before they are copied."""
 
     @abc.abstractmethod
+    def watch(self, slots: Slots, index: Ints) -> None:
+        """Notice now and then whether sequences that were taken some time ago have to be staged by now."""
+
+    @abc.abstractmethod
     def stage(self, slots: Slots, index: Ints) -> _native.Staged:
         """Begin to read sequences."""
 

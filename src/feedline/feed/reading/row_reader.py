@@ -27,6 +27,7 @@ class RowReader(FetchingReader):
 
     _cold = False
     _look_at_s = 0.0
+    _begun = False  # whether a minibatch was staged since the position last jumped
 
     @property
     def stages(self) -> bool:
@@ -37,7 +38,7 @@ class RowReader(FetchingReader):
         """See `Reader.take`."""
         slots, index = super().take(parts)
         if not self._cold and len(slots):
-            self._look(slots, index)
+            self.watch(slots, index)
         return slots, index
 
     def ready(self, parts: Sequence[SegmentSlice]) -> bool:
@@ -52,12 +53,24 @@ class RowReader(FetchingReader):
         if self.stages or not len(ordinals):
             return False
         if time.perf_counter() >= self._look_at_s:
-            self._look(*self.in_files(ordinals))
+            self.watch(*self.in_files(ordinals))
         return not self._cold
 
     def take_ordinals(self, ordinals: Ints) -> tuple[Slots, Ints]:
         """Return slots and indices as `take` does, of sequences that the page cache may lack."""
         return self.in_files(ordinals)
+
+    def stage(self, slots: Slots, index: Ints) -> _native.Staged:
+        """See `Staging.stage`. The first minibatch does not wait for neighbours, of which none are needed yet."""
+        begun, self._begun = self._begun, True
+        if begun:
+            return super().stage(slots, index)
+        return self._chunks.stage(self._disk(), slots, index, None, [0] * len(self._corpus.schema))
+
+    def reset(self) -> None:
+        """See `Reader.reset`."""
+        self._begun = False
+        super().reset()
 
     def wait(self, staged: _native.Staged, ids: Ints) -> dict[int, DataError]:
         """See `Staging.wait`."""
@@ -66,8 +79,8 @@ class RowReader(FetchingReader):
             self._cold = False
         return errors
 
-    def _look(self, slots: Slots, index: Ints) -> None:
-        """Check now and then whether sequences have left the page cache."""
+    def watch(self, slots: Slots, index: Ints) -> None:
+        """See `Staging.watch`."""
         now = time.perf_counter()
         if now < self._look_at_s:
             return

@@ -100,13 +100,16 @@ class SequentialReader(FetchingReader):
         """Return slots and indices of sequences in fetched blocks. Waits for missing blocks."""
         blocks, numbers = self._blocks, self._blocks_of(ordinals)
         needed = distinct(numbers).tolist()
+        most = self._budget_bytes
         if any(number not in self._fetched for number in needed):
-            # A seek, or the first read: fetch these blocks before any that are needed later.
+            # A seek, or the first read: fetch these blocks before any that are needed later, and few of those, as
+            # making requests takes time that this minibatch waits for.
+            most = min(most, 2 * GROUP_BYTES)  # room for a whole group, whose last block may exceed it
             self._fetch_blocks(needed)
             for number in needed:
                 if number in self._fetched:
                     self._slot_of(number)
-        self._fetch_on(needed[-1])
+        self._fetch_on(needed[-1], most)
         slots, index = np.empty(len(ordinals), np.uint32), np.empty(len(ordinals), np.int64)
         for number in needed:
             at = numbers == number
@@ -154,14 +157,15 @@ class SequentialReader(FetchingReader):
         self._cold, self._hits, self._next, self._checked_range = True, 0, high + 1, (0, 0)
         return True
 
-    def _fetch_on(self, last: int) -> None:
-        """Begin to fetch as many of the blocks after number ``last`` as there is room for, in whole groups."""
+    def _fetch_on(self, last: int, most: int) -> None:
+        """Begin to fetch as many of the blocks after number ``last`` as there is room for in ``most`` bytes, in whole
+        groups."""
         table = self._blocks.table
         total = len(table)
         ahead = (self._next - last - 1) % total
         if ahead > len(self._fetched):  # the position has jumped
             self._next = last + 1
-        room = self._budget_bytes - self._ahead
+        room = most - self._ahead
         while room >= min(GROUP_BYTES, self._budget_bytes):
             group: list[int] = []
             nbytes, start = 0, self._next

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from feedline.errors import DataError
+from feedline.feed.remote.address_text import AZURE, WEB, scheme_of, without_credentials
 from feedline.feed.remote.file_systems import FileSystemStore
 from feedline.feed.remote.hub import HubStore
 from feedline.feed.remote.object_store import ObjectStore
-from feedline.feed.remote.stores import AZURE, WEB, Store, scheme_of, without_credentials
+from feedline.feed.remote.stores import Store
 from feedline.feed.remote.web import WebStore
 
 _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", **dict.fromkeys(AZURE, "az")}

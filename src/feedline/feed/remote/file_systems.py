@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from feedline.errors import DataError, install_line
+from feedline.feed.remote.address_text import scheme_of
 from feedline.feed.remote.blocking_calls import in_own_thread
-from feedline.feed.remote.stores import Body, ObjectInfo, Store, StoreFault, fault_of, faults, scheme_of
+from feedline.feed.remote.stores import Body, ObjectInfo, Store, StoreFault, fault_of, faults
 
 _ETAGS = ("ETag", "etag", "blob_id", "sha", "checksum", "md5", "content_md5", "md5Hash")
 _TIMES = (

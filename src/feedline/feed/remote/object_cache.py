@@ -39,13 +39,14 @@ from typing import Any, NamedTuple, TypeVar, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import system
 from feedline.concurrency.thread_pool import ended_by
 from feedline.errors import DataError
 from feedline.feed.files.cache_files import own_folder
 from feedline.feed.files.remote import object_at
 from feedline.feed.protocol import Extent, Ints, Piece
 from feedline.feed.remote.holders import CacheHolder, HolderView, claims_of
-from feedline.feed.remote.pages import PAGE_BYTES, ObjectPages, allocate, checksums, open_own, pages_of
+from feedline.feed.remote.pages import MIN_CACHE_BYTES, PAGE_BYTES, ObjectPages, allocate, checksums, open_own, pages_of
 from feedline.feed.remote.requests import (
     PART_BYTES,
     Patience,
@@ -57,9 +58,6 @@ from feedline.feed.remote.requests import (
     wait_for,
 )
 from feedline.feed.remote.stores import ObjectInfo, Store
-
-MIN_BYTES = 64 << 20
-"""The smallest cache: opening a corpus reads bytes that need room."""
 
 _MAGIC = b"feedcch1"
 _OPEN_FILES = 256
@@ -112,8 +110,8 @@ class CachedObject:
     def descriptor(self) -> int:
         """See `RemoteObject.descriptor`."""
         with self.cache.open_pages(self) as pages:
-            # By the descriptor, not by the path: the cache may have been deleted.
-            return os.open(f"/proc/self/fd/{pages.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+            # By the descriptor where the system can: the cache may have been deleted.
+            return system.reopen(pages.descriptor, str(pages.path))
 
     def place(self) -> str:
         """See `RemoteObject.place`."""
@@ -984,10 +982,10 @@ def cache_at(folder: Path, budget_bytes: int) -> Iterator[Cache]:
 
     Raises:
         DataError: the folder is not writable, or others can write to it.
-        ValueError: ``budget_bytes`` is below `MIN_BYTES`.
+        ValueError: ``budget_bytes`` is below `MIN_CACHE_BYTES`.
     """
-    if budget_bytes < MIN_BYTES:
-        raise ValueError(f"expected cache_bytes of at least {MIN_BYTES}, got {budget_bytes}")
+    if budget_bytes < MIN_CACHE_BYTES:
+        raise ValueError(f"expected cache_bytes of at least {MIN_CACHE_BYTES}, got {budget_bytes}")
     folder = Path(os.path.realpath(folder))
     while True:
         with _caches_lock:

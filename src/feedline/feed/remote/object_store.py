@@ -12,17 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from feedline.errors import DataError, install_line
-from feedline.feed.remote.stores import (
-    AZURE,
-    Body,
-    ObjectInfo,
-    OptionError,
-    Store,
-    StoreFault,
-    faults,
-    scheme_of,
-    without_credentials,
-)
+from feedline.feed.remote.address_text import AZURE, scheme_of, without_credentials
+from feedline.feed.remote.stores import Body, ObjectInfo, OptionError, Store, StoreFault, faults
 from feedline.feed.remote.web import WEB_OPTIONS, WebClient
 
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)

@@ -8,29 +8,24 @@ before they are first read.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import json
 import mmap
 import os
-import struct
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import _native
+from feedline import _native, system
 from feedline.errors import DataError
 from feedline.feed.files.atomic import atomic_file
 
 PAGE_BYTES = 16 << 10
 """Bytes of a page. Complete pages are fetched, kept and dropped, except for the end of an object."""
 
-_PUNCH = 0x01 | 0x02  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-_FLOCK = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
+MIN_CACHE_BYTES = 64 << 20
+"""Bytes of the smallest cache. Opening a corpus reads bytes that need room."""
 
 
 def pages_of(begin: int, end: int) -> tuple[int, int]:
@@ -45,11 +40,9 @@ def allocate(descriptor: int, size: int) -> None:
     Raises:
         OSError: there is no space.
     """
-    about = os.fstat(descriptor)
-    if about.st_size != size:
+    if os.fstat(descriptor).st_size > size:
         os.ftruncate(descriptor, size)
-    if size and about.st_blocks * 512 < size:
-        os.posix_fallocate(descriptor, 0, size)
+    system.allocate(descriptor, size)
 
 
 def open_own(path: Path) -> int:
@@ -72,6 +65,7 @@ class ObjectPages:
     Attributes:
         size: size of the object in bytes.
         count: number of pages.
+        path: path of the file, where it may no longer be.
         descriptor: descriptor of the file.
         users: number of users that need the file to stay open.
 
@@ -87,7 +81,8 @@ class ObjectPages:
         if not (folder / "object.json").exists():
             with atomic_file(folder / "object.json", 0o600) as file:
                 file.write(json.dumps(about).encode())
-        self.descriptor = open_own(folder / "data")
+        self.path = folder / "data"
+        self.descriptor = open_own(self.path)
         try:
             self._table_file = open_own(folder / "pages")
         except BaseException:
@@ -194,15 +189,12 @@ class ObjectPages:
     def punch(self, first: int, end: int) -> None:
         """Free the space of pages that are not in the table."""
         at, length = first * PAGE_BYTES, (end - first) * PAGE_BYTES
-        if length > 0 and _LIBC.fallocate(self.descriptor, _PUNCH, at, length) != 0:
-            number = ctypes.get_errno()
-            if number in (errno.EOPNOTSUPP, errno.ENOSYS):
-                raise DataError(
-                    "expected a file system that frees parts of files (ext4, xfs, btrfs, tmpfs), got another one",
-                    path=f"/proc/self/fd/{self.descriptor}",
-                    hint="pass cache=<a folder on a local disk>",
-                )
-            raise OSError(number, os.strerror(number))
+        if length > 0 and not system.free_range(self.descriptor, at, length):
+            raise DataError(
+                "expected a file system that frees parts of files (ext4, xfs, btrfs, tmpfs, APFS), got another one",
+                path=str(self.path),
+                hint="pass cache=<a folder on a local disk>",
+            )
 
     def sweep(self) -> int:
         """Free pages that were written but not entered, such as by a killed process. Return the number of pages in the
@@ -225,22 +217,11 @@ class ObjectPages:
 
     def try_lock(self, first: int, end: int) -> bool:
         """Lock pages against other processes that would fetch them, and return whether that succeeded."""
-        try:
-            self._flock(fcntl.F_WRLCK, first, end)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
+        return system.lock_range(self._table_file, first, max(1, end - first))
 
     def unlock(self, first: int, end: int) -> None:
         """Release a lock."""
-        self._flock(fcntl.F_UNLCK, first, end)
-
-    def _flock(self, kind: int, first: int, end: int) -> None:
-        # A lock of the open file description. It ends with the process, and not when another descriptor is closed.
-        request = struct.pack(_FLOCK, kind, os.SEEK_SET, first, max(1, end - first), 0)
-        fcntl.fcntl(self._table_file, fcntl.F_OFD_SETLK, request)
+        system.unlock_range(self._table_file, first, max(1, end - first))
 
     def runs(self) -> list[tuple[int, int]]:
         """Return the runs of pages that are in the file, as (first, end)."""

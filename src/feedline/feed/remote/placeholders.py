@@ -30,11 +30,12 @@ from feedline.feed.files import remote
 from feedline.feed.files.atomic import atomic_file
 from feedline.feed.files.cache_files import make_folder, own_folder, user_cache
 from feedline.feed.files.paths import INDEX_SUFFIX, expand_braces, open_regular
+from feedline.feed.remote.address_text import is_address
 from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.object_cache import CachedObject, cache_at
 from feedline.feed.remote.pages import PAGE_BYTES
 from feedline.feed.remote.requests import Patience, listing, request_lookup, wait_for
-from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault, is_address, scheme_of
+from feedline.feed.remote.stores import ObjectInfo, Store, StoreFault
 
 DEFAULT_BYTES = 16 << 30
 """The default limit of a cache."""
@@ -195,15 +196,6 @@ class Placeholders:
         if self._finalizer.detach() is not None:
             remote.unregister(self._known)
             self.cache.leave(list(self.objects.values()))
-
-
-def without_file(what: Any) -> Any:
-    """Return paths in place of addresses that begin with ``file://``."""
-    if isinstance(what, (list, tuple)):
-        return [without_file(item) for item in what]
-    if isinstance(what, str) and scheme_of(what) == "file":
-        return what[len("file://") :]
-    return what
 
 
 def look_up(

@@ -22,13 +22,9 @@ from typing import Any, NamedTuple
 
 from feedline import _native
 from feedline.errors import DataError
+from feedline.feed.remote.address_text import ADDRESS, without_credentials, without_password
 from feedline.feed.remote.blocking_calls import in_own_thread
 
-AZURE = ("az", "azure", "abfs", "abfss", "adl")
-WEB = ("http", "https")
-
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_USER = re.compile(r"(://)([^/\s]*)@")
 _STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b")
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _KINDS = {401: "denied", 403: "denied", 404: "missing", 410: "missing", 412: "changed"}
@@ -41,13 +37,6 @@ _CREDENTIALS = re.compile(
     r"keys?|accesskey|secretkey|apikey|secret|token|passw(?:or)?d|passphrase|pass|pwd|credentials?|signature|sas|auth"
     r"|authorization|bearer|cookies?|cert|certificate|timeout|retry"
 )
-# Parts of a query that belong to its signature, besides the signature itself.
-_SIGNED_BY = {
-    "x-amz-signature": re.compile(r"x-amz-.*"),
-    "x-goog-signature": re.compile(r"x-goog-.*"),
-    "signature": re.compile(r"signature|expires|policy|key-pair-id|awsaccesskeyid|googleaccessid"),
-    "sig": re.compile(r"sig|s[epvrti]|sip|spr|ss|srt|skoid|sktid|skt|ske|sks|skv"),
-}
 _VARIABLES = re.compile(
     r"(?:AWS|AZURE|GOOGLE|HF|FSSPEC)_(?:\w*_)?(?:ENDPOINT|ACCOUNT_NAME|EMULATOR|BASE_URL|CONTAINER_NAME)"
     r"|STORAGE_EMULATOR_HOST"
@@ -205,7 +194,7 @@ class Store(abc.ABC):
         self.root, self.address = root, without_credentials(root)
         # The libraries take endpoints and accounts from these variables.
         named = ((name, without_credentials(value)) for name, value in os.environ.items() if _VARIABLES.match(name))
-        about = json.dumps([_without_password(root), _places(options), sorted(named)])
+        about = json.dumps([without_password(root), _places(options), sorted(named)])
         self.place = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
 
     def url(self, key: str) -> str:
@@ -281,42 +270,6 @@ class Store(abc.ABC):
         return None
 
 
-def scheme_of(address: str) -> str | None:
-    """Return the scheme of an address, in lower case. None if it is a path."""
-    match = _ADDRESS.match(address)
-    return None if match is None else match[1].lower()
-
-
-def is_address(what: Any) -> bool:
-    """Return whether an object, or an item of a list, is an address rather than a path."""
-    parts = what if isinstance(what, (list, tuple)) else [what]
-    return any(isinstance(part, str) and scheme_of(part) not in (None, "file") for part in parts)
-
-
-def without_credentials(address: str) -> str:
-    """Return an address without user, password, query and fragment. The container of an Azure address stays."""
-    scheme = scheme_of(address) or ""
-    if scheme in WEB:
-        address = address.partition("#")[0].partition("?")[0]
-    elif "=" in (query := address.partition("?")[2]):  # otherwise it is a pattern
-        address = address[: -len(query) - 1]
-    return _USER.sub(_user_alone if scheme in AZURE else r"\1", address)
-
-
-def _user_alone(match: re.Match[str]) -> str:
-    return f"{match[1]}{match[2].partition(':')[0]}@"
-
-
-def _without_password(address: str) -> str:
-    """Return the identity of an address: all of it except the password and the signature of a query."""
-    address, _, query = address.partition("?")
-    parts = [part for part in query.split("&") if part]
-    for name, signed in _SIGNED_BY.items():
-        if any(part.partition("=")[0].lower() == name for part in parts):
-            parts = [part for part in parts if not signed.fullmatch(part.partition("=")[0].lower())]
-    return _USER.sub(_user_alone, address) + "?" + "&".join(parts)
-
-
 def _is_credential(name: str) -> bool:
     """Return whether an option or a header of this name is a credential, or does not distinguish places."""
     words = re.findall(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*", name)
@@ -350,7 +303,7 @@ def fault_of(error: BaseException) -> StoreFault:
     """Return the fault for an exception of a library or of Python's network modules."""
     text = str(error).split("\n\nDebug source:")[0].split("<?xml")[0]
     text = re.sub(r"\s+", " ", text).strip(" :")
-    text = re.sub(_ADDRESS.pattern + r"\S+", lambda match: without_credentials(match[0]), text)[:_MAX_ANSWER]
+    text = re.sub(ADDRESS.pattern + r"\S+", lambda match: without_credentials(match[0]), text)[:_MAX_ANSWER]
     name = type(error).__name__
     if isinstance(error, asyncio.IncompleteReadError):
         return StoreFault("the connection was closed", again=True)

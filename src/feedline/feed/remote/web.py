@@ -27,16 +27,9 @@ from typing import Any, NamedTuple
 
 from feedline.concurrency.finalizers import unless_exiting
 from feedline.errors import DataError
+from feedline.feed.remote.address_text import without_credentials
 from feedline.feed.remote.blocking_calls import in_own_thread
-from feedline.feed.remote.stores import (
-    ObjectInfo,
-    OptionError,
-    Store,
-    StoreFault,
-    fault_of_status,
-    faults,
-    without_credentials,
-)
+from feedline.feed.remote.stores import ObjectInfo, OptionError, Store, StoreFault, fault_of_status, faults
 
 WEB_OPTIONS = (
     "default_headers",

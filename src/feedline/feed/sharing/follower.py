@@ -10,7 +10,7 @@ import os
 import socket
 import time
 
-from feedline import _native
+from feedline import _native, system
 from feedline.feed.sharing.group_messages import NONE, REPLY, REQUEST, TABLE_BYTES
 from feedline.feed.workers.memory import FORGOTTEN, FREE
 
@@ -59,18 +59,19 @@ class Follower:
         """Return segment, bytes and descriptor of the reply to the last request. None if it does not come in time."""
         deadline = time.monotonic() + patience_s
         while True:
+            message = bytearray(REPLY.size)
             self._channel.settimeout(max(deadline - time.monotonic(), 0))
             try:
-                message, fds, _, _ = socket.recv_fds(self._channel, REPLY.size, 1, socket.MSG_CMSG_CLOEXEC)
+                size, fds = system.receive(self._channel, memoryview(message))
             except (TimeoutError, BlockingIOError):
                 return None
-            if len(message) != REPLY.size:
+            if size != REPLY.size:
                 raise ConnectionResetError("expected a reply, got the end of the connection")
-            number, segment, size = REPLY.unpack(message)
+            number, segment, nbytes = REPLY.unpack(message)
             fd = fds[0] if fds else NONE
             if number:
                 self._answered = number
-                return segment, size, fd
+                return segment, nbytes, fd
             self._table = _native.SharedMemory(fd, TABLE_BYTES)
             os.close(fd)
 

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from feedline import system
 from feedline.data import Schema, Value
 from feedline.feed.sharing.follower import Follower
 from feedline.feed.sharing.group_messages import connect, listen
@@ -47,8 +48,11 @@ def address_of(ranks: Sequence[int], content: Sequence[Any]) -> bytes | None:
         content: all that determines the values of a sequence besides its place, the same for all ranks.
 
     Returns:
-        The address. None if the content cannot be pickled, so that ranks cannot know whether they have the same.
+        The address. None if the content cannot be pickled, so that ranks cannot know whether they have the same, or if
+        the system has no sockets with names without files.
     """
+    if system.PORTABLE:
+        return None
     try:
         parts = pickle.dumps((os.geteuid(), [os.environ.get(name) for name in _JOB], tuple(ranks), tuple(content)), 4)
     except Exception:

@@ -1,7 +1,8 @@
 """What a leader and its followers say to each other, and the sockets that they say it through.
 
-Sockets have names in Linux's abstract namespace and memory has none, so a process leaves nothing behind, however it
-ends. Messages are packets of fixed fields. Both sides talk only to processes of their own user.
+Sockets have names without files and memory has none, so a process leaves nothing behind, however it ends. Where the
+system has no such names, there are no groups, and each rank makes its minibatches itself. Messages are packets of
+fixed fields. Both sides talk only to processes of their own user.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import socket
 import struct
 import weakref
 
+from feedline import system
+
 #: Follower to leader: number of the request from 1, digest of the minibatch, and its place: samples on the axis before.
 REQUEST = struct.Struct("<q16sq")
 #: Leader to follower: number of the request, of the segment or `NONE`, and its bytes. With the segment's descriptor.
@@ -21,7 +24,6 @@ NONE = -1
 #: Bytes of a table, and so the number of segments.
 TABLE_BYTES = 256
 
-_PEER = struct.Struct("3i")  # process, user and group of the other end
 _open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
@@ -67,12 +69,12 @@ def accept(listener: socket.socket) -> socket.socket | None:
 
 def is_trusted(channel: socket.socket) -> bool:
     """Return whether the other end is another process of this user."""
-    process, user, _ = _PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    process, user = system.peer_of(channel)
     return bool(user == os.geteuid() and process != os.getpid())
 
 
 def _new() -> socket.socket:
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = system.group_socket()
     _open.add(channel)
     return channel
 

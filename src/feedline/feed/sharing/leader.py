@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
+import selectors
 import socket
 import threading
 from collections.abc import Mapping
@@ -94,10 +94,10 @@ class Leader:
         self._is_worth_it = False  # so far. The last minibatch of a sweep is small, but would cost followers a window
         self._refused = b""  # digest of a minibatch that could not be made or shared
         self._unasked, self._closed, self._pid = 0, False, os.getpid()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-        self._poller = select.epoll()
-        for each in (self._wake, listener.fileno()):
-            self._poller.register(each, select.EPOLLIN)
+        self._awake, self._wake = os.pipe()
+        self._poller = selectors.DefaultSelector()
+        for each in (self._awake, listener.fileno()):
+            self._poller.register(each, selectors.EVENT_READ)
         self._thread = named_threads.begin("group", self._serve)
 
     # ---- called by the source ---------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Leader:
         if self._closed or self._pid != os.getpid():
             return
         # First, as the thread closes the descriptor once it sees that this is closed.
-        os.eventfd_write(self._wake, 1)
+        os.write(self._wake, b"!")
         self._closed = True
         self._thread.end(_END_S)
 
@@ -180,7 +180,8 @@ class Leader:
 
     def _serve(self) -> None:
         while not self._closed:
-            for fd, _ in self._poller.poll():
+            for ready, _ in self._poller.select():
+                fd = ready.fd
                 with self._lock:
                     if fd in self._connections:
                         self._hear(fd)
@@ -192,6 +193,7 @@ class Leader:
             self._segments = []
         self._listener.close()
         self._poller.close()
+        os.close(self._awake)
         os.close(self._wake)
 
     def _welcome(self) -> None:
@@ -209,7 +211,7 @@ class Leader:
             channel.close()
             return
         self._connections[channel.fileno()] = _ConnectedFollower(channel, table)
-        self._poller.register(channel, select.EPOLLIN)
+        self._poller.register(channel.fileno(), selectors.EVENT_READ)
 
     def _hear(self, fd: int) -> None:
         connection = self._connections[fd]
@@ -249,6 +251,6 @@ class Leader:
 
     def _drop(self, fd: int) -> None:
         connection = self._connections.pop(fd)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, KeyError):
             self._poller.unregister(fd)
         connection.channel.close()

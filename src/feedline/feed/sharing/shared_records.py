@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import fcntl
 import marshal
 import mmap
 import operator
@@ -27,10 +26,10 @@ from typing import Any, ClassVar, NoReturn, SupportsIndex, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import system
 from feedline.concurrency.finalizers import unless_exiting
 from feedline.feed.workers.limits import require_memory
 
-_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _ALIGNMENT = 64
 _CHECKED_BYTES = 16 << 20  # written between two looks at how much memory is free
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
@@ -54,8 +53,7 @@ class Memory:
         self._fd = fd
         # A private mapping, as kernels before 6.7 refuse shared ones of sealed memory. Its pages are shared all the
         # same. The process that wrote them maps them at once: what only a worker has mapped would count as its own.
-        flags = mmap.MAP_PRIVATE | (mmap.MAP_POPULATE if wrote else 0)
-        self.view = memoryview(mmap.mmap(fd, os.fstat(fd).st_size, flags, mmap.PROT_READ))
+        self.view = memoryview(system.map_private(fd, os.fstat(fd).st_size, present=wrote))
         _copy_on_write(self.view)
 
     @unless_exiting
@@ -105,7 +103,7 @@ class MemoryWriter:
     """Writes records and arrays into an anonymous file, then seals it."""
 
     def __init__(self) -> None:
-        fd = os.memfd_create("feedline-shared", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = system.anonymous_file("feedline-shared")
         self._file = open(fd, "wb", 1 << 20)  # noqa: SIM115 - closed by `seal` or `close`
         self._unchecked = 0
         self.place = 0
@@ -132,11 +130,11 @@ class MemoryWriter:
         return place
 
     def seal(self) -> Memory:
-        """Return what was written. Nothing can be written any more, by any process."""
+        """Return what was written. On Linux, nothing can be written any more, by any process."""
         self._file.flush()
         fd = os.dup(self._file.fileno())
         self._file.close()
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        system.seal(fd)
         return Memory(fd, wrote=True)
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from feedline import _native
-from feedline.concurrency.control_groups import usable_cores
 from feedline.data import Chunk, Schema
 from feedline.data.chunk import present_samples
 from feedline.data.schema import mask_of_stream
@@ -27,6 +26,7 @@ from feedline.feed.protocol import Deserializer, Mapped, RandomAccess, can, is_s
 from feedline.feed.statistics.stream_statistics import CorpusStatistics, read_json, statistics_of, write_json
 from feedline.feed.statistics.stream_summary import StreamSummary, first_threshold
 from feedline.feed.statistics.value_counts import Present
+from feedline.system import usable_cores
 
 _PIECE_BYTES = 8 << 20  # that stay in a processor's cache
 _SAVE_S = 30.0  # between two states of a pass

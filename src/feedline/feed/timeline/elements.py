@@ -223,7 +223,9 @@ class Segment:
     def locate_segment(cls, plan: WindowPlan, start: int, n: int, chunk_ordinals: Ints) -> Segment:
         """Return a segment. ``chunk_ordinals`` is the ordinal of the first sequence of each chunk of the plan."""
         place, index = plan.locate(start, start + n)
-        return cls(plan, start, n, place, index, ordinals=chunk_ordinals[place] + index)
+        ordinals = chunk_ordinals.take(place)  # half the time of indexing
+        ordinals += index
+        return cls(plan, start, n, place, index, ordinals=ordinals)
 
     def take(self, which: Ints) -> Segment:
         """Return only the sequences at the ascending indices ``which``. Their order on the axis is unchanged."""

@@ -20,7 +20,7 @@ SIZE = FLAGS + SEGMENTS
 
 
 class Control:
-    """A mapping of the memfd ``fd``, which may be closed afterwards."""
+    """A mapping of the shared memory ``fd``, which may be closed afterwards."""
 
     def __init__(self, fd: int) -> None:
         self.mapping = _native.SharedMemory(fd, SIZE)

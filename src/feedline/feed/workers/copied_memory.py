@@ -9,12 +9,11 @@ Looking at a worker takes a millisecond or more, as the kernel walks through its
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import NamedTuple
 
+from feedline import system
 from feedline.feed.workers.results import WorkerStats
 
 #: Seconds from the first result to the first look, in which workers fill their caches.
@@ -41,14 +40,8 @@ class PageCounts(NamedTuple):
     @classmethod
     def of(cls, pid: int) -> PageCounts | None:
         """Return the memory of a process. None if it has ended, or the system does not say."""
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-            faults = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
-        except (OSError, ValueError, IndexError):
-            return None
-        kib = {name: int(size.split()[0]) for name, _, size in (line.partition(":") for line in lines)}
-        private = kib.get("Private_Clean", 0) + kib.get("Private_Dirty", 0)
-        return cls(1024 * private, 1024 * kib.get("Shared_Dirty", 0), mmap.PAGESIZE * faults)
+        counts = system.copied_counts(pid)
+        return None if counts is None else cls(*counts)
 
 
 class CopiedMemory:

@@ -10,9 +10,8 @@ import errno
 import os
 import resource
 import sys
-from pathlib import Path
 
-from feedline.concurrency.control_groups import folders
+from feedline import system
 
 GRACE_S = 5.0
 """Seconds for a running unit to finish once its result is not needed, before the worker is killed."""
@@ -43,8 +42,9 @@ def require_memory(size: int) -> None:
 
 def available() -> int | None:
     """Return the bytes that can still be allocated on the machine and in the control groups, or None if unknown."""
-    figures = [f for f in (_machine(), *(limit - used for _, limit, used in _groups())) if f is not None]
-    return min(figures, default=None)
+    figures = [limit - used for _, limit, used in system.memory_groups()]
+    machine = system.available_bytes()
+    return min(figures if machine is None else [machine, *figures], default=None)
 
 
 def give_back() -> None:
@@ -62,9 +62,10 @@ def fits_page_cache(size: int) -> bool:
 
 def situation() -> str:
     """Describe how much memory is free, for error messages."""
-    machine = _machine()
+    machine = system.available_bytes()
     words = [f"{figure(machine)} free on the machine"] if machine is not None else []
-    words += [f"control group {name}: {figure(used)} of {figure(limit)} used" for name, limit, used in _groups()]
+    groups = system.memory_groups()
+    words += [f"control group {name}: {figure(used)} of {figure(limit)} used" for name, limit, used in groups]
     return "; ".join(words) or "free memory is unknown"
 
 
@@ -80,7 +81,7 @@ def require_descriptors(count: int) -> None:
         OSError: they cannot. The message states the limit.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and len(os.listdir("/proc/self/fd")) + count > soft:
+    if soft != resource.RLIM_INFINITY and system.open_descriptors() + count > soft:
         raise descriptors_short(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), count)
 
 
@@ -92,7 +93,7 @@ def descriptors_short(error: OSError, count: int | None = None) -> OSError:
     need = "more" if count is None else f"{count} more"
     return OSError(
         error.errno,
-        f"{error.strerror}: expected to open {need} for worker processes, but {len(os.listdir('/proc/self/fd'))} of at "
+        f"{error.strerror}: expected to open {need} for worker processes, but {system.open_descriptors()} of at "
         f"most {soft} (hard limit {hard}) are open. Use fewer workers, or raise the limit with `ulimit -n` or "
         "resource.setrlimit",
     )
@@ -107,39 +108,3 @@ def limit_torch() -> None:
     if not _limited and (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
         _limited = True
-
-
-def _machine() -> int | None:
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            for line in file:
-                if line.startswith(b"MemAvailable:"):
-                    return int(line.split()[1]) << 10
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _groups() -> list[tuple[str, int, int]]:
-    """Return path, limit and usage of the memory control groups (v1 or v2) of this process that have a limit."""
-    groups: list[tuple[str, int, int]] = []
-    for place in folders("memory", 1):
-        groups += _group(place, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-    for place in folders("memory", 2):
-        groups += _group(place, "memory.max", "memory.current", "")
-    return groups
-
-
-def _group(place: Path, limit_name: str, used_name: str, prefix: str) -> list[tuple[str, int, int]]:
-    try:
-        text = (place / limit_name).read_text().strip()
-        if text == "max" or int(text) >= 1 << 62:
-            return []
-        used = int((place / used_name).read_text())
-        for line in (place / "memory.stat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name in (f"{prefix}inactive_file", f"{prefix}active_file"):
-                used -= int(value)  # the kernel reclaims page cache before it kills
-        return [(str(place), int(text), max(used, 0))]
-    except (OSError, ValueError):
-        return []

@@ -1,17 +1,17 @@
 """Anonymous shared memory: segments that a worker fills and the parent hands out without copying.
 
-A segment is one memfd, mapped by the worker that created it and by the parent. One of them owns it at a time: the
-worker takes a free one for the results of a unit, and the parent returns it when the last array over it is gone. One
-byte in a table that both map records the owner, so returning it is a single store: no message, no lock, from any thread
-and from the garbage collector too. A descriptor exists only while a segment travels, so the number of live results is
-bounded by memory, not by ``RLIMIT_NOFILE``.
+A segment is an anonymous file, mapped by the worker that created it and by the parent. One of them owns it at a time:
+the worker takes a free one for the results of a unit, and the parent returns it when the last array over it is gone.
+One byte in a table that both map records the owner, so returning it is a single store: no message, no lock, from any
+thread and from the garbage collector too. A descriptor exists only while a segment travels, so the number of live
+results is bounded by memory, not by ``RLIMIT_NOFILE``.
 
 Mappings and loans are native objects that the garbage collector does not track (`_native.SharedMemory`,
 `_native.Loan`): each view is a reference, and the last one frees the memory. A Python finaliser would not do: when a
 cycle becomes garbage, the collector runs all its finalisers first, in any order, so one could read what another has
 unmapped.
 
-Memory is allocated (``posix_fallocate``) before it is mapped, after checking how much is free: a shortage is a
+Memory is allocated before it is mapped, after checking how much is free: a shortage is a
 `MemoryError` with figures, never a SIGBUS.
 
 Cost: a reused segment costs only the writing of its bytes. A new one also costs its page faults on both sides.
@@ -24,7 +24,7 @@ import os
 import threading
 from typing import NamedTuple
 
-from feedline import _native
+from feedline import _native, system
 from feedline.feed.workers import limits
 
 FREE, TAKEN, FORGOTTEN = 0, 1, 2
@@ -46,11 +46,11 @@ def create(size: int, name: str = "feedline") -> int:
     """
     limits.require_memory(size)
     try:
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        fd = system.anonymous_file(name)
     except OSError as error:
         raise limits.descriptors_short(error) from error
     try:
-        os.posix_fallocate(fd, 0, size)
+        system.allocate(fd, size)
     except OSError as error:
         os.close(fd)
         raise MemoryError(

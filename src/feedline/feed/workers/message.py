@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from feedline._native import recycled
 from feedline.feed.workers.memory import Arena, SharedSpan
 
 Array = NDArray[Any]
@@ -46,7 +47,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
     """Return an uninitialised array for the result of the running unit.
 
     In a worker process the array is allocated in the unit's shared memory, so that returning it copies nothing. The
-    worker may use it until `Task.run` returns. Elsewhere, and for small arrays, this is ``np.empty``.
+    worker may use it until `Task.run` returns. Elsewhere, and for small arrays, this is `recycled.empty`.
 
     Args:
         shape: shape of the array.
@@ -61,7 +62,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> Array:
         size = shape if isinstance(shape, int) else math.prod(shape)
         if size * kind.itemsize > INLINE_BYTES:
             return np.ndarray(shape, kind, arena.take(size * kind.itemsize)[1])
-    return np.empty(shape, kind)
+    return recycled.empty((shape,) if isinstance(shape, int) else shape, kind)
 
 
 class Encoder:

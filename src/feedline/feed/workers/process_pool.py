@@ -26,7 +26,7 @@ from feedline.feed.workers.interrupts import SigintDeferred
 from feedline.feed.workers.memory import SharedSegment
 from feedline.feed.workers.queue import Record, UnitQueue
 from feedline.feed.workers.results import Arrived, Failed, Outcome, WorkerStats, short
-from feedline.feed.workers.worker_handle import FDS_EACH, FDS_ONCE, Terms, WorkerHandle, readable
+from feedline.feed.workers.worker_handle import FDS_EACH, FDS_ONCE, Terms, WorkerHandle, first_ends, poll
 from feedline.feed.workers.worker_process import WorkerMessage
 
 
@@ -65,7 +65,6 @@ class ProcessPool:
         self.outcomes: deque[tuple[int, Outcome]] = deque()
         self._deaths_in_row = 0
         self._torn = False
-        self._buffer = bytearray(process.FRAGMENT_BYTES + 64)
         self.figures = [WorkerStats(index=i) for i in range(workers)]
         self._copied = CopiedMemory()
         self._members: list[WorkerHandle] = []
@@ -117,13 +116,13 @@ class ProcessPool:
                 self._fail_all()
             if self.outcomes:
                 return True
-        events = self._poller.poll(None if timeout_s is None else max(timeout_s, 0.0) * 1000)
-        if not events:
+        fds = poll(self._poller, self._members, None if timeout_s is None else max(timeout_s, 0.0))
+        if not fds:
             return False
         with SigintDeferred(), self.lock:
             ended = []
             self._torn = True  # until done, as an exception in here may lose a received message
-            for fd, _ in events:
+            for fd in fds:
                 member = self._by_fd.get(fd)
                 if member is None:
                     continue
@@ -172,7 +171,7 @@ class ProcessPool:
                     member.shut()
             deadline_s = time.monotonic() + wait_s
             while self._leaving and (seconds := deadline_s - time.monotonic()) > 0:
-                ended = readable([member.ended for member in self._leaving], seconds)
+                ended = first_ends(self._leaving, seconds)
                 self._forget([member for member in self._leaving if member.ended in ended])
             return not self._leaving
 
@@ -181,14 +180,16 @@ class ProcessPool:
         try:
             self.leave(grace_s)
         finally:
-            if os.getpid() == self._pid and self._started:
+            if os.getpid() == self._pid:
                 with SigintDeferred(), self.lock:
-                    for member in self._leaving:
-                        member.kill()
-                    self._forget(list(self._leaving))
-                    _pools.discard(self)
-                    self._started = False
-                    self._queue.close()
+                    # Asked with the lock held: a finaliser may close the pool in another thread.
+                    if self._started:
+                        for member in self._leaving:
+                            member.kill()
+                        self._forget(list(self._leaving))
+                        _pools.discard(self)
+                        self._started = False
+                        self._queue.close()
 
     def abandon(self) -> None:
         """In a forked child: close the inherited descriptors, and nothing else. Not idempotent."""
@@ -220,15 +221,15 @@ class ProcessPool:
         while self._backlog and self._queue.push(self._backlog[0]):
             self._backlog.popleft()
         for member in self._members:
-            if member.backlog:
+            if member.waits_for_room:
                 torn, self._torn = self._torn, True  # a worker must not get a unit pinned to it twice
                 member.send()
                 self._torn = torn
 
     def _receive(self, member: WorkerHandle) -> bool:
-        """Receive one packet. Return False if there is none."""
+        """Receive a message. Return False if there is none."""
         try:
-            received = member.receive(self._buffer)
+            received = member.receive()
         except BlockingIOError:
             return False
         except EOFError:

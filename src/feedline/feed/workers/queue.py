@@ -1,10 +1,10 @@
 """The queue of units: filled by the parent, emptied by any idle worker, without an intermediary.
 
-A memfd that all workers read holds the units. A pipe that all workers read holds a record of 32 bytes per unit. The
+An anonymous file that all workers read holds the units. A pipe that they read holds a record of 32 bytes per unit. The
 kernel hands each record to exactly one worker, the first that reads, so a slow unit holds up no other and the parent
 need not run. Records are written and read atomically, since their size divides the page size.
 
-Cost: per unit one write to the memfd and one to the pipe, and one read of each in the worker.
+Cost: per unit one write to the file and one to the pipe, and one read of each in the worker.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import struct
 from typing import NamedTuple
 
+from feedline import system
 from feedline.feed.workers import limits
 
 RECORD = struct.Struct("=qqq8x")
@@ -43,8 +44,10 @@ class UnitQueue:
 
     def __init__(self) -> None:
         try:
-            self.store = os.memfd_create("feedline-units", os.MFD_CLOEXEC)
-            self.reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self.store = system.anonymous_file("feedline-units")
+            self.reader, self._writer = os.pipe()
+            for end in (self.reader, self._writer):
+                os.set_blocking(end, False)
         except OSError as error:
             raise limits.descriptors_short(error) from error
         self._end = 0

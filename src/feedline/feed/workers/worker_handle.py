@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
 import os
@@ -10,24 +9,26 @@ import pickle
 import select
 import signal
 import socket
+import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from feedline import system
 from feedline.errors import WorkerError
 from feedline.feed.workers import limits, memory
 from feedline.feed.workers import start_methods as start
 from feedline.feed.workers import worker_process as process
+from feedline.feed.workers.channel import MessageReceiver, channel_pair, send
 from feedline.feed.workers.control_block import FLAGS, SIZE, Control
 from feedline.feed.workers.memory import SharedSegment
 from feedline.feed.workers.queue import Record, UnitQueue
 from feedline.feed.workers.worker_process import WorkerMessage
 
-# Descriptors in this process. For each worker: its channel, its stderr, its pidfd and up to three of multiprocessing's.
+# Descriptors in this process. For each worker: its channel, its stderr, the pipe that tells it to end, the descriptor
+# of its end, and up to three of multiprocessing's.
 # Once: the queue's descriptors, and the descriptors that are open while a worker starts.
-FDS_EACH, FDS_ONCE = 6, 14
-
-_INT = array.array("i").itemsize
-_CONTROL_BYTES = socket.CMSG_SPACE(250 * _INT)  # of at most 250 descriptors
+FDS_EACH, FDS_ONCE = 7, 15
 
 
 class Terms(NamedTuple):
@@ -64,7 +65,8 @@ class WorkerHandle:
         self.ready = self.gone = False
         self.exitcode, self.tail = 0, ""
         self._segments: dict[int, SharedSegment] = {}
-        self._partial: list[bytes] = []
+        self._life: int | None = None
+        self._record = b""  # the part of a record that did not fit into the channel
         try:
             self._start(terms, queue)
         except OSError as error:
@@ -85,41 +87,37 @@ class WorkerHandle:
         """The ticket of the unit it is running."""
         return self._control.running
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the process has exited, where descriptors may not show it (`system.LOOK_S`). False elsewhere."""
+        return system.LOOK_S is not None and not self.gone and self.process.exitcode is not None
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether `send` has something to send."""
+        return bool(self.backlog or self._record)
+
     def send(self) -> None:
         """Send as much of the backlog as fits without blocking."""
-        while self.backlog:
+        while self.waits_for_room:
+            if not self._record:
+                self._record = self.backlog.popleft().pack()
             try:
-                self._channel.send(self.backlog[0].pack())
+                self._record = self._record[self._channel.send(self._record) :]
             except OSError:
                 return  # its buffer is full, or it is dying and its successor gets its units
-            self.backlog.popleft()
 
-    def receive(self, buffer: bytearray) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
-        """Receive a message. Return a unit's message and the segments it names, or None after any other packet.
+    def receive(self) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
+        """Receive a message. Return a unit's message and the segments it names, or None after any other message.
 
         Raises:
-            BlockingIOError: no message is waiting.
+            BlockingIOError: no complete message is waiting.
             EOFError: the channel is closed.
             OSError: no descriptor is left for the segments it sent.
         """
+        text, fds = self._receiver.receive()
         try:
-            size, control, _, _ = self._channel.recvmsg_into([buffer], _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            raise EOFError from error
-        if size == 0:
-            raise EOFError
-        fds = array.array("i")
-        for _, _, data in control:
-            fds.frombytes(data[: len(data) - len(data) % _INT])
-        try:
-            self._partial.append(bytes(memoryview(buffer)[1:size]))
-            if buffer[0] != process.LAST[0]:
-                return None
-            text = self._partial[0] if len(self._partial) == 1 else b"".join(self._partial)
-            self._partial.clear()
-            return self._understand(WorkerMessage(*pickle.loads(text)), fds.tolist())
+            return self._understand(WorkerMessage(*pickle.loads(text)), fds)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -130,6 +128,7 @@ class WorkerHandle:
 
     def shut(self) -> None:
         """Shut down its channel. It exits after its current unit, whose result is lost."""
+        self._close_life()
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
 
@@ -149,7 +148,9 @@ class WorkerHandle:
         """Close the descriptors, in this process only. Idempotent."""
         if not self.gone:
             self.gone = True
+            self._receiver.close()
             self._channel.close()
+            self._close_life()
             os.close(self._ended)
             os.close(self._stderr)
 
@@ -177,30 +178,40 @@ class WorkerHandle:
 
     # ---- internals -------------------------------------------------------------------------------------
 
+    def _close_life(self) -> None:
+        life, self._life = self._life, None
+        if life is not None:
+            os.close(life)
+
     def _start(self, terms: Terms, queue: UnitQueue) -> None:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            self._channel, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._channel, end = channel_pair()
             ours.callback(self._channel.close)
             theirs.callback(end.close)
+            self._receiver = MessageReceiver(self._channel)
             self._stderr, writing = os.pipe()
             ours.callback(os.close, self._stderr)
             theirs.callback(os.close, writing)
+            # Nothing is written to this pipe. It closes when this process wants the worker to end, and when it dies.
+            life, self._life = os.pipe()
+            ours.callback(self._close_life)
+            theirs.callback(os.close, life)
             shared = memory.create(SIZE, "feedline-control")
             theirs.callback(os.close, shared)
             self._control = Control(shared)
             forks = terms.context.get_start_method() == "fork"
-            foreign = (self._channel.fileno(), self._stderr, writing, shared) if forks else ()
+            foreign = (self._channel.fileno(), self._stderr, writing, shared, life, self._life) if forks else ()
             options = terms.options._replace(worker=self.index, foreign=foreign)
             self.process = start.launch(terms.context, (end, terms.parcel, options))
             ours.callback(self.process.kill)
-            fds = [queue.reader, queue.store, shared, self._stderr, writing]
+            fds = [queue.reader, queue.store, shared, self._stderr, writing, life]
             # Its stderr becomes this process's, not the one that the fork server was started with.
             fds += [2] if _is_open(2) else []
-            with contextlib.suppress(ConnectionError):  # already dead, which its pidfd will show
-                socket.send_fds(self._channel, [b"descriptors"], fds)
+            with contextlib.suppress(ConnectionError):  # already dead, which its end will show
+                send(self._channel, b"", fds)
             self._channel.setblocking(False)
             os.set_blocking(self._stderr, False)
-            self._ended = _end_of(self.process)
+            self._ended = system.end_of_process(self.process)
             ours.pop_all()
 
     def _understand(self, sent: WorkerMessage, fds: list[int]) -> tuple[WorkerMessage, dict[int, SharedSegment]] | None:
@@ -220,22 +231,6 @@ class WorkerHandle:
         return sent, segments
 
 
-def _end_of(child: Any) -> int:
-    """Return a descriptor that becomes readable when a process has exited.
-
-    multiprocessing's sentinel is a pipe, which stays open as long as any process that the worker forked. A pidfd
-    concerns the worker only.
-    """
-    try:
-        return os.pidfd_open(child.pid)
-    except ProcessLookupError:
-        return os.dup(child.sentinel)  # it has exited already
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EPERM):  # an old kernel, or a sandbox
-            return os.dup(child.sentinel)
-        raise
-
-
 def _is_open(fd: int) -> bool:
     try:
         os.fstat(fd)
@@ -244,9 +239,28 @@ def _is_open(fd: int) -> bool:
     return True
 
 
-def readable(fds: list[int], seconds: float) -> list[int]:
-    """Return the descriptors in ``fds`` that become readable within ``seconds``."""
+def poll(poller: select.poll, members: Iterable[WorkerHandle], timeout_s: float | None) -> list[int]:
+    """Return the descriptors of ``poller`` that become readable, and `ended` of members that have died by then.
+
+    Args:
+        poller: object with their descriptors.
+        members: workers whose death ends the waiting.
+        timeout_s: seconds to wait. None: until something happens.
+    """
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+        wait_s = min((seconds for seconds in (left_s, system.LOOK_S) if seconds is not None), default=None)
+        fds = [fd for fd, _ in poller.poll(None if wait_s is None else wait_s * 1000)]
+        if not fds:
+            fds = [member.ended for member in members if member.has_died]
+        if fds or (wait_s is not None and wait_s == left_s):
+            return fds
+
+
+def first_ends(members: Iterable[WorkerHandle], timeout_s: float) -> list[int]:
+    """Return `ended` of the members that exit first within ``timeout_s`` seconds."""
     poller = select.poll()
-    for fd in fds:
-        poller.register(fd, select.POLLIN)
-    return [fd for fd, _ in poller.poll(seconds * 1000)]
+    for member in members:
+        poller.register(member.ended, select.POLLIN)
+    return poll(poller, members, timeout_s)

@@ -9,7 +9,7 @@ death. Its stderr is forwarded to the parent's, and the last lines remain readab
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
 import faulthandler
 import gc
 import os
@@ -22,8 +22,10 @@ import time
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
+from feedline import system
 from feedline.concurrency.named_threads import begin
 from feedline.feed.workers import limits, message, queue
+from feedline.feed.workers.channel import MessageReceiver, send
 from feedline.feed.workers.control_block import Control
 from feedline.feed.workers.failure import Failure
 from feedline.feed.workers.memory import Arena, SharedSpan
@@ -31,8 +33,7 @@ from feedline.feed.workers.memory import Arena, SharedSpan
 READY, RESULT, FAILURE = range(3)
 """Kinds of messages."""
 
-FRAGMENT_BYTES = 60 << 10  # several packets must fit into the socket's buffer
-MORE, LAST = b"+", b"."
+_LOOK_S = 1.0  # seconds between looks at the parent, where no descriptor shows its end
 _PATIENCE_UNITS = 16  # unused memory is released after this many times `depth` units
 
 WAYS_OUT = 'pass workers="thread" or multiprocessing_context="fork"'
@@ -100,14 +101,17 @@ def main(channel: socket.socket, parcel: Parcel, options: Options) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for fd in options.foreign:
         os.close(fd)
-    _, fds, _, _ = socket.recv_fds(channel, 16, 6)
-    if len(fds) < 5:
+    try:
+        _, fds = MessageReceiver(channel).receive()
+    except EOFError:
         return  # the parent has died or closed the pool already
-    records, store, shared, reading, writing, *target = fds
+    if len(fds) < 6:
+        raise OSError(errno.EMFILE, f"expected 6 descriptors from the parent, got {len(fds)}: too many are open")
+    records, store, shared, reading, writing, life, *target = fds
     control = Control(shared)
     os.close(shared)
     forwarded = target[0] if target else os.dup(2)
-    _watch(channel, control, parent=options.parent, reading=reading, writing=writing, target=forwarded)
+    _watch(control, parent=options.parent, life=life, reading=reading, writing=writing, target=forwarded)
     # A forked worker may have another sys.stderr, and handlers that the parent installed over faulthandler's.
     faulthandler.disable()
     faulthandler.enable(2)
@@ -124,10 +128,8 @@ class _Worker:
         self._encoder = message.Encoder(self._arena)
         self._where = f"in DataLoader worker process {options.worker}"
         channel.setblocking(True)
-        self._poller = select.epoll()
-        self._poller.register(channel, select.EPOLLIN | select.EPOLLRDHUP)
-        # Exclusive: a record wakes one idle worker, not all of them.
-        self._poller.register(records, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        self._poller = system.work_poller(channel.fileno(), records)
+        self._record = b""  # the part of a record that has come through the channel
 
     def run(self, parcel: Parcel) -> None:
         """Start the task and run units."""
@@ -187,8 +189,12 @@ class _Worker:
         """Wait for the next record. Return None if the channel is shut down."""
         while True:
             try:
-                record = self._channel.recv(queue.RECORD.size, socket.MSG_DONTWAIT)
-                return record or None
+                while part := self._channel.recv(queue.RECORD.size - len(self._record), socket.MSG_DONTWAIT):
+                    self._record += part
+                    if len(self._record) == queue.RECORD.size:
+                        record, self._record = self._record, b""
+                        return record
+                return None
             except BlockingIOError:
                 pass
             except ConnectionError:
@@ -204,17 +210,8 @@ class _Worker:
             self._poller.poll()
 
     def _send(self, say: WorkerMessage, fds: list[int]) -> bool:
-        text = pickle.dumps(tuple(say), 5)
         try:
-            at = 0
-            while len(text) - at > FRAGMENT_BYTES:
-                self._channel.send(MORE + text[at : at + FRAGMENT_BYTES])
-                at += FRAGMENT_BYTES
-            last = LAST + text[at:] if at else LAST + text
-            if fds:
-                socket.send_fds(self._channel, [last], fds)
-            else:
-                self._channel.send(last)
+            send(self._channel, pickle.dumps(tuple(say), 5), fds)
         except ConnectionError:
             return False
         if say.kind == RESULT:
@@ -222,49 +219,45 @@ class _Worker:
         return True
 
 
-def _watch(channel: socket.socket, control: Control, *, parent: int, reading: int, writing: int, target: int) -> None:
-    """Start a thread that forwards stderr to ``target``, and kills this process when the parent has died."""
+def _watch(control: Control, *, parent: int, life: int, reading: int, writing: int, target: int) -> None:
+    """Start a thread that forwards stderr to ``target``, and kills this process when the parent has died, or some time
+    after the pipe ``life`` was closed."""
+    above = os.getppid()  # of a forked worker the parent, else the fork server, which ends with the parent
     os.dup2(writing, 2)
     os.close(writing)
     poller = select.poll()
     poller.register(reading, select.POLLIN)
-    poller.register(channel, select.POLLRDHUP)
-    watched = -1
+    poller.register(life, select.POLLIN)
+    watched = None
     try:
-        watched = os.pidfd_open(parent)
-        poller.register(watched, select.POLLIN)
+        watched = system.end_of_parent(parent)
     except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
-    except OSError:
-        pass  # an old kernel, where the channel still closes when the parent dies
-    # The socket itself is the worker's, which may close it.
-    closed = channel.fileno()
-    # Text that this thread has consumed would be lost if the process crashed, so it forwards a copy (tee(2)) before
-    # consuming the original. A crash in between prints lines twice rather than not at all.
-    duplicate = ctypes.CDLL(None, use_errno=True).tee
+    if watched is not None:
+        poller.register(watched, select.POLLIN)
+    forward = system.forwarder(reading, 1 << 16)
 
-    def tee() -> None:
+    def take(text: bytes) -> None:
+        control.write(text)
+        with contextlib.suppress(OSError):  # the parent's stderr is closed
+            at = 0
+            while at < len(text):
+                at += os.write(target, text[at:])
+
+    def watch() -> None:
         deadline_s: float | None = None
-        copied, copying = os.pipe()
         while True:
-            wait_ms = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0) * 1000
-            ready = [fd for fd, _ in poller.poll(wait_ms)]
-            if reading in ready:
-                size = duplicate(reading, copying, 1 << 16, 0)
-                if size > 0:
-                    text = os.read(copied, size)
-                    with contextlib.suppress(OSError):  # the parent's stderr is closed, but the tail is still kept
-                        at = 0
-                        while at < size:
-                            at += os.write(target, text[at:])
-                    control.write(text)
-                    os.read(reading, size)
-                else:
-                    poller.unregister(reading)  # the user's code has closed stderr
-            if watched in ready or (deadline_s is not None and time.monotonic() >= deadline_s):
+            wait_s = _LOOK_S if watched is None else None
+            if deadline_s is not None:
+                wait_s = max(deadline_s - time.monotonic(), 0.0)
+            ready = [fd for fd, _ in poller.poll(None if wait_s is None else wait_s * 1000)]
+            if reading in ready and not forward(take):
+                poller.unregister(reading)  # the user's code has closed stderr
+            late = deadline_s is not None and time.monotonic() >= deadline_s
+            if watched in ready or late or (watched is None and os.getppid() != above):
                 os.kill(os.getpid(), signal.SIGKILL)
-            if closed in ready:
+            if life in ready:
                 deadline_s = time.monotonic() + limits.GRACE_S
-                poller.unregister(closed)
+                poller.unregister(life)
 
-    begin("stderr", tee)
+    begin("stderr", watch)

@@ -25,7 +25,7 @@ def slow_samples(view: RankView) -> Finding | None:
         slow = [u for u in stage.slowest if u["seconds"] >= max(_SLOW * stage.median_seconds, _SLOW_S)]
         slow = [unit for unit in slow if unit["seconds"] >= slow[0]["seconds"] / 10]
         slow_s = _seconds_of(slow)
-        queued_s = view.queued_s + view.record.conditions.loop_queued_seconds
+        queued_s = view.queued_s + view.amount("loop_queued_seconds")
         if "dataset" in view.feed.facts or name == "transform":  # the waits spread over more units than chunks
             queued_s *= OF_QUEUES / stage.threads
         lost_s = min(slow_s - queued_s, view.waiting())
@@ -142,7 +142,7 @@ def full_page_cache(view: RankView) -> Finding | None:
         "fetch",
         "The page cache does not hold the data, so each sweep reads it from the disk again.",
         f"{bytes_text(fetched)} were read from the disk, {fetched / stored:.1f} times the {bytes_text(stored)} of the "
-        f"data; {bytes_text(view.record.conditions.available_bytes)} of memory are free.",
+        f"data; {view.free_memory_text} of memory is free.",
         'Make the data smaller, by fl.convert(..., compression="auto") or narrower dtypes, or use more memory or a '
         "faster disk.",
         saved_s=view.waiting("fetch", "gather") * (1 - stored / fetched),
@@ -151,25 +151,25 @@ def full_page_cache(view: RankView) -> Finding | None:
 
 def tiny_files(view: RankView) -> Finding | None:
     """Much time goes into opening small files."""
-    facts, conditions = view.feed.facts, view.record.conditions
+    facts, calls, asked_bytes = view.feed.facts, view.amount("read_calls"), view.amount("asked_bytes")
     files = facts.get("sequences" if facts.get("format") in _FILE_EACH else "files") or 0
     stored = facts.get("stored_bytes") or 0
     if files >= _MANY and stored < _TINY_BYTES * files and view.waits("fetch", "decode"):
         size, evidence = stored / files, f"{files:,} files"
     else:
         fetch, decode = view.stage("fetch"), view.stage("decode")
-        size = conditions.asked_bytes / max(1, conditions.read_calls)
+        size = asked_bytes / max(1, calls)
         looks = sum(view.feed.activity.values())
         shares = [
             view.feed.activity.get("file", 0) / looks if looks else 0.0,
-            conditions.read_calls * _READ_S / max(fetch.seconds + decode.seconds, 1e-9),
-            view.share("fetch") if conditions.read_bytes >= conditions.asked_bytes / 2 > 0 else 0.0,
+            calls * _READ_S / max(fetch.seconds + decode.seconds, 1e-9),
+            view.share("fetch") if view.amount("read_bytes") >= asked_bytes / 2 > 0 else 0.0,
         ]
         if "dataset" not in facts or not view.waits("fetch", "decode") or size > _TINY_BYTES:
             return None
-        if conditions.read_calls < fetch.units or max(shares) < _OPENING:
+        if calls < fetch.units or max(shares) < _OPENING:
             return None
-        evidence = f"{conditions.read_calls:,} reads"
+        evidence = f"{calls:,.0f} reads"
     return view.finding(
         "fetch",
         f"The data is in many small files, of about {bytes_text(size)}, and opening them takes the time.",
@@ -246,7 +246,7 @@ def _fetch_s(view: RankView) -> float:
 
 
 def _rate(view: RankView) -> float:
-    nbytes = view.stage("fetch").bytes or view.record.conditions.read_bytes
+    nbytes = view.stage("fetch").bytes or view.amount("read_bytes")
     return nbytes / max(view.stage("fetch").seconds, 1e-9)
 
 

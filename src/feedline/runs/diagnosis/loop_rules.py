@@ -30,7 +30,7 @@ def slow_step(view: RankView) -> Finding | None:
             saved_s=step.seconds * (1 - usual / own),
         )
     slow = [unit for unit in step.slowest if unit["seconds"] >= max(_SLOW * step.median_seconds, _SLOW_S)]
-    queued_s = OF_QUEUES * view.record.conditions.loop_queued_seconds
+    queued_s = OF_QUEUES * view.amount("loop_queued_seconds")
     lost_s = sum(unit["seconds"] for unit in slow) - (exchange_s or 0.0) - queued_s
     if not slow or not step.median_seconds or lost_s < WORTH * view.seconds:
         return None
@@ -118,7 +118,7 @@ def limit(view: RankView) -> Finding | None:
         stage,
         f"The loop waits for {_NAMES[stage]} {view.share(stage):.0%} of its time.",
         f"It took {seconds_text(work.seconds)} on {threads}, and the step {seconds_text(view.stage('step').seconds)}; "
-        f"{view.cores_busy:.2g} of {view.record.conditions.cores} processors were busy.",
+        f"{view.cores_busy_text} of {view.record.conditions.cores} processors were busy.",
         setting,
         saved_s=view.waiting(stage) * (1 - 1 / max(faster, 1.0)),
     )

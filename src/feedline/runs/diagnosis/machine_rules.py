@@ -33,30 +33,29 @@ def hook(view: RankView) -> Finding | None:
 
 def swapping(view: RankView) -> Finding | None:
     """Memory of the process is in swap, and comes back page by page."""
-    conditions = view.record.conditions
-    faults_s = conditions.major_faults / max(view.record.seconds, 1e-9)
-    if conditions.swapped_bytes < _SWAPPED_BYTES or faults_s < _FAULTS_S:
+    faults, swapped_bytes = view.amount("major_faults"), view.amount("swapped_bytes")
+    faults_s = faults / max(view.record.seconds, 1e-9)
+    if swapped_bytes < _SWAPPED_BYTES or faults_s < _FAULTS_S:
         return None
     return view.finding(
         view.slowest_stage,
         "The machine swaps: memory of this process is on a disk.",
-        f"{bytes_text(conditions.swapped_bytes)} are in swap, {faults_s:.0f} accesses a second waited for the disk, "
-        f"and {bytes_text(conditions.available_bytes)} of memory are free.",
+        f"{bytes_text(swapped_bytes)} are in swap, {faults_s:.0f} accesses a second waited for the disk, "
+        f"and {view.free_memory_text} of memory is free.",
         "Use less memory: fewer workers, a smaller read_ahead= or window, or a smaller cache in the dataset.",
-        saved_s=min(0.9 * view.seconds, conditions.major_faults * _FAULT_S),
+        saved_s=min(0.9 * view.seconds, faults * _FAULT_S),
     )
 
 
 def quota(view: RankView) -> Finding | None:
     """The container may use fewer processors than it tries to."""
-    conditions = view.record.conditions
-    share = conditions.throttled_seconds / max(view.record.seconds, 1e-9)
-    if share < WORTH or view.workers > conditions.cores:  # then there are too many workers
+    share = view.amount("throttled_seconds") / max(view.record.seconds, 1e-9)
+    if share < WORTH or view.workers > view.record.conditions.cores:  # then there are too many workers
         return None
     return view.finding(
         view.slowest_stage,
         "The container has used up its quota of processor time.",
-        f"It was stopped for {share:.0%} of the time, with {view.cores_busy:.2g} processors busy.",
+        f"It was stopped for {share:.0%} of the time, with {view.cores_busy_text} processors busy.",
         "Raise the container's limit of processors.",
         saved_s=share * view.seconds,
     )
@@ -64,8 +63,8 @@ def quota(view: RankView) -> Finding | None:
 
 def too_many_workers(view: RankView) -> Finding | None:
     """Workers wait for a processor."""
-    conditions, cores = view.record.conditions, view.record.conditions.cores
-    queued, computed = conditions.queued_seconds, conditions.cpu_seconds
+    cores = view.record.conditions.cores
+    queued, computed = view.amount("queued_seconds"), view.amount("cpu_seconds")
     runnable = (queued + computed) / max(view.workers * view.record.seconds, 1e-9)
     if view.workers <= cores or queued < _QUEUED * computed or runnable < _RUNNABLE:
         return None
@@ -91,7 +90,7 @@ def one_lock(view: RankView) -> Finding | None:
     return view.finding(
         "fetch",
         f"The {view.workers} workers wait for one lock, and so work one after the other.",
-        f"Workers were waiting for a lock in {locked:.0%} of {looks} looks at them, and kept {view.cores_busy:.2g} "
+        f"Workers were waiting for a lock in {locked:.0%} of {looks} looks at them, and kept {view.cores_busy_text} "
         "processors busy.",
         "Hold the lock for less, or give each worker a file, connection or client of its own, opened in "
         "worker_init_fn. More workers do not help.",
@@ -106,13 +105,13 @@ def interpreter_lock(view: RankView) -> Finding | None:
         return None
     # On a busy machine the threads wait for a processor, too, which is no waiting for a file.
     computing = view.feed.computing_seconds / view.feed.seconds
-    queued = view.record.conditions.queued_seconds / max(view.record.seconds, 1e-9)
+    queued = view.amount("queued_seconds") / max(view.record.seconds, 1e-9)
     if not computing + queued >= 0.5 or computing > 1.3 or view.cores_busy + queued > 1.4:
         return None
     return view.finding(
         "transform",
         "Worker threads compute in Python, which runs one thread at a time (the GIL).",
-        f"{view.workers} threads were busy all the time and kept {view.cores_busy:.2g} of {cores} processors busy.",
+        f"{view.workers} threads were busy all the time and kept {view.cores_busy_text} of {cores} processors busy.",
         'Pass workers="process", or call code that releases the GIL, such as NumPy on whole batches or '
         "feedline.images.",
         saved_s=view.waiting() * (1 - 1 / min(view.workers, cores)),

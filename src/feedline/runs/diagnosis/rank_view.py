@@ -36,7 +36,7 @@ class RankView:
 
     def __post_init__(self) -> None:
         self.feed = self.record.feed
-        self.stages = _with_queues(self.feed, self.queued_s or self.record.conditions.loop_queued_seconds)
+        self.stages = _with_queues(self.feed, self.queued_s or self.amount("loop_queued_seconds"))
 
     @property
     def tells(self) -> bool:
@@ -59,7 +59,7 @@ class RankView:
         """Seconds of waiting that were lost as workers or the loop waited for a processor."""
         reading = [self.feed.stage(name) for name in ("fetch", "decode")]
         threads = max(stage.threads for stage in reading)
-        queued_s = self.queued_s / threads + self.record.conditions.loop_queued_seconds
+        queued_s = self.queued_s / threads + self.amount("loop_queued_seconds")
         # Workers that wait for a processor all the time would still keep the loop waiting if they had one.
         least_s = (sum(stage.seconds for stage in reading) - self.queued_s) / threads
         if threads > 1 and self.feed.facts.get("read_ahead") is None:  # they work during the step
@@ -69,11 +69,10 @@ class RankView:
     @property
     def queued_s(self) -> float:
         """Seconds in which workers, or threads that work for the loop, waited for a processor."""
-        conditions = self.record.conditions
-        if conditions.worker_queued_seconds:
-            return conditions.worker_queued_seconds
+        if by_workers := self.amount("worker_queued_seconds"):
+            return by_workers
         works = any(stage.threads > 1 for stage in self.feed.stages.values())
-        return max(0.0, conditions.queued_seconds - conditions.loop_queued_seconds) if works else 0.0
+        return max(0.0, self.amount("queued_seconds") - self.amount("loop_queued_seconds")) if works else 0.0
 
     def stage(self, name: str) -> FeedStage:
         """Return a stage of the feed."""
@@ -118,8 +117,23 @@ class RankView:
 
     @property
     def cores_busy(self) -> float:
-        """Mean number of processors that the process and its workers kept busy."""
-        return self.record.conditions.cpu_seconds / max(self.record.seconds, 1e-9)
+        """Mean number of processors that the process and its workers kept busy. 0 if it is not known."""
+        return self.amount("cpu_seconds") / max(self.record.seconds, 1e-9)
+
+    @property
+    def cores_busy_text(self) -> str:
+        """The number of processors that were busy, for a sentence."""
+        return "an unknown number" if self.record.conditions.cpu_seconds is None else f"{self.cores_busy:.2g}"
+
+    @property
+    def free_memory_text(self) -> str:
+        """How much memory is free, for a sentence."""
+        free_bytes = self.record.conditions.available_bytes
+        return "an unknown amount" if free_bytes is None else bytes_text(free_bytes)
+
+    def amount(self, name: str) -> float:
+        """Return a figure of the conditions by its name. 0 if it is unknown, as rules look for large ones."""
+        return float(getattr(self.record.conditions, name) or 0.0)
 
     def usual(self, figure: Callable[[RankView], float]) -> float | None:
         """Return the median of a figure over the peers. None without peers whose loops are long enough."""

@@ -230,7 +230,10 @@ _STAGE: _Checks = {
     "fullness": _optional(amount),
     "slowest": lambda value, name: several(_unit, value, name),
 }
-_CONDITIONS: _Checks = {entry.name: _BY_TYPE[type(entry.default)] for entry in fields(Conditions)}
+_CONDITIONS: _Checks = {
+    entry.name: _optional(_BY_TYPE[type(entry.default)]) if "None" in str(entry.type) else _BY_TYPE[type(entry.default)]
+    for entry in fields(Conditions)
+}
 _FEED: _Checks = {
     "facts": _facts,
     "stages": lambda value, name: table(_stage, value, name),

@@ -12,10 +12,11 @@ import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from feedline import system
 
 _PACKAGES = ("torch", "numpy", "pyarrow", "jax", "transformers", "timm")
 _GIT_S = 2.0
@@ -27,7 +28,7 @@ def describe_environment() -> dict[str, Any]:
     return {
         **{name: text for name, text in facts.items() if text},
         "versions": {"python": platform.python_version(), **_versions()},
-        "threads": {"torch": torch.get_num_threads(), "cores": len(os.sched_getaffinity(0))},
+        "threads": {"torch": torch.get_num_threads(), "cores": system.allowed_cores()},
     }
 
 
@@ -62,13 +63,7 @@ def _commit() -> str:
 
 def _machine() -> str:
     """Return the processor, its cores, and the GPUs of torch."""
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    parts = [f"{models[0] if models else name}, {os.cpu_count()} cores"]
+    parts = [f"{system.processor_name() or platform.machine()}, {os.cpu_count()} cores"]
     if torch.cuda.is_initialized():  # without this, the call would take memory of every GPU
         parts += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ", ".join(parts)

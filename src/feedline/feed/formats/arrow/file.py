@@ -24,10 +24,10 @@ from feedline.feed.files.remote import object_at, within_reach
 from feedline.feed.files.truncation_guard import seal_of
 from feedline.feed.formats.arrow.column_paths import ColumnPath
 from feedline.feed.formats.arrow.columns import Source
+from feedline.feed.formats.magic_numbers import ARROW_FILE, ARROW_STREAM
 from feedline.feed.formats.store.compressed import dictionary_id
 from feedline.feed.formats.store.mapped_files import FileMap
 
-FILE_MAGIC, STREAM_MAGIC = b"ARROW1", b"\xff\xff\xff\xff"
 _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _MAX_COMPRESSED_ROWS = 1 << 31
 
@@ -35,13 +35,13 @@ _MAX_COMPRESSED_ROWS = 1 << 31
 def prefix_bytes(message: bytes | memoryview) -> int:
     """Return the number of bytes before the metadata of a message: marker and length, or before Arrow 0.15 the
     length."""
-    return 8 if message[:4] == STREAM_MAGIC else 4
+    return 8 if message[:4] == ARROW_STREAM else 4
 
 
 def _begins_stream(head: bytes) -> bool:
     """Return whether 8 bytes may begin a stream: by a marker, or by a length and the offset of a root within it."""
     length, root = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:8], "little")
-    return head.startswith(STREAM_MAGIC) or 8 <= root < length < 1 << 26
+    return head.startswith(ARROW_STREAM) or 8 <= root < length < 1 << 26
 
 
 def max_items(nbytes: Any) -> Any:
@@ -100,10 +100,10 @@ class ArrowFile:
             if end > self.size:
                 raise self.damage_error("it was truncated", self.size)
             head = read_at(file, 8, begin)
-            self._is_stream = not head.startswith(FILE_MAGIC)
+            self._is_stream = not head.startswith(ARROW_FILE)
             if self._is_stream and not _begins_stream(head):
                 raise self.damage_error(f"it begins with {head[:6]!r}", begin)
-            if not self._is_stream and read_at(file, 6, max(begin + 8, end - 6)) != FILE_MAGIC:
+            if not self._is_stream and read_at(file, 6, max(begin + 8, end - 6)) != ARROW_FILE:
                 raise self.damage_error("it does not end as it begins, so it was truncated", end)
             try:
                 with reading(path):

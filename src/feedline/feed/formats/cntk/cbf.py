@@ -26,8 +26,9 @@ from feedline.errors import DataError, SchemaError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, list_files, name_of, open_file, read_at, reading, status_of
 from feedline.feed.files.remote import object_at
-from feedline.feed.files.truncation_guard import seals_of
+from feedline.feed.files.truncation_guard import note_file, seals_of
 from feedline.feed.formats.indexed.indexed_corpus import by_file
+from feedline.feed.formats.magic_numbers import CBF
 from feedline.feed.formats.pickled_by_arguments import PickledByArguments
 from feedline.feed.formats.unreadable import lost_chunk, read_error
 from feedline.feed.protocol import (
@@ -46,12 +47,9 @@ from feedline.feed.protocol import (
 )
 from feedline.feed.unique import distinct
 
-MAGIC = 0x636E746B5F62696E
+MAGIC = int.from_bytes(CBF, "little")
 VERSION = 1
 UNIT = 32 << 20
-
-HEAD = MAGIC.to_bytes(8, "little")
-"""The first bytes of a file."""
 
 _HEAD = struct.Struct("<QI")
 _COUNTS = struct.Struct("<QII")
@@ -362,6 +360,7 @@ class _CbfFile:
                 raise RuntimeError(f"expected all of {remote.url} to have been fetched")
             with self.open() as file, reading(self.path):
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            note_file(mapped, self.path)
             self._mapped = mapped, seals_of([np.frombuffer(mapped, np.uint8)])
         return self._mapped
 
@@ -426,7 +425,7 @@ def _read_header(file: BinaryIO, size: int) -> tuple[list[CbfField], NDArray[Any
         return DataError(what, path=name, byte=byte, hint=_DAMAGED)
 
     head = read_at(file, _HEAD.size, 0)
-    if len(head) < _HEAD.size or not head.startswith(HEAD):
+    if len(head) < _HEAD.size or not head.startswith(CBF):
         raise DataError(f"expected a CBF file, got one that begins with {head[:8]!r}", path=name, byte=0)
     version = _HEAD.unpack(head)[1]
     if version != VERSION:

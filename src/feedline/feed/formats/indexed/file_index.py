@@ -35,7 +35,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import _native
+from feedline import _native, system
 from feedline.concurrency.thread_pool import call_each
 from feedline.errors import DataError, shown_path
 from feedline.feed.files.atomic import atomic_file, room_for
@@ -197,6 +197,7 @@ class TextIndex:
         if self.first[-1] != head.sequences or (self.table["sequences"] > head.sequences).any():
             raise DamagedIndexError("a chunk table of other sequences")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        system.note_map(mapped, place)
         self._watched = Watched(mapped, status, place)
         self._mapped = mapped
         self._entries = np.frombuffer(mapped, ENTRY, head.sequences, _HEADER_BYTES)

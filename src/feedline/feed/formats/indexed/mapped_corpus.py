@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import system
 from feedline.data import Chunk
 from feedline.errors import DataError
 from feedline.feed.files.compressed_text import Unpacker
@@ -36,7 +37,6 @@ from feedline.feed.formats.indexed.indexed_corpus import (
     merge_reads,
 )
 from feedline.feed.formats.indexed.indexed_file import Hole, IndexedFile
-from feedline.feed.formats.unreadable import populate
 from feedline.feed.protocol import Deserializer, Extent, Fetchable, Ints, Piece, Unread
 
 SKIP = 'pass on_error="skip" to the source to skip such samples and list them'
@@ -138,7 +138,7 @@ class MappedCorpus(IndexedCorpus, Fetchable):
             file.compare(archive)
         mapped, seals = self._maps.get(place.number)
         try:
-            populate(mapped, begin, begin + size)
+            system.populate(mapped, begin, begin + size)
         except OSError:
             return self._read_around(place)
         memory = np.frombuffer(mapped, np.uint8, size, begin)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline import system
 from feedline.data import Chunk, Schema, Stream, Value
 from feedline.data.faults import check_seals
 from feedline.data.scattered import ScatteredBytes, without_gaps
@@ -59,7 +60,7 @@ from feedline.feed.formats.shards.shard_compression import (
     words,
 )
 from feedline.feed.formats.shards.shard_lengths import SUFFIX, cached_lengths
-from feedline.feed.formats.unreadable import mark_gaps, populate
+from feedline.feed.formats.unreadable import mark_gaps
 from feedline.feed.protocol import (
     CHUNK_MEMORY,
     ChunkInfo,
@@ -423,7 +424,7 @@ class OffsetShards(Deserializer, Fetchable, Growing, Verifiable, PickledByArgume
             return self._make_part(number, a, place, self._read_packed(shard, place)), ()
         low, high = place.low, place.high
         mapped, seals = self._maps.get(number)
-        populate(mapped, low, high)
+        system.populate(mapped, low, high)
         return self._make_part(number, a, place, np.frombuffer(mapped, np.uint8, high - low, low)), seals
 
     def _read_packed(self, shard: ShardFile, place: _ShardPlace) -> NDArray[np.uint8]:

@@ -3,9 +3,3 @@
 docs/formats/store.md specifies the layout. `StoreWriter` writes a store, `StoreDeserializer` reads it, and any Arrow
 reader can open its parts.
 """
-
-from feedline.feed.formats.store.manifest import MANIFEST
-from feedline.feed.formats.store.store_reader import StoreDeserializer
-from feedline.feed.formats.store.writer import StoreWriter
-
-__all__ = ["MANIFEST", "StoreDeserializer", "StoreWriter"]

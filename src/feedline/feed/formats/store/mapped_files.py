@@ -23,6 +23,7 @@ from feedline import _native
 from feedline.errors import DataError
 from feedline.feed.files.paths import kind_of, open_regular, reading, size_of, status_of
 from feedline.feed.files.remote import object_at
+from feedline.feed.files.truncation_guard import note_file
 
 ADVICE = {"random": mmap.MADV_RANDOM, "sequential": mmap.MADV_SEQUENTIAL, "willneed": mmap.MADV_WILLNEED}
 _CHANGED = "the file was truncated or changed after it was written; write the store again"
@@ -114,6 +115,7 @@ class FileMap:
                 path=path,
                 hint="raise the limit of open files (ulimit -n)" if few else None,
             ) from error
+        note_file(self._map, path)
         self.bytes = np.frombuffer(self._map, np.uint8)
         self.address: int = self.bytes.__array_interface__["data"][0]
 

@@ -20,9 +20,9 @@ from feedline.feed.files.paths import PathLike
 from feedline.feed.formats.store.manifest import MANIFEST
 from feedline.feed.formats.store.staging import discard
 from feedline.feed.formats.store.targets import Target
+from feedline.feed.remote.address_text import without_credentials
 from feedline.feed.remote.addresses import open_store
 from feedline.feed.remote.requests import Patience, request_lookup, wait_for
-from feedline.feed.remote.stores import without_credentials
 from feedline.feed.remote.uploads import Uploads, list_stored
 
 _FILE = re.compile(r"part-\d{5,9}\.arrow|lengths-\d{1,9}\.npy")

@@ -23,6 +23,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from feedline import system
 from feedline.errors import DataError
 
 _ATTEMPTS = 100
@@ -166,11 +167,8 @@ def _tag() -> str:
 
 def _machine() -> str:
     """Return 12 hex digits: six for the machine's last boot, six for its name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        boot = ""
-    names = (boot, socket.gethostname())
+    host = socket.gethostname()
+    names = (system.boot_id() or host, host)
     return "".join(hashlib.blake2b(name.encode(), digest_size=3).hexdigest() for name in names)
 
 

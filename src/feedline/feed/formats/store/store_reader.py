@@ -96,6 +96,7 @@ class StoreDeserializer(
         self._first = np.cumsum([0] + [len(part.chunks["byte"]) for part in manifest.parts])
         counts = [part.chunks["sequences"] for part in manifest.parts]
         self._starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
+        self._files: dict[str, StoreMap] = {}  # that are mapped, checked or not
         self._maps: dict[str, _MappedPart] = {}
         self._lengths_files: dict[str, _MappedLengths] = {}
         self._advice = "random"
@@ -171,7 +172,8 @@ class StoreDeserializer(
         maps = {}
         for chunk in chunks:
             part, i = self._locate(chunk)
-            file = maps[part.file] = self._map(part).file
+            # The heads of all files and chunks are requested before the first is waited for.
+            file = maps[part.file] = self._open_file(part)
             file.advise("willneed", int(part.chunks["byte"][i]), 4096)
         return list(maps.values())
 
@@ -265,9 +267,9 @@ class StoreDeserializer(
         if chunk is None:
             with self._lock:
                 self._advice = advice
-                maps = list(self._maps.values())
-            for mapped in maps:
-                mapped.file.advise(advice)
+                files = list(self._files.values())
+            for file in files:
+                file.advise(advice)
             return
         part, i = self._locate(chunk)
         self._map(part).file.advise(advice, int(part.chunks["byte"][i]), int(part.chunks["bytes"][i]))
@@ -280,7 +282,7 @@ class StoreDeserializer(
         """Release the mappings. Chunks that were returned keep theirs."""
         with self._lock:
             self._closed = True
-            self._maps, self._lengths_files = {}, {}
+            self._files, self._maps, self._lengths_files = {}, {}, {}
 
     # ---- chunks -------------------------------------------------------------------------------------
 
@@ -291,15 +293,29 @@ class StoreDeserializer(
         return self._manifest.parts[number], chunk - int(self._first[number])
 
     def _map(self, part: StoreFile) -> _MappedPart:
+        file = self._open_file(part)
         with self._lock:
-            if self._closed:
-                raise ValueError(f"expected an open store, but {self.name} was closed")
+            self._check_open()
             mapped = self._maps.get(part.file)
             if mapped is None:
-                file = StoreMap(self._folder / part.file, part.bytes)
-                file.advise(self._advice)
                 mapped = self._maps[part.file] = _MappedPart(file, self._manifest.schema, part)
             return mapped
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"expected an open store, but {self.name} was closed")
+
+    def _open_file(self, part: StoreFile) -> StoreMap:
+        """Return the map of a part, of which nothing may be checked yet. Begins to read what the check needs."""
+        with self._lock:
+            self._check_open()
+            file = self._files.get(part.file)
+            if file is None:
+                file = self._files[part.file] = StoreMap(self._folder / part.file, part.bytes)
+                file.advise(self._advice)
+                file.advise("willneed", 0, _schema_bytes(part))
+                file.advise("willneed", file.size - 8)
+            return file
 
     def _open_chunk(self, chunk: int) -> tuple[StoreFile, int, _MappedPart]:
         """Return the part of a chunk, the number of the chunk in it, and the mapping of the part."""
@@ -414,8 +430,7 @@ class StoreDeserializer(
 
     def _open_lengths(self, name: str) -> _MappedLengths:
         with self._lock:
-            if self._closed:
-                raise ValueError(f"expected an open store, but {self.name} was closed")
+            self._check_open()
             lengths = self._lengths_files.get(name)
             if lengths is None:
                 side = self._manifest.lengths[name]
@@ -434,6 +449,11 @@ _REQUESTS = 32  # at once, for the bounds of chunks
 _HEAD_BYTES = 4096  # of a chunk, usually enough for its head
 
 
+def _schema_bytes(part: StoreFile) -> int:
+    """Return the bytes before the first chunk of a part."""
+    return min(int(part.chunks["byte"][0]), MAX_HEAD_BYTES)
+
+
 class _MappedPart:
     """A mapped Arrow file whose schema matches the manifest."""
 
@@ -444,11 +464,7 @@ class _MappedPart:
         fields = [stream_columns.field(name, stream, name in part.ragged) for name, stream in schema.items()]
         self.arrow = pa.schema(fields)
         # "ARROW1\0\0", the schema's message, the first batch, ..., int32, "ARROW1"
-        head = min(int(part.chunks["byte"][0]), MAX_HEAD_BYTES)
-        # Request both ends of the file at once, as both are needed.
-        file.advise("willneed", 0, head)
-        file.advise("willneed", file.size - 8)
-        message = file.copy(head - 8, 8)
+        message = file.copy(_schema_bytes(part) - 8, 8)
         if not (file.copy(6, 0).tobytes() == file.copy(6, file.size - 6).tobytes() == b"ARROW1"):
             raise _damage_error('expected an Arrow file, "ARROW1" at its start and end', file.path, 0)
         try:

@@ -29,7 +29,7 @@ from feedline.feed.formats.store.staging import StagingFolder
 from feedline.feed.formats.store.targets import LocalFolder, Target
 from feedline.feed.joined_values import copy_value, join_values
 from feedline.feed.protocol import Ints, whole_number
-from feedline.feed.remote.stores import is_address
+from feedline.feed.remote.address_text import is_address
 
 Piece = dict[str, Value]
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from feedline.concurrency.control_groups import usable_cores
 from feedline.concurrency.finalizers import unless_exiting
 from feedline.concurrency.stages import Durations, FeedStage, add_stages
 from feedline.feed.loader.figures.remedies import remedy
 from feedline.feed.progress_bar import Progress, Report, showing
+from feedline.system import usable_cores
 
 if TYPE_CHECKING:
     from feedline.feed.reading.stats import Stats

@@ -1,4 +1,4 @@
-"""Control groups of this process, by which containers limit memory and processors."""
+"""Control groups of this process, by which containers limit memory and processors on Linux."""
 
 from __future__ import annotations
 
@@ -39,15 +39,19 @@ def folders(controller: str, version: int, system: Path = _SYSTEM) -> Iterator[P
                 yield place
 
 
+def allowed_cores() -> int:
+    """Return the number of processors that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
 def usable_cores(system: Path = _SYSTEM) -> int:
     """Return the number of processors that this process may use.
 
     A quota of processor time of its control groups counts, rounded up.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [_quota(place / "cpu.max") for place in folders("cpu", 2, system)]
     quotas += [_quota(place / "cpu.cfs_quota_us", place / "cpu.cfs_period_us") for place in folders("cpu", 1, system)]
-    return math.ceil(min([cores, *quotas]))
+    return math.ceil(min([allowed_cores(), *quotas]))
 
 
 def throttled_seconds(system: Path = _SYSTEM) -> float:
@@ -68,3 +72,28 @@ def _quota(*paths: Path) -> float:
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
         return math.inf
+
+
+def memory_groups() -> list[tuple[str, int, int]]:
+    """Return path, limit and usage of the memory control groups (v1 or v2) of this process that have a limit."""
+    groups: list[tuple[str, int, int]] = []
+    for place in folders("memory", 1):
+        groups += _memory_of(place, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+    for place in folders("memory", 2):
+        groups += _memory_of(place, "memory.max", "memory.current", "")
+    return groups
+
+
+def _memory_of(place: Path, limit_name: str, used_name: str, prefix: str) -> list[tuple[str, int, int]]:
+    try:
+        text = (place / limit_name).read_text().strip()
+        if text == "max" or int(text) >= 1 << 62:
+            return []
+        used = int((place / used_name).read_text())
+        for line in (place / "memory.stat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name in (f"{prefix}inactive_file", f"{prefix}active_file"):
+                used -= int(value)  # the kernel reclaims page cache before it kills
+        return [(str(place), int(text), max(used, 0))]
+    except (OSError, ValueError):
+        return []
