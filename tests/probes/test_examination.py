@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import feedline as fl
+from feedline import system
 from feedline.runs.diagnosis import RankRecord, diagnose
 from feedline.runs.log import read_log
 
@@ -84,6 +86,36 @@ def test_the_context_finds_what_limits_a_loop_and_prints_it(capsys):
     assert examination.record.feed.step.units == 25
     assert capsys.readouterr().err.startswith("feedline doctor, worst first:\nfetch, rank 0")
     assert doctors() == []
+
+
+class Locked(Slow):
+    """Items that one worker at a time can read."""
+
+    def __init__(self):
+        self.lock = multiprocessing.get_context("fork").Lock()
+
+    def __len__(self):
+        return 800
+
+    def __getitem__(self, index):
+        with self.lock:
+            return super().__getitem__(index)
+
+
+def test_a_short_loop_is_examined_on_a_slow_machine(monkeypatch):
+    activity_of = system.activity_of
+
+    def slow(pid):
+        end = time.thread_time() + 4e-3
+        while time.thread_time() < end:
+            pass
+        return activity_of(pid)
+
+    monkeypatch.setattr(system, "activity_of", slow)
+    with fl.doctor() as examination:
+        for _ in fl.DataLoader(Locked(), batch_size=8, num_workers=2, multiprocessing_context="fork"):
+            pass
+    assert "one lock" in examination.findings[0].reason
 
 
 def test_contexts_may_be_nested_and_repeated():

@@ -21,8 +21,9 @@ from feedline.runs.log import open_log
 
 _LOOK_S, _WRITE_S = 0.1, 2.0
 _COST = 0.002  # largest share of the time of a processor for looks
-_log = logging.getLogger("feedline")
+_ADVANCE_S = 30.0  # whose looks may come at once: a short loop on a slow machine would have too few
 _SOON_S = 10.0  # after which looks are rarer
+_log = logging.getLogger("feedline")
 
 
 class Examination:
@@ -71,12 +72,14 @@ class Examination:
 
     def _look_on(self) -> None:
         started = written = time.monotonic()
-        pause_s = _LOOK_S
+        pause_s, looking_s = _LOOK_S, 0.0
         while not self._ended.wait(pause_s):
             began = time.thread_time()
             self._recorder.look()
-            rarely = time.monotonic() - started > _SOON_S
-            pause_s = max(5 * _LOOK_S if rarely else _LOOK_S, (time.thread_time() - began) / _COST)
+            looking_s += time.thread_time() - began
+            elapsed_s = time.monotonic() - started
+            usual_s = _LOOK_S if elapsed_s < _SOON_S else 5 * _LOOK_S
+            pause_s = max(usual_s, looking_s / _COST - _ADVANCE_S - elapsed_s)
             if self._log is not None and time.monotonic() - written >= _WRITE_S:
                 written = time.monotonic()
                 self._write("record", self._recorder.record())

@@ -9,12 +9,12 @@ from pathlib import Path
 from tests.torture.case import Case
 from tests.torture.scenario import Scenario
 from tests.torture.verdicts.programs import PROGRAMS
-from tests.torture.verdicts.surroundings import idle_share, neighbours
+from tests.torture.verdicts.surroundings import Others, neighbours
 from tests.torture.verdicts.verdict import examine, fault_in
 
 _BUSY = 4  # processes that compete in the second round of all programs
 _TRIES = 3
-_IDLE = 0.5  # share of the processors' time, below which others keep the machine busy
+_OTHERS = 0.25  # share of the processors' time, from which others keep the machine busy
 
 
 class Verdicts(Scenario):
@@ -41,7 +41,7 @@ class Verdicts(Scenario):
             # The case's own folder may be in memory, and these programs read from a disk.
             folder = Path(tempfile.mkdtemp(prefix="verdicts-", dir=case.data.parent))
             try:
-                with neighbours(busy):
+                with neighbours(busy), Others() as others:
                     verdict = examine(program, folder)
             finally:
                 shutil.rmtree(folder)
@@ -51,7 +51,7 @@ class Verdicts(Scenario):
                 return
             if left:
                 case.tally("verdicts that were tried again")
-        if program.stage and verdict.findings and not busy and idle_share() < _IDLE:
+        if program.stage and verdict.findings and not busy and others.share > _OTHERS:
             case.tally("faults that others hid, as they kept the machine busy")
             return
         case.fail("silent", f"{program.name} beside {busy} other processes: {fault}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import resource
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -34,17 +34,36 @@ def in_child(call: Callable[[], object]) -> None:
         raise RuntimeError("expected the data to be written, got an error in the process that writes it")
 
 
-def idle_share(seconds: float = 0.5) -> float:
-    """Return the share of the processors' time, 0 to 1, that nobody uses, measured over some seconds."""
+class Others:
+    """Measures what the rest of the machine does while a context runs programs and waits for their ends.
 
-    def times() -> tuple[int, int]:
-        numbers = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
-        return numbers[3] + numbers[4], sum(numbers)
+    Attributes:
+        share: share of the processors' time, 0 to 1, that other programs or other machines took.
+    """
 
-    idle, total = times()
-    time.sleep(seconds)
-    idle_now, total_now = times()
-    return (idle_now - idle) / max(1, total_now - total)
+    def __init__(self) -> None:
+        self.share = 0.0
+
+    def __enter__(self) -> Self:
+        self._own, self._idle, self._total = _child_ticks(), *_machine_ticks()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        own, (idle, total) = _child_ticks(), _machine_ticks()
+        passed = max(1.0, total - self._total)
+        self.share = max(0.0, 1 - (idle - self._idle + own - self._own) / passed)
+
+
+def _machine_ticks() -> tuple[float, float]:
+    """Return the time in which processors were idle, and all of it, in clock ticks."""
+    numbers = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
+    return float(numbers[3] + numbers[4]), float(sum(numbers))
+
+
+def _child_ticks() -> float:
+    """Return the processor time of children that have ended, and of theirs, in clock ticks."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (usage.ru_utime + usage.ru_stime) * os.sysconf("SC_CLK_TCK")
 
 
 def lacks_object_store() -> str | None:
