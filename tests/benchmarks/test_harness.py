@@ -173,6 +173,7 @@ def test_every_question_is_a_file_with_the_question():
         assert "Measured:" in doc, name
 
 
+@linux_only("a page cache that tells what it holds")
 @pytest.mark.slow
 def test_a_quick_run_of_one_question_leaves_a_table_and_no_data(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--only", "minibatch_overhead", "--quick"]

@@ -46,6 +46,8 @@ FRAMEWORKS = {
     ROOT / "docs" / "how-to" / "torchtitan.md": "torchtitan",
     ROOT / "docs" / "how-to" / "video.md": "torchcodec",
 }
+#: What only Linux has of what pages show.
+LINUX = {ROOT / "docs" / "how-to" / "out-of-core.md": "reads past the page cache"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Commands run in another directory than the tests, for which a relative PYTHONPATH would be wrong.
 IMPORTED_FROM = str(Path(feedline.__file__).resolve().parents[1])

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from feedline import system
-from tests.docs.pages import ELSEWHERE, FRAMEWORKS, ROOT, Program, blocks, check_output, pages
+from tests.docs.pages import ELSEWHERE, FRAMEWORKS, LINUX, ROOT, Program, blocks, check_output, pages
+from tests.linux import linux_only
 
 LONGEST_LINE = 120
 #: The doctor's first finding, and a right one, where a quota stops the program that a page examines.
@@ -27,9 +28,10 @@ def name(page):
 
 
 def needing(page):
-    """A page, marked with the framework that it needs."""
-    package = FRAMEWORKS.get(page)
-    return pytest.param(page, marks=pytest.mark.frameworks(package) if package else (), id=name(page))
+    """A page, marked with the framework or the system that it needs."""
+    marks = [pytest.mark.frameworks(FRAMEWORKS[page])] if page in FRAMEWORKS else []
+    marks += [linux_only(LINUX[page])] if page in LINUX else []
+    return pytest.param(page, marks=marks, id=name(page))
 
 
 @pytest.mark.parametrize("page", [needing(page) for page in RUN])

@@ -20,6 +20,7 @@ from feedline.testing import sequences_of
 from tests.forked import Forked
 from tests.inside import chunks_held, reader_of, reading_locks, timeline_of
 from tests.laws.corpora import CountedCorpus
+from tests.linux import linux_only
 
 
 def source(**settings):
@@ -181,6 +182,7 @@ def reading_threads():
     return found
 
 
+@linux_only("names of threads")
 def test_a_dropped_source_is_freed_at_once():
     """No reference cycle keeps a window in memory until the next collection. Threads end, also after an error."""
     gc.collect()

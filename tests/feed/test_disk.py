@@ -49,6 +49,7 @@ def test_the_page_cache_is_asked_and_emptied(file):
     assert disk.resident([file]) == pytest.approx(0.5, abs=0.1), "measuring leaves the page cache as it was"
 
 
+@linux_only("reads past the page cache")
 def test_survey_of_several_files(file, tmp_path):
     """Empty files count nothing, small ones are read within their bounds, and all threads have ended."""
     small, empty = tmp_path / "small", tmp_path / "empty"

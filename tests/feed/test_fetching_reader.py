@@ -19,6 +19,7 @@ from feedline.testing import sequences_of
 from tests.feed.elsewhere import Elsewhere
 from tests.forked import Forked
 from tests.inside import blocks_fetched, copies_waiting, disk_of, lookups_in_views, map_chunks, reader_of
+from tests.linux import linux_only
 
 ROWS, WIDTH = 3000, 700  # rows of 2.8 KB: most lie on two pages
 SHUFFLES = [False, "whole", fl.Window(bytes=2 << 20), fl.Window(chunks=2)]
@@ -361,6 +362,7 @@ def test_what_a_jump_needs_does_not_share_the_disk_with_what_is_read_ahead(folde
     assert {unit for kind, unit in before if kind == "take"} == set(begun[0])
 
 
+@linux_only("a page cache that tells what it holds")
 def test_the_first_minibatch_of_a_whole_shuffle_reads_no_neighbours(folder):
     """Later minibatches read them, since they stay in the page cache for the minibatches that need them."""
     with source(folder, "whole") as feed:

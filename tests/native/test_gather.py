@@ -20,6 +20,7 @@ from feedline import _native
 from feedline.data.faults import BadEntriesError
 from feedline.errors import DataError
 from tests.effort import EFFORT, examples
+from tests.linux import linux_only
 from tests.oracles import gather as slow
 
 PAIR = [("a", "i4"), ("b", "f8")]
@@ -775,6 +776,7 @@ def mapped(path, array):
     return np.memmap(path, array.dtype, "r", shape=array.shape)
 
 
+@linux_only("a table of all maps")
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("what", ["rows", "offsets", "ragged", "indptr", "indices", "values", "bounds"])
 def test_a_file_that_is_cut_under_a_copy_is_an_error_that_names_it(tmp_path, what, large):
@@ -824,6 +826,7 @@ def test_a_file_that_is_cut_under_a_copy_is_an_error_that_names_it(tmp_path, wha
         same(value, oracle)
 
 
+@linux_only("a table of all maps")
 @pytest.mark.parametrize("cut", range(1, 9))
 def test_a_seal_detects_a_file_that_is_cut_within_a_page(tmp_path, cut):
     """The end of the file reads as zeros, without a fault, also when other slots' files are complete."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from feedline import _native
 from feedline.errors import DataError
+from tests.linux import linux_only
 from tests.oracles import packed as slow
 
 DTYPES = [np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.int64]
@@ -250,6 +251,7 @@ def test_other_values_are_refused(changes, error, message):
         _native.packed_values(**good | changes)
 
 
+@linux_only("a table of all maps")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("count", [2, 400])
 def test_a_file_that_is_cut_under_its_tokens_is_an_error_that_names_it(tmp_path, count, threads):

@@ -19,6 +19,7 @@ import feedline as fl
 from feedline import system
 from feedline.runs.diagnosis import RankRecord, diagnose
 from feedline.runs.log import read_log
+from tests.linux import linux_only
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,6 +103,7 @@ class Locked(Slow):
             return super().__getitem__(index)
 
 
+@linux_only("what other processes do")
 def test_a_short_loop_is_examined_on_a_slow_machine(monkeypatch):
     activity_of = system.activity_of
 

@@ -18,6 +18,7 @@ from feedline.feed.formats.arrays import ArrayDeserializer
 from feedline.feed.protocol import Mapped, can
 from tests.feed.formats.corpora import assert_same, corpora, everything
 from tests.inside import copy_ahead_of, never_together, reader_of
+from tests.linux import linux_only
 
 # Arrow counts no null in it, as all indices are there.
 NULL_ENTRY = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1], pa.int8()), pa.array(["a", None]))
@@ -200,6 +201,7 @@ def test_tensors_whose_sign_is_to_be_turned_are_turned():
     assert ArrayDeserializer(x=negative).read(0)["x"].rows.tolist() == [-1, -1, -1]
 
 
+@linux_only("a table of all maps")
 def test_mapped_files_are_known(tmp_path):
     """Mappings of any kind and any place in the file, but no memory, private copies, or deleted files."""
     np.save(tmp_path / "x.npy", np.arange(6000.0).reshape(3000, 2))

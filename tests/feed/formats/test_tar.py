@@ -21,6 +21,7 @@ import feedline as fl
 from feedline.testing import assert_resumes, bytes_digest, sequences_of
 from tests.cli.shell import feedline
 from tests.effort import stride as every
+from tests.linux import linux_only
 
 COUNT = 90
 BYTES = fl.Stream(dtype="bytes")
@@ -545,6 +546,7 @@ def test_repeated_and_missing(tmp_path):
     assert {error.stream for error in chunk.errors.values()} == {"x"}
 
 
+@linux_only("pages that are mapped ahead")
 def test_a_page_that_is_lost_under_the_map(shards, monkeypatch):
     """The kernel reports it when the chunk is mapped, and only the samples on it are lost."""
     path, begin = shards[0] / "s-0.tar", 40 * 4096
