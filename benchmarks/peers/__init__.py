@@ -17,6 +17,7 @@ WORKLOADS = (
     "many_samples",
     "resume",
     "remote",
+    "hub",
     "mixtures",
     "packing",
     "time_windows",

@@ -154,7 +154,7 @@ def alternated(
             data = folder / row["form"]
             (evict if state == "cold" else fill)(data)
             arguments = ["--seconds", "0.3"] if options.quick else []
-            if number == 0 and state == "warm":
+            if workload.whole or (number == 0 and state == "warm"):
                 arguments += ["--check", str(folder / f"{row['form']}-check")]
             taken(name, contender, row, state, data, arguments, options)
 

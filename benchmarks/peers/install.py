@@ -30,13 +30,14 @@ GROUPS: dict[str, list[list[str]]] = {
     "WebDataset": [["webdataset"]],
     "SPDL": [["spdl", "spdl-io"]],
     "Ray Data": [["ray[data]"]],
-    "HF datasets": [["datasets"]],
+    "HF datasets": [["datasets", "aiohttp", "requests"]],
     # Its pins (numpy < 2.2, transformers < 5, xxhash < 4) contradict the others. Clients of clouds are not imported.
     "MosaicML Streaming": [
         ["--no-deps", "mosaicml-streaming"],
         ["boto3", "brotli", "catalogue", "python-snappy", "torchvision", "tqdm", "transformers", "xxhash", "zstd"],
     ],
     "LitData": [["litdata"]],
+    "s3torchconnector": [["s3torchconnector"]],
 }
 #: The distributions whose versions the table gives.
 SHOWN = (
@@ -57,6 +58,7 @@ SHOWN = (
     "simplejpeg",
     "pillow",
     "obstore",
+    "s3torchconnector",
 )
 REFUSED = "refused.json"
 

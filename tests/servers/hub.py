@@ -1,14 +1,23 @@
-"""A hub for tests: data sets with commits and branches, behind the requests that huggingface_hub makes."""
+"""A hub for tests: data sets with commits and branches, behind the requests that huggingface_hub makes.
+
+`Hub` runs in threads of this process. ``python -m tests.servers.hub REPOSITORY FOLDER ELSEWHERE`` serves a folder as
+the first commit of a data set, prints its address, and ends with its standard input.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import http.server
 import json
 import re
+import sys
 import threading
 import urllib.parse
+from pathlib import Path
 from typing import Any, Self
+
+COMMIT = "1" * 40
 
 
 class Hub:
@@ -18,6 +27,8 @@ class Hub:
         commits: files of each commit, bytes by path.
         branches: the commit of each branch, by its name.
         token: the token that requests need. None: they need none.
+        elsewhere: address below which another server has the files of any commit. Requests for their bytes are
+            redirected, as the real hub does. None: they are sent from here.
         log: kind and path of each request.
     """
 
@@ -25,6 +36,7 @@ class Hub:
         self.commits: dict[str, dict[str, bytes]] = {}
         self.branches: dict[str, str] = {}
         self.token: str | None = None
+        self.elsewhere: str | None = None
         self.log: list[tuple[str, str]] = []
         hub, about = self, f"/api/datasets/{repository}"
 
@@ -34,6 +46,16 @@ class Hub:
 
             def log_message(self, *_: Any) -> None:
                 pass
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if match := re.fullmatch(rf"{about}/paths-info/([^/]+)", urllib.parse.unquote(self.path)):
+                    self.describe(match[1], json.loads(body)["paths"])
+                else:
+                    self.reply(404, b"{}", {"X-Error-Code": "RepoNotFound"})
 
             def do_GET(self) -> None:
                 path, _, query = self.path.partition("?")
@@ -54,7 +76,8 @@ class Hub:
                 for name, value in {**headers, "Content-Length": str(len(body))}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
 
             def show_commit(self, revision: str) -> None:
                 hub.log.append(("commit", revision))
@@ -75,17 +98,33 @@ class Hub:
                         inside = prefix + "/".join(parts[:depth])
                         entries[inside] = {"type": "directory", "path": inside, "oid": "0", "size": 0}
                     if deep or len(parts) == 1:
-                        oid = hashlib.sha1(data).hexdigest()
-                        entries[name] = {"type": "file", "path": name, "oid": oid, "size": len(data)}
+                        entries[name] = _entry(name, data)
                 if not entries:
                     return self.reply(404, b"{}", {"X-Error-Code": "EntryNotFound"})
                 return self.reply(200, json.dumps(list(entries.values())).encode(), {})
 
+            def describe(self, revision: str, names: list[str]) -> None:
+                hub.log.append(("describe", f"{revision}/{','.join(names)}"))
+                files = hub.commits[hub.branches.get(revision, revision)]
+                entries = [_entry(name, files[name]) for name in names if name in files]
+                self.reply(200, json.dumps(entries).encode(), {})
+
             def send_file(self, revision: str, name: str) -> None:
                 hub.log.append(("read", f"{revision}/{name}"))
-                data = hub.commits[hub.branches.get(revision, revision)][name]
-                begin, end = map(int, self.headers["range"].removeprefix("bytes=").split("-"))
-                self.reply(206, data[begin : end + 1], {"Content-Range": f"bytes {begin}-{end}/{len(data)}"})
+                commit = hub.branches.get(revision, revision)
+                data = hub.commits[commit].get(name)
+                if data is None:
+                    return self.reply(404, b"", {"X-Error-Code": "EntryNotFound"})
+                headers = {"X-Repo-Commit": commit, "ETag": f'"{_oid(data)}"'}
+                if hub.elsewhere is not None:
+                    headers |= {"Location": f"{hub.elsewhere}/{name}", "X-Linked-Size": str(len(data))}
+                    return self.reply(302, b"", headers)
+                if "range" not in self.headers:
+                    return self.reply(200, data, headers)
+                first, _, last = self.headers["range"].removeprefix("bytes=").partition("-")
+                begin, end = int(first), min(int(last or len(data)), len(data) - 1)
+                headers["Content-Range"] = f"bytes {begin}-{end}/{len(data)}"
+                return self.reply(206, data[begin : end + 1], headers)
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -99,3 +138,27 @@ class Hub:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def _entry(name: str, data: bytes) -> dict[str, Any]:
+    return {"type": "file", "path": name, "oid": _oid(data), "size": len(data)}
+
+
+@functools.cache
+def _oid(data: bytes) -> str:
+    return hashlib.sha1(data).hexdigest()
+
+
+def main() -> None:
+    """Serve a folder."""
+    repository, folder, elsewhere = sys.argv[1:]
+    with Hub(repository) as hub:
+        paths = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+        hub.commits[COMMIT] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+        hub.branches["main"], hub.elsewhere = COMMIT, elsewhere
+        print(hub.url, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

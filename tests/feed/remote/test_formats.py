@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from pathlib import Path
 
 import numpy as np
@@ -107,3 +108,22 @@ def test_errors_on_schemas_name_the_address_alone(store, opened, tmp_path):
         with pytest.raises(fl.SchemaError, match=f"s3://b/{name}") as caught:
             opened(name, **streams)
         assert str(tmp_path) not in str(caught.value)
+
+
+def test_heads_and_footers_of_several_files_are_fetched_together(store, opened):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import pyarrow.parquet as pq
+
+    for k in range(4):
+        buffer = io.BytesIO()
+        pq.write_table(pa.table({"x": np.arange(100_000 * k, 100_000 * (k + 1))}), buffer, compression="none")
+        store.put(f"b/rows/{k}.parquet", buffer.getvalue())
+    store.set(latency_s=0.2)
+    store.reset()
+    corpus = opened("rows/*.parquet")
+    names = [entry.name for entry in store.log() if entry.kind == "GET"]
+    assert store.counters().most_at_once >= 3
+    # A head, and the end that pyarrow reads first, which also holds the footer.
+    assert set(names[:4]) == set(names[4:8]) == {f"b/rows/{k}.parquet" for k in range(4)}
+    assert len(names) <= 12
+    assert corpus.schema["x"].dtype == "int64"

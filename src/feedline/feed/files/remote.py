@@ -10,6 +10,7 @@ Fetching and storing the bytes are left to `feedline.feed.remote`.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -148,6 +149,27 @@ def materialize(paths: Sequence[str]) -> None:
             unregister({path: remote_object})
 
     call_each(materialize_all, remote_paths, _AT_ONCE)
+
+
+def fetch_parts(parts: Sequence[tuple[str, int, int]]) -> None:
+    """Fetch parts of the objects among files, many at a time, for a caller that reads one file after the other.
+
+    A part that cannot be fetched is an error once it is read.
+
+    Args:
+        parts: path, first byte and end of each. A negative first byte counts from the end of the file, and an end
+            behind it is the end.
+    """
+    objects = [(remote_object, *bounds) for path, *bounds in parts if (remote_object := object_at(path)) is not None]
+
+    def fetch(part: tuple[RemoteObject, int, int]) -> None:
+        remote_object, begin, end = part
+        begin = begin if begin >= 0 else max(0, remote_object.size + begin)
+        with contextlib.suppress(DataError):
+            remote_object.hold(begin, min(end, remote_object.size)).release()
+
+    if len(objects) > 1:
+        call_each(fetch, objects, _AT_ONCE)
 
 
 def object_at(path: str | os.PathLike[str]) -> RemoteObject | None:

@@ -29,6 +29,7 @@ from feedline.feed.files.paths import (
     looking,
     open_regular,
 )
+from feedline.feed.files.remote import fetch_parts
 from feedline.feed.formats.detect_shards import INDEX, is_litdata, is_mds
 from feedline.feed.formats.format import Format, import_object, installed_formats
 from feedline.feed.formats.magic_numbers import ARROW_FILE, ARROW_STREAM, CBF
@@ -418,6 +419,8 @@ def recognise(what: PathLike | Sequence[PathLike]) -> Recognised:
 def _recognise_each(paths: Sequence[PathLike]) -> list[Recognised]:
     """Return the formats of paths. A file that has a shipped index is not opened, but is of the format of an earlier
     one with its suffix: the index is compared with it, and made again if the file is of another format."""
+    heads = [os.fspath(path) for path in paths if not os.path.exists(f"{path}{INDEX_SUFFIX}")]
+    fetch_parts([(path, 0, _HEAD_BYTES) for path in heads])
     parts: list[Recognised] = []
     formats: dict[tuple[str, str], Format] = {}
     for entry in paths:

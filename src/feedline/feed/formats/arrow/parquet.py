@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from feedline.errors import DataError, shown_path
 from feedline.feed.byte_strings import TooLargeError
 from feedline.feed.files.digest import ContentDigest
 from feedline.feed.files.paths import PathLike, check_unchanged, looking, open_file, read_at, reading, size_and_time
+from feedline.feed.files.remote import fetch_parts
 from feedline.feed.formats.arrow import columns as arrow_columns
 from feedline.feed.formats.arrow.column_paths import ColumnPath, inner_types, leaf_span, nested_paths, storage
 from feedline.feed.formats.arrow.columns import Column, Source
@@ -113,6 +115,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
         paths = _list_files(path, split)
         hive = hive_columns(paths, path)
         kinds = {key: int if any(isinstance(value, int) for value in values) else str for key, values in hive.items()}
+        fetch_parts([(name, -_FOOTER_BYTES, sys.maxsize) for name in paths])
         self._files = [
             _ParquetFile(name, {key: values[i] for key, values in hive.items()}, kinds) for i, name in enumerate(paths)
         ]
@@ -286,6 +289,7 @@ class ParquetDeserializer(Deserializer, Fetchable, Growing, CountsNulls, Pickled
 # ---- files and row groups -------------------------------------------------------------------------------
 
 
+_FOOTER_BYTES = 64 << 10  # bytes at the end of a file that pyarrow reads first
 _TAIL_BYTES = 8  # length of the footer, and magic
 _JOINED_BYTES = 16 << 20  # decoded bytes of row groups that are read together
 _GAP_BYTES = 64 << 10  # gaps up to this many bytes between columns in use are read
