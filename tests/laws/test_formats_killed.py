@@ -379,6 +379,8 @@ def train(feed: str, name: str, path: str, record: Path, workers: int) -> None:
     while len(delivered) < COUNT * SWEEPS:
         for batch in loader:
             delivered += map(digest, batch)
+            if workers == 2 and len(delivered) == COUNT * SWEEPS:
+                time.sleep(60)  # for the kill, which comes late on a busy machine
             new = record.with_suffix(".new")
             new.write_text(json.dumps({"delivered": delivered, "state": loader.state_dict()}))
             os.replace(new, record)

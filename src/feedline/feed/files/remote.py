@@ -160,7 +160,9 @@ def fetch_parts(parts: Sequence[tuple[str, int, int]]) -> None:
         parts: path, first byte and end of each. A negative first byte counts from the end of the file, and an end
             behind it is the end.
     """
-    objects = [(remote_object, *bounds) for path, *bounds in parts if (remote_object := object_at(path)) is not None]
+    objects = [
+        (remote_object, begin, end) for path, begin, end in parts if (remote_object := object_at(path)) is not None
+    ]
 
     def fetch(part: tuple[RemoteObject, int, int]) -> None:
         remote_object, begin, end = part
