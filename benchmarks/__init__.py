@@ -31,6 +31,7 @@ QUESTIONS = (
     "scale",
     "schemas",
     "cold",
+    "cold_slow",
     "cold_peers",
     "cold_formats",
     "tar",
