@@ -20,4 +20,5 @@ WORKLOADS = (
     "mixtures",
     "packing",
     "time_windows",
+    "audio",
 )

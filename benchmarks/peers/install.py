@@ -20,7 +20,7 @@ CONSTRAINTS = ROOT / "constraints-peers.txt"
 #: Requirements for pip, in turn. The first group is feedline's own, without which there is nothing to measure.
 GROUPS: dict[str, list[list[str]]] = {
     "feedline": [
-        ["numpy", "pyarrow", "torch", "safetensors", "obstore", "fsspec", "pillow", "simplejpeg"],
+        ["numpy", "pyarrow", "torch", "safetensors", "obstore", "fsspec", "pillow", "simplejpeg", "soundfile", "soxr"],
         ["scikit-build-core", "nanobind", "ninja"],
         ["--no-build-isolation", "--no-deps", "--force-reinstall", str(ROOT)],
     ],
@@ -37,6 +37,7 @@ GROUPS: dict[str, list[list[str]]] = {
         ["boto3", "brotli", "catalogue", "python-snappy", "torchvision", "tqdm", "transformers", "xxhash", "zstd"],
     ],
     "LitData": [["litdata"]],
+    "Lhotse": [["lhotse"]],
 }
 #: The distributions whose versions the table gives.
 SHOWN = (
@@ -49,6 +50,7 @@ SHOWN = (
     "litdata",
     "webdataset",
     "datasets",
+    "lhotse",
     "spdl",
     "tensorflow-cpu",
     "ray",
@@ -56,6 +58,8 @@ SHOWN = (
     "pyarrow",
     "simplejpeg",
     "pillow",
+    "soundfile",
+    "soxr",
     "obstore",
 )
 REFUSED = "refused.json"
