@@ -21,4 +21,5 @@ WORKLOADS = (
     "packing",
     "time_windows",
     "audio",
+    "meshes",
 )
