@@ -2,7 +2,8 @@
 
 Unit: recordings a second of wall time, from the first batch on. Measured: 2,000 made recordings, 2 s on average,
 shuffled, in the page cache: files, where a peer has one with its manifest, or its own shards. All decode by soundfile,
-whose library releases the GIL. 0 workers are one thread, the loop's or another.
+whose library releases the GIL. 0 workers are one thread, the loop's or another; `audio.Decode` has as many threads as
+workers for each of two minibatches at once, and one each for 0 workers.
 """
 
 from __future__ import annotations
@@ -271,7 +272,15 @@ WORKLOAD = Workload(
     contenders=[
         Contender(OURS, manifest, "a manifest, decoded in threads", form="manifest", ids=ids_of_paths),
         Contender(OURS, tar, "tar, decoded in threads", form="tar"),
-        Contender(OURS, ours(Recordings, BATCH, padded), "the dataset", form="manifest"),
+        Contender(OURS, ours(Recordings, BATCH, padded), "the dataset", form="manifest", workers=(0,)),
+        Contender(
+            OURS,
+            ours(Recordings, BATCH, padded, workers="thread"),
+            "the dataset, threads",
+            form="manifest",
+            workers=(2,),
+        ),
+        Contender(OURS, ours(Recordings, BATCH, padded), "the dataset, processes", form="manifest", workers=(2,)),
         Contender("torch DataLoader", torch_loader(Recordings, BATCH, padded), "persistent", form="manifest"),
         Contender("torchdata.nodes", nodes(Recordings, BATCH, padded), form="manifest", needs=("torchdata",)),
         Contender(
