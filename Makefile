@@ -8,7 +8,7 @@
 #   make prove            the tests of torch's DataLoader that ours has to pass, through torch's own too
 #   make check            ruff, mypy --strict, import contracts, stub check
 #   make bench            benchmarks, compared with peers; prints a table, writes benchmarks/results/
-#   make bench-peers      ten libraries in an environment of their own, each in its own format; QUICK=1, ONLY='text'
+#   make bench-peers      eleven libraries in an environment of their own, each in its own format; QUICK=1, ONLY='text'
 #   make sanitize         native kernels' tests and a short fuzz under ASan and UBSan
 #   make cross            native kernels without what only Linux has, for aarch64 under qemu; compiled for macOS arm64
 #   make fuzz             ten minutes of fuzzing CTF, five of CBF, MLF, JSON, CSV, gzip, JPEG, some of tar, TFRecord, RecordIO, statistics

@@ -21,4 +21,6 @@ WORKLOADS = (
     "mixtures",
     "packing",
     "time_windows",
+    "audio",
+    "meshes",
 )

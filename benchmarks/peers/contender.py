@@ -27,11 +27,13 @@ class Given(NamedTuple):
         data: folder of the contender's format.
         workers: processes or threads in addition to the loop. 0: none.
         scratch: an empty folder of the turn.
+        share: number of the rank's share of the data, where the workload has several.
     """
 
     data: Path
     workers: int
     scratch: Path
+    share: int = 0
 
 
 #: Opens the data, on the clock. Each iteration over its result is an epoch.
@@ -85,6 +87,7 @@ class Workload:
         count: samples of a full run, and of a quick one.
         batch: samples in a batch.
         check: samples that are checked one by one in an untimed pass.
+        shares: among how many ranks the data is divided. A turn measures the first of them, the check reads all.
         cold: whether it is measured with evicted files, too.
         seconds: time for which a turn counts batches.
         whole: a turn is one epoch, opening included.
@@ -100,6 +103,7 @@ class Workload:
     count: tuple[int, int]
     batch: int
     check: int = 1000
+    shares: int = 1
     cold: bool = False
     seconds: float = 0.8
     whole: bool = False

@@ -20,7 +20,7 @@ CONSTRAINTS = ROOT / "constraints-peers.txt"
 #: Requirements for pip, in turn. The first group is feedline's own, without which there is nothing to measure.
 GROUPS: dict[str, list[list[str]]] = {
     "feedline": [
-        ["numpy", "pyarrow", "torch", "safetensors", "obstore", "fsspec", "pillow", "simplejpeg"],
+        ["numpy", "pyarrow", "torch", "safetensors", "obstore", "fsspec", "pillow", "simplejpeg", "soundfile", "soxr"],
         ["scikit-build-core", "nanobind", "ninja"],
         ["--no-build-isolation", "--no-deps", "--force-reinstall", str(ROOT)],
     ],
@@ -36,8 +36,9 @@ GROUPS: dict[str, list[list[str]]] = {
         ["--no-deps", "mosaicml-streaming"],
         ["boto3", "brotli", "catalogue", "python-snappy", "torchvision", "tqdm", "transformers", "xxhash", "zstd"],
     ],
-    "LitData": [["litdata"]],
+    "LitData": [["litdata", "polars"]],
     "s3torchconnector": [["s3torchconnector"]],
+    "Lhotse": [["lhotse"]],
 }
 #: The distributions whose versions the table gives.
 SHOWN = (
@@ -50,6 +51,7 @@ SHOWN = (
     "litdata",
     "webdataset",
     "datasets",
+    "lhotse",
     "spdl",
     "tensorflow-cpu",
     "ray",
@@ -57,6 +59,8 @@ SHOWN = (
     "pyarrow",
     "simplejpeg",
     "pillow",
+    "soundfile",
+    "soxr",
     "obstore",
     "s3torchconnector",
 )

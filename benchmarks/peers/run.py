@@ -86,7 +86,7 @@ def checks(contender: Contender, given: Given, workload: Workload, folder: Path 
     """Check less data, in a folder. Return the number of its samples, and nothing if there is no folder."""
     if folder is None:
         return {}
-    check(contender, given._replace(data=folder), workload.check)
+    check(contender, given._replace(data=folder), workload.check, workload.shares)
     return {"checked": workload.check}
 
 
@@ -143,15 +143,20 @@ def endless(loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
             raise RuntimeError(f"expected batches in epoch {epoch}, got none")
 
 
-def check(contender: Contender, given: Given, count: int) -> None:
-    """Read an epoch, in which each of ``count`` samples must come once.
+def check(contender: Contender, given: Given, count: int, shares: int = 1) -> None:
+    """Read an epoch of all shares, in which each of ``count`` samples must come once.
 
     Raises:
         RuntimeError: one is missing or comes twice.
     """
     ids = contender.ids or ids_of
-    loader = contender.start(given)()  # type: ignore[call-arg]
-    found = np.concatenate([np.array(ids(batch)) for batch in loader])
+    found = np.concatenate(
+        [
+            np.array(ids(batch))
+            for share in range(shares)
+            for batch in contender.start(given._replace(share=share))()  # type: ignore[call-arg]
+        ]
+    )
     if not np.array_equal(np.sort(found), np.arange(count)):
         lost = count - len(np.unique(found))
         raise RuntimeError(f"expected each of {count} samples once, got {len(found)}, of which {lost} are missing")

@@ -93,5 +93,5 @@ WORKLOAD = Workload(
     makers=makers(blocks, "raw", "store"),
     count=(100_000, 10_000),
     batch=BATCH,
-    absent={"LeRobot": "its dataset is torch's loader over a window a call, beside dependencies of a gigabyte."},
+    absent={"LeRobot": "its dataset is torch's loader over a window a call."},
 )

@@ -196,7 +196,7 @@ def test_a_quick_run_of_one_question_leaves_a_table_and_no_data(tmp_path):
 
 def test_a_subject_selects_its_questions():
     assert _asked(None) == list(QUESTIONS)
-    assert _asked(["cold"]) == ["cold", "cold_peers", "cold_formats"]
+    assert _asked(["cold"]) == ["cold", "cold_slow", "cold_peers", "cold_formats"]
     assert _asked(["restore", "cold_peers"]) == ["restore", "cold_peers"]
 
 

@@ -132,6 +132,23 @@ def test_a_sample_that_is_lost_or_comes_twice_is_found(tmp_path, batches, messag
         run.check(Contender("not", Handed(*batches)), given, 4)
 
 
+class Shared:
+    """A contender whose ranks deliver given numbers, each those of its share."""
+
+    def __init__(self, *shares):
+        self.shares = shares
+
+    def __call__(self, given):
+        return Handed(self.shares[given.share])(given)
+
+
+def test_the_shares_of_all_ranks_are_checked_together(tmp_path):
+    given = Given(tmp_path, 0, tmp_path)
+    run.check(Contender("divided", Shared([2, 0], [1, 3])), given, 4, shares=2)
+    with pytest.raises(RuntimeError, match="got 4, of which 2 are missing"):
+        run.check(Contender("all the same", Shared([2, 0], [2, 0])), given, 4, shares=2)
+
+
 def test_an_empty_epoch_is_an_error():
     with pytest.raises(RuntimeError, match="expected batches in epoch 0"):
         next(run.endless([]))
