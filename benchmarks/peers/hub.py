@@ -125,7 +125,7 @@ def litdata(given: Given) -> Opened:
             drop_last=False,
             seed=SEED,
         )
-        return StreamingDataLoader(rows, batch_size=BATCH, num_workers=given.workers, collate_fn=listed)
+        return StreamingDataLoader(rows, batch_size=BATCH, num_workers=given.workers, collate_fn=collated)
 
     return opened
 
