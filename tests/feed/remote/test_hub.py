@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import pickle
 import shutil
@@ -9,6 +11,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 import feedline as fl
@@ -133,3 +136,17 @@ def test_what_is_not_there_is_an_error_at_once(opened, what):
     with pytest.raises(fl.DataError, match="me/numbers") as caught:
         opened(what)
     assert "none that this token" in str(caught.value) if what[0] == "@" else FIRST in str(caught.value)
+
+
+def test_small_reads_do_not_make_later_ones_small(hub, tmp_path):
+    """Each piece of a range is a request, and the next one is made once it has arrived."""
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"x": np.arange(400_000)}), buffer, compression="none", use_dictionary=False)
+    hub.commits[FIRST] |= {f"rows/{k}.parquet": buffer.getvalue() for k in range(4)}
+    remote = fl.Remote(tmp_path / "cache", storage_options={"endpoint": hub.url}, deadline_s=10)
+    with contextlib.closing(fl.open_corpus("hf://datasets/me/numbers/rows", remote=remote)) as corpus:
+        assert sum(len(ids) for ids, _ in delivered(corpus, 8192, max_sweeps=1, shuffle=False)) == 1_600_000
+    assert len([kind for kind, _ in hub.log if kind == "read"]) <= 14

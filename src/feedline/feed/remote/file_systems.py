@@ -32,7 +32,7 @@ _TIMES = (
     "last_write_time",
     "created",
 )
-_MIN_PIECE, _FIRST_PIECE, _MAX_PIECE = 4 << 10, 64 << 10, 8 << 20
+_MIN_PIECE, _FIRST_PIECE, _MAX_PIECE = 4 << 10, 256 << 10, 8 << 20
 _MAX_SECONDS = 1 << 36  # a time that is larger is in milliseconds
 
 
@@ -164,7 +164,9 @@ class FileSystemStore(Store):
                 self._piece = max(_MIN_PIECE, size // 4)
                 raise
             fitting = int(size / max(time.monotonic() - began, 1e-3))
-            self._piece = max(_MIN_PIECE, min(_MAX_PIECE, 4 * size, fitting))
+            # A small range that comes in time does not tell that a large piece would not.
+            least = self._piece if size < self._piece and size <= fitting else _MIN_PIECE
+            self._piece = max(least, min(_MAX_PIECE, 4 * size, fitting))
             # Checked after the piece has arrived: if the object has not changed, the piece is right.
             await self._check_unchanged(info, path)
             if not piece:
