@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.audio.sound_streams import Samples, sound_buffer
+from feedline.audio.sound_streams import Samples
 from feedline.errors import DataError, install_line
 
 HINT = 'pass on_error="skip" to the source to skip such recordings and list them'
@@ -121,7 +121,7 @@ def _read_blocks(sound: Any, begin: int, count: int) -> Samples:
         lead = min(begin, _MPEG_LEAD) if sound.format == _MPEG else 0
         if begin and (lead or not blocks):
             sound.seek(begin - lead)
-        block = sound.read(out=sound_buffer(lead + size, sound.channels), always_2d=True)[lead:]
+        block = sound.read(out=np.empty((lead + size, sound.channels), np.float32), always_2d=True)[lead:]
         blocks.append(block)
         begin, count = begin + size, count - size
         if not count or len(block) < size:

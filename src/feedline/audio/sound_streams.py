@@ -44,11 +44,3 @@ def sound_value(recordings: Sequence[Samples], stream: Stream) -> DenseValue:
     if recordings:
         np.concatenate(recordings, out=rows)
     return DenseValue(rows, ends)
-
-
-def sound_buffer(samples: int, channels: int) -> Samples:
-    """Return memory for a recording, float32 (samples, channels), of undefined content.
-
-    New memory for recordings that are kept until their minibatch is complete takes a fifth of the time to decode them.
-    """
-    return recycled.empty((samples, channels), np.float32)
