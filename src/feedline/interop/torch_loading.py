@@ -154,7 +154,9 @@ class GlobalGenerator:
         """Return its current state."""
         with _ending.get():
             state = torch.default_generator.get_state()
-            return _State.from_address(state.data_ptr()).raw  # in half the time of an array's `tobytes`
+            mark = _State.from_address(state.data_ptr()).raw  # in half the time of an array's `tobytes`
+            del state  # freeing a tensor is a call of torch's, too
+            return mark
 
     def changed(self, mark: Any) -> bool:
         """Return whether its state differs from ``mark``."""
