@@ -1,7 +1,7 @@
 """The table of a run, from its JSON: for each peer and number of workers its better setting, next to our better one.
 
-A ratio is the median of ratios within a round, ours to theirs, so that above 1 we are ahead. Where a peer is ahead the
-table gives the reason, from `reasons`. A row without a reason notes that.
+A ratio is the median of ratios within a round, ours to theirs, so that above 1 we are ahead. Where a
+peer is ahead, or closer than `CLOSE`, the table gives the reason, from `reasons`. A row without a reason notes that.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
     "resume_s": lambda turn: 1 / turn["resume_s"],
 }
 UNKNOWN = "no reason was looked for yet."
+#: A ratio below which a line needs a reason: what keeps us from being further ahead.
+CLOSE = 1.2
 #: Factor by which a peer may be slower than us in the first round and still be measured again.
 FAR = 6.0
 COLUMNS = (
@@ -75,7 +77,16 @@ class Line:
     @property
     def ahead(self) -> bool:
         """Whether the peer is ahead of us, in the page cache or evicted."""
-        return any(ratio is not None and ratio < 1 for ratio in (self.ratio, self.cold))
+        return self.within(1)
+
+    @property
+    def close(self) -> bool:
+        """Whether the peer is ahead of us, or nearly so."""
+        return self.within(CLOSE)
+
+    def within(self, factor: float) -> bool:
+        """Return whether we are less than ``factor`` times ahead, in the page cache or evicted."""
+        return any(ratio is not None and ratio < factor for ratio in (self.ratio, self.cold))
 
 
 def values(row: dict[str, Any], by: str, state: str = "warm") -> list[float]:
@@ -172,7 +183,7 @@ def page(report: dict[str, Any]) -> str:
     for name, found in report["workloads"].items():
         out += ["", f"## {name}: {found['title']}", "", f"{found['count']:,} samples. {circumstances(report, found)}"]
         out += ["", *(resumes(found) if found["by"] == "resume_s" else rates(found))]
-        remarks = [*ahead(name, report), *(f"{peer}: {why}" for peer, why in found["absent"].items())]
+        remarks = [*close(name, report), *(f"{peer}: {why}" for peer, why in found["absent"].items())]
         out += ["", *(f"- {remark}" for remark in remarks)] if remarks else []
     return "\n".join(out) + "\n"
 
@@ -315,14 +326,15 @@ def compared(line: Line) -> str:
     return f"**{said}**" if line.ahead else said
 
 
-def ahead(name: str, report: dict[str, Any]) -> list[str]:
-    """Say why, for each line of a workload in which a peer is ahead."""
+def close(name: str, report: dict[str, Any]) -> list[str]:
+    """Say why, for each line of a workload in which a peer is ahead or close."""
     found = report["workloads"][name]
     return [
-        f"**{line.row['peer']}, {line.row['workers']} workers, is ahead** ({compared(line).strip('*')}): "
+        f"**{line.row['peer']}, {line.row['workers']} workers, is {'ahead' if line.ahead else 'close'}** "
+        f"({compared(line).strip('*')}): "
         + (reason(name, line.row["peer"], line.row["workers"]) or excuse(report, found, line) or UNKNOWN)
         for line in lines(found)
-        if line.ahead
+        if line.close
     ]
 
 

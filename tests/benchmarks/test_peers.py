@@ -252,21 +252,23 @@ def report(*rows, load=0.5):
     return {"machine": {"cores": 2}, "workloads": {"dense": found}}
 
 
-def test_a_peer_that_is_ahead_is_named_with_a_reason_or_without_one(monkeypatch):
+def test_a_peer_that_is_ahead_or_close_is_named_with_a_reason_or_without_one(monkeypatch):
     given = report(row(OURS, "", [10], cold=[10]), row("Peer", "", [9], cold=[11]))
-    assert table.ahead("dense", given)[0].endswith(table.UNKNOWN)
+    assert table.close("dense", given)[0].endswith(table.UNKNOWN)
     monkeypatch.setitem(REASONS, ("dense", "Peer", None), "It does less.")
-    assert table.ahead("dense", given)[0].endswith("It does less.")
-    assert table.ahead("dense", report(row(OURS, "", [10], cold=[12]), row("Peer", "", [9], cold=[11]))) == []
+    assert table.close("dense", given)[0].endswith("It does less.")
+    near = report(row(OURS, "", [10], cold=[12]), row("Peer", "", [9], cold=[8]))
+    assert table.close("dense", near)[0].startswith("**Peer, 0 workers, is close** (1.11x; evicted 1.5x): ")
+    assert table.close("dense", report(row(OURS, "", [11], cold=[12]), row("Peer", "", [9], cold=[8]))) == []
 
 
 def test_a_busy_machine_excuses_only_what_processor_time_excuses():
     ours, theirs = row(OURS, "", [10]), row("Peer", "", [11])
     theirs["warm"][0]["cpu_s"] = 1.1  # twice as much a sample
-    assert "takes 2 times the processor time" in table.ahead("dense", report(ours, theirs, load=9.0))[0]
-    assert table.ahead("dense", report(ours, theirs))[0].endswith(table.UNKNOWN)
+    assert "takes 2 times the processor time" in table.close("dense", report(ours, theirs, load=9.0))[0]
+    assert table.close("dense", report(ours, theirs))[0].endswith(table.UNKNOWN)
     theirs["warm"][0]["cpu_s"] = 0.4
-    assert table.ahead("dense", report(ours, theirs, load=9.0))[0].endswith(table.UNKNOWN)
+    assert table.close("dense", report(ours, theirs, load=9.0))[0].endswith(table.UNKNOWN)
 
 
 def test_slow_peers_and_worse_settings_are_not_measured_again():
@@ -292,9 +294,9 @@ def test_every_workload_is_committed():
     assert path.with_suffix(".md").read_text() == table.page(report)
 
 
-def test_no_peer_is_ahead_without_a_sentence_why():
+def test_no_peer_is_ahead_or_close_without_a_sentence_why():
     report = table.newest(report for _, report in table.committed())
-    remarks = [remark for name in report["workloads"] for remark in table.ahead(name, report)]
+    remarks = [remark for name in report["workloads"] for remark in table.close(name, report)]
     assert [remark for remark in remarks if remark.endswith(table.UNKNOWN)] == []
 
 
