@@ -46,6 +46,21 @@ ROWS = (
     Row("… not in memory, in order", "store evicted, in order", "{*bare reads*} bare reads"),
     Row("… not in memory, shuffled as a whole", "store evicted, in a whole shuffle", "{*bare reads*} bare reads"),
     Row(
+        "… in order, on a disk of 200 MB/s and 2,000 reads/s",
+        "store evicted, in order, on a disk of 200 MB/s and 2,000 reads/s",
+        "{*bare reads*} bare reads",
+    ),
+    Row(
+        "… in windows of 64 MiB, on that disk",
+        "store evicted, in windows of 64 MiB, on a disk of 200 MB/s and 2,000 reads/s",
+        "{*bare reads*} bare reads",
+    ),
+    Row(
+        "… shuffled as a whole, on that disk",
+        "store evicted, in a whole shuffle, on a disk of 200 MB/s and 2,000 reads/s",
+        "{*bare reads*} bare reads",
+    ),
+    Row(
         "from a dataset that HF `datasets` saved",
         "a dataset of Hugging Face's in place, shuffled",
         "{datasets, torch format} `datasets`, {feedline's store} our store",
