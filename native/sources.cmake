@@ -50,6 +50,7 @@ set(FEEDLINE_PORTABLE_SOURCES native/src/system_portable.cpp)
 set(FEEDLINE_SSE41_SOURCES
   native/src/crc32c_sse42.cpp
   native/src/ctf_parse_sse41.cpp)
+set(FEEDLINE_ARMV8_CRC_SOURCES native/src/crc32c_armv8.cpp)
 set(FEEDLINE_AVX2_SOURCES
   native/src/order_avx2.cpp
   native/src/gather_avx2.cpp

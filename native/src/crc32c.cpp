@@ -46,6 +46,9 @@ std::uint32_t crc32c(const void* data, std::size_t size, std::uint32_t value) {
 #ifdef FEEDLINE_X86
     if (cpu().sse41) return ~crc32c_update_sse42(~value, p, size);
 #endif
+#ifdef FEEDLINE_AARCH64
+    if (cpu().crc32) return ~crc32c_update_armv8(~value, p, size);
+#endif
     return ~crc32c_update_portable(~value, p, size);
 }
 

@@ -9,5 +9,6 @@ namespace feedline {
 
 std::uint32_t crc32c_update_portable(std::uint32_t state, const std::uint8_t* p, std::size_t n);
 std::uint32_t crc32c_update_sse42(std::uint32_t state, const std::uint8_t* p, std::size_t n);
+std::uint32_t crc32c_update_armv8(std::uint32_t state, const std::uint8_t* p, std::size_t n);
 
 }  // namespace feedline

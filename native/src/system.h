@@ -43,6 +43,9 @@ bool find_cached(const std::byte* mapped, std::size_t bytes, unsigned char* page
 // Whether the byte at `offset` can be read without waiting for the disk, or that is unknown.
 bool can_read_now(int fd, std::uint64_t offset);
 
+// Whether the processor is an aarch64 with instructions for crc32c, which its first version did not ask for.
+bool has_crc32_instructions();
+
 // Milliseconds of a clock that only goes forward, in steps of at most 10 ms.
 std::int64_t coarse_milliseconds();
 

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -43,6 +44,14 @@ bool can_read_now(int fd, std::uint64_t offset) {
     std::byte byte;
     const iovec to{&byte, 1};
     return preadv2(fd, &to, 1, static_cast<off_t>(offset), RWF_NOWAIT) != -1 || errno != EAGAIN;
+}
+
+bool has_crc32_instructions() {
+#ifdef __aarch64__
+    return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+#else
+    return false;
+#endif
 }
 
 std::int64_t coarse_milliseconds() {

@@ -25,6 +25,14 @@ bool find_cached(const std::byte*, std::size_t, unsigned char*) { return false; 
 
 bool can_read_now(int, std::uint64_t) { return true; }
 
+bool has_crc32_instructions() {
+#ifdef __ARM_FEATURE_CRC32  // all processors that this is compiled for
+    return true;
+#else
+    return false;
+#endif
+}
+
 std::int64_t coarse_milliseconds() {
     timespec clock;
     clock_gettime(CLOCK_MONOTONIC, &clock);

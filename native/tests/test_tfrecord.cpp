@@ -12,6 +12,7 @@
 #include "../src/crc32c_variants.h"
 #include "check.h"
 #include "feedline/crc32c.h"
+#include "feedline/cpu.h"
 #include "feedline/tfrecord.h"
 #include "rows_check.h"
 
@@ -216,14 +217,20 @@ void test_ends() {
 
 void test_checksums(Random& random) {
     CHECK(masked("") == 0xA282EAD8u && crc32c("123456789", 9) == 0xE3069283u);
+#if defined(FEEDLINE_X86) || defined(FEEDLINE_AARCH64)
 #ifdef FEEDLINE_X86
-    if (!__builtin_cpu_supports("sse4.2")) return;
+    if (!cpu().sse41) return;
+    const auto update = crc32c_update_sse42;
+#else
+    if (!cpu().crc32) return;
+    const auto update = crc32c_update_armv8;
+#endif
     for (int k = 0; k < 2000; ++k) {
         const std::size_t n = random.below(k % 8 == 0 ? 12000 : 1000), skip = random.below(9);
         const std::unique_ptr<std::uint8_t[]> data(new std::uint8_t[n + skip]);
         for (std::size_t i = 0; i < n + skip; ++i) data[i] = static_cast<std::uint8_t>(random.next());
         const auto state = static_cast<std::uint32_t>(random.next());
-        CHECK(crc32c_update_sse42(state, data.get() + skip, n) == crc32c_update_portable(state, data.get() + skip, n));
+        CHECK(update(state, data.get() + skip, n) == crc32c_update_portable(state, data.get() + skip, n));
     }
 #else
     (void)random;
