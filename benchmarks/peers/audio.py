@@ -264,7 +264,7 @@ def hugging_face(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="FLAC files of 2 s to padded float32, 32 a batch",
+    title="FLAC files: 2 s to padded float32, 32 a batch",
     unit="recordings/s",
     contenders=[
         Contender(OURS, manifest, "a manifest, decoded in threads", form="manifest", ids=ids_of_paths),

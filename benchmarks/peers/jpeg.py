@@ -193,7 +193,7 @@ def tensorflow(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="JPEGs of 256 x 256 to float32 crops of 224, 64 a batch",
+    title="JPEGs: 256 x 256 to float32 crops of 224, 64 a batch",
     unit="pictures/s",
     contenders=[
         Contender(OURS, tar, "tar, decoded natively", form="tar"),

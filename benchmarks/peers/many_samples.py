@@ -64,7 +64,7 @@ def hugging_face(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="the first batch of ten million samples, and memory: 4 floats, 256 a batch",
+    title="a first batch: of ten million samples, and memory: 4 floats, 256 a batch",
     unit="samples/s",
     contenders=[
         Contender(OURS, ours(Rows, BATCH, as_it_is)),

@@ -133,7 +133,7 @@ def mosaic_loader(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="a rank's share on a mesh of 2 x 2, 784 floats, 256 a batch",
+    title="a rank's share: on a mesh of 2 x 2, 784 floats, 256 a batch",
     unit="samples/s",
     contenders=[
         Contender(OURS, store, "a store", form="store"),

@@ -119,7 +119,7 @@ def mosaic_loader(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="a mixture of four corpora, 784 floats, 256 a batch",
+    title="a mixture: four corpora, 784 floats, 256 a batch",
     unit="samples/s",
     contenders=[
         Contender(OURS, ours, form="store"),

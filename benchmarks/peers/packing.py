@@ -157,7 +157,7 @@ def torchtitan(given: Given) -> Opened:
 
 BEST, FIRST = "BestFitPackIterDataset", "FirstFitPackIterDataset"
 WORKLOAD = Workload(
-    title="documents of 600 tokens packed into rows of 8,192, 16 rows a batch",
+    title="packed documents: 600 tokens, into rows of 8,192, 16 rows a batch",
     unit="documents/s",
     contenders=[
         Contender(OURS, ours, "best-fit", form="store", ids=ours_ids),

@@ -198,7 +198,7 @@ def ray(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="0.24 ms of Python a sample, 3 x 64 x 64 bytes, 64 a batch",
+    title="Python work: 0.24 ms a sample, 3 x 64 x 64 bytes, 64 a batch",
     unit="samples/s",
     contenders=[
         Contender(OURS, ours(Items, BATCH)),

@@ -170,7 +170,7 @@ def tensorflow(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="token sequences of 60 on average, padded, 64 a batch",
+    title="token sequences: 60 tokens on average, padded, 64 a batch",
     unit="sequences/s",
     contenders=[
         Contender(OURS, store, "a store", form="store"),

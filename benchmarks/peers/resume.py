@@ -233,7 +233,7 @@ def tensorflow(given: Given) -> Resumed:
 
 
 WORKLOAD = Workload(
-    title="resuming at 90 % of an epoch of 100,000 samples, 256 a batch",
+    title="resuming: at 90 % of an epoch of 100,000 samples, 256 a batch",
     unit="ms",
     contenders=[
         Contender(OURS, ours, "the dataset"),

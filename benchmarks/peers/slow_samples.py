@@ -49,7 +49,7 @@ def stacked(samples: Sequence[Any]) -> Any:
 
 
 WORKLOAD = Workload(
-    title="1 % of samples 50 times slower, 4 a batch",
+    title="slow samples: 1 % take 50 times as long, 4 a batch",
     unit="samples/s",
     contenders=[
         Contender(OURS, ours(Uneven, BATCH), workers=(2,)),

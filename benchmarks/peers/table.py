@@ -27,6 +27,8 @@ FIGURES: dict[str, Callable[[dict[str, Any]], float]] = {
     "resume_s": lambda turn: 1 / turn["resume_s"],
 }
 UNKNOWN = "no reason was looked for yet."
+#: Workloads that differ little from others, and are not in the small table.
+VARIANTS = ("hub", "meshes")
 #: A ratio below which a line needs a reason: what keeps us from being further ahead.
 CLOSE = 1.2
 #: Factor by which a peer may be slower than us in the first round and still be measured again.
@@ -203,13 +205,13 @@ def crowded(report: dict[str, Any], found: dict[str, Any]) -> bool:
     return max(found["load"][0] or 0.0, found["load"][1] or 0.0) > 2 * report["machine"]["cores"]
 
 
-README_COLUMNS = ("workload", "feedline", "torch `DataLoader`", "best peer", "feedline to best peer")
+README_COLUMNS = ("workload", "feedline", "torch `DataLoader`", "best peer", "ratio")
 
 
 def readme(report: dict[str, Any]) -> list[str]:
-    """Return the small table: for each workload the best of any number of workers."""
+    """Return the small table: for each workload but `VARIANTS` the best of any number of workers."""
     rows = [list(README_COLUMNS)]
-    for found in report["workloads"].values():
+    for found in (found for name, found in report["workloads"].items() if name not in VARIANTS):
         by = found["by"]
         measured = [row for row in better(found["rows"], by, "warm").values() if row["warm"] and trusted(row)]
         ours = max((row for row in measured if row["peer"] == OURS), key=lambda row: median(row, by))

@@ -80,7 +80,7 @@ def store(given: Given) -> Opened:
 
 
 WORKLOAD = Workload(
-    title="windows of 50 steps of 14 floats, 256 a batch",
+    title="windows in time: 50 steps of 14 floats, 256 a batch",
     unit="windows/s",
     contenders=[
         Contender(OURS, store, "a store", form="store"),
