@@ -96,7 +96,7 @@ class Locked(Slow):
         self.lock = multiprocessing.get_context("fork").Lock()
 
     def __len__(self):
-        return 800
+        return 1200
 
     def __getitem__(self, index):
         with self.lock:
@@ -108,7 +108,7 @@ def test_a_short_loop_is_examined_on_a_slow_machine(monkeypatch):
     activity_of = system.activity_of
 
     def slow(pid):
-        end = time.thread_time() + 4e-3
+        end = time.thread_time() + 1e-3
         while time.thread_time() < end:
             pass
         return activity_of(pid)
