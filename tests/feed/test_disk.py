@@ -61,6 +61,8 @@ def test_survey_of_several_files(file, tmp_path):
     assert not set(threading.enumerate()) - before, "threads of earlier tests may end meanwhile"
     if direct(file):
         assert found.sequential > 0 < found.random
+        late = disk.survey([file], 100, 0.0)  # as on a machine that runs no thread in time
+        assert late.sequential > 0 < late.random
     else:
         assert found.sequential is found.random is None
     assert disk.survey([str(empty)], 100) is None

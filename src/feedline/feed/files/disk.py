@@ -149,7 +149,8 @@ def _rate(
     def read(thread: int) -> None:
         rng = np.random.default_rng()
         with mmap.mmap(-1, rounded) as buffer:
-            while not errors and time.perf_counter() - began < seconds:
+            # At least once: a busy machine may not run a thread in time.
+            while not errors and (not done[thread] or time.perf_counter() - began < seconds):
                 for i in rng.choice(len(sizes), 16, p=share).tolist():
                     places = max(1, (int(sizes[i]) - rounded) // PAGE_BYTES + 1)
                     try:
