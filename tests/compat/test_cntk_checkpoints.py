@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import feedline as fl  # noqa: E402
 import feedline.cntk as C  # noqa: E402
 from feedline.cntk import DataUnit  # noqa: E402
+from feedline.errors import StateError  # noqa: E402
 from feedline.interop.tensor_file import load_state, load_tensors, replace_tensors, save_tensors  # noqa: E402
 from tests.compat.logistic import Logistic, error, loss, open_source, streams_of  # noqa: E402
 from tests.docs.pages import IMPORTED_FROM, ROOT  # noqa: E402
@@ -354,3 +355,14 @@ def test_killed_at_every_step_of_saving(tmp_path):
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) >= 6 * 4 - stride(3)  # several calls a checkpoint, several checkpoints
     assert not list(Path(tmp_path).rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("axes", [[["batch"]], [7], "batch", {"batch": 1}])
+def test_a_saved_function_whose_axes_are_no_names_is_refused(tmp_path, axes):
+    C.plus(C.input_variable(3), 1.0).save(tmp_path / "f")
+    tensors, state = load_tensors(tmp_path / "f")
+    (place,) = (i for i, node in enumerate(state["nodes"]) if node["op"] == "input")
+    state["nodes"][place]["axes"] = axes
+    replace_tensors(tmp_path / "f", tensors, state)
+    with pytest.raises(StateError, match="expected names of axes"):
+        C.Function.load(tmp_path / "f")

@@ -252,7 +252,10 @@ def _node(entry: Mapping[str, Any], nodes: Sequence[Node], number: int, tensors:
             raise ValueError(f"expected true or false for trains, got {str(entry['trains'])[:80]!r}")
         weights = Weights(tuple(tensor.shape), lambda shape: tensor, dtype, entry["trains"], entry["keeps"])
         return parameter_node(weights, entry["name"])
-    kind = Type(_tuple(entry["shape"]), _tuple(entry["axes"]))
+    axes = entry["axes"]
+    if axes is not None and not (isinstance(axes, list) and all(isinstance(name, str) for name in axes)):
+        raise ValueError(f"expected names of axes, got {str(axes)[:80]!r}")
+    kind = Type(_tuple(entry["shape"]), _tuple(axes))
     if entry["op"] not in ("input", "placeholder"):
         raise ValueError(f"expected a tensor for the leaf {str(entry['name'])[:80]!r}, got none")
     node = Node(entry["op"], given=kind, name=entry["name"], sparse=entry["sparse"], dtype=_dtype(entry["dtype"]))
