@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 
 import pytest
 
-from feedline import system
 from tests.docs.pages import ELSEWHERE, FRAMEWORKS, LINUX, ROOT, Program, blocks, check_output, pages
 from tests.linux import linux_only
+from tests.quota import skipped_if_stopped
 
 LONGEST_LINE = 120
-#: The doctor's first finding, and a right one, where a quota stops the program that a page examines.
-QUOTA = "The container has used up its quota of processor time."
 
 PAGES = pages()
 RUN = [
@@ -39,13 +38,8 @@ def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     monkeypatch.setattr(sys, "path", sys.path.copy())  # a page may add its folder
-    stopped_s = system.throttled_seconds() or 0.0
-    try:
+    with skipped_if_stopped() if "doctor" in page.name else contextlib.nullcontext():
         assert Program(str(page)).run(page.read_text("utf-8")) > 0
-    except AssertionError as error:
-        if QUOTA in str(error) and (system.throttled_seconds() or 0.0) > stopped_s:
-            pytest.skip("needs processor time without a quota: the doctor on this page names the quota")
-        raise
 
 
 def test_blocks_that_are_not_run_are_few_and_have_a_reason():

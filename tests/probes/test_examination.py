@@ -20,6 +20,7 @@ from feedline import system
 from feedline.runs.diagnosis import RankRecord, diagnose
 from feedline.runs.log import read_log
 from tests.linux import linux_only
+from tests.quota import skipped_if_stopped
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,6 +79,7 @@ def doctors():
     return [thread for thread in threading.enumerate() if thread.name == "feedline-doctor"]
 
 
+@skipped_if_stopped()
 def test_the_context_finds_what_limits_a_loop_and_prints_it(capsys):
     with fl.doctor() as examination:
         assert len(doctors()) == 1
@@ -104,6 +106,7 @@ class Locked(Slow):
 
 
 @linux_only("what other processes do")
+@skipped_if_stopped()
 def test_a_short_loop_is_examined_on_a_slow_machine(monkeypatch):
     activity_of = system.activity_of
 
@@ -157,6 +160,7 @@ def test_a_log_holds_the_record(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@skipped_if_stopped()
 def test_only_the_program_reports_and_its_batches_stay(tmp_path, method):
     code = f"""
 loader = fl.DataLoader(Items(240, 5e-3), batch_size=8, shuffle=True, seed=3, num_workers=2,
